@@ -1,0 +1,57 @@
+# Everything a person or CI does here. Needs Python >= 3.11, make and the network; `make cluster-up` also root and Debian packages, or kind.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := .cache/uv/bin/uv
+# A folder with the CPU build of torch, if there is one; otherwise torch comes from the package index, with its CUDA libraries.
+WHEELS ?= $(wildcard ../shared/wheels)
+TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
+STAMP  := $(VENV)/.made-$(TORCH)
+
+.PHONY: env demo check test e2e cluster-up cluster-down crds images pins
+
+env: $(STAMP)  ## make .venv with cprjob in it
+
+$(UV): requirements/uv.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cprjob needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .cache/uv
+	.cache/uv/bin/pip install --quiet --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/$(TORCH).txt
+	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+demo: env  ## train a small model here and kill a shard half way
+	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5
+
+check: env  ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m cpr_operator.api.crd --check crds/cprjobs.cprjob.io.yaml
+
+test: check  ## all tests; those that this machine cannot run skip and say why
+	$(BIN)/pytest
+
+e2e: env  ## only the tests on the several-node cluster
+	$(BIN)/pytest tests/cluster
+
+cluster-up: env  ## a Kubernetes of three nodes on this machine, with MinIO and both images
+	tests/cluster/cluster.sh up
+
+cluster-down:  ## stop it
+	tests/cluster/cluster.sh down
+
+crds: env  ## generate the CRD from the pydantic source
+	$(BIN)/python -m cpr_operator.api.crd > crds/cprjobs.cprjob.io.yaml
+
+images:  ## build both images with buildah or docker
+	tests/cluster/images.sh
+
+pins: $(UV)  ## compile the pinned, hashed requirement files
+	requirements/compile.sh $(UV)

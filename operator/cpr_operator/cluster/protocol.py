@@ -1,0 +1,117 @@
+"""`Cluster`: everything the controller can do to the world, with Kubernetes' semantics and errors.
+
+ClusterError
+├── NotFoundError          the object is not there (any more)
+├── ConflictError          written since it was read: read again
+├── AlreadyExistsError     a create met an object of that name
+├── RefusedError           quota, admission or validation said no; `message` is for people
+└── UnavailableError       the API server cannot be asked now: try again later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from cpr_operator.cluster.views import JobView, PodView
+
+Manifest = Mapping[str, Any]
+
+
+class ClusterError(Exception):
+    """Any refusal or failure of the cluster."""
+
+
+class NotFoundError(ClusterError):
+    """The object is not there (any more)."""
+
+
+class ConflictError(ClusterError):
+    """The object was written since it was read."""
+
+
+class AlreadyExistsError(ClusterError):
+    """An object of that name exists."""
+
+
+class RefusedError(ClusterError):
+    """Quota, admission or validation said no."""
+
+
+class UnavailableError(ClusterError):
+    """No answer, or 'try again later'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event about the job. `key` makes it idempotent: the same key is the same event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    key: str
+
+
+class Cluster(Protocol):
+    """One cluster. All methods may raise `UnavailableError`; each names what else it raises."""
+
+    async def get_job(self, namespace: str, name: str) -> JobView:
+        """Read the job from the server, not from a cache. Raises NotFoundError."""
+        ...
+
+    async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
+        """All jobs of these namespaces; of all namespaces if none is named."""
+        ...
+
+    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+        """All pods that carry the job's label, whoever owns them (an earlier job of the same name may)."""
+        ...
+
+    async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
+        """Replace the status, if the job is still at `job.resource_version`. Raises ConflictError, NotFoundError."""
+        ...
+
+    async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
+        """Replace the finalizers under the same condition. Raises ConflictError, NotFoundError."""
+        ...
+
+    async def delete_job(self, job: JobView) -> None:
+        """Delete this very job (by uid), in the background. Raises NotFoundError."""
+        ...
+
+    async def check_pod(self, manifest: Manifest) -> None:
+        """A server-side dry run of a create. Raises RefusedError with the server's words."""
+        ...
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        """Raises AlreadyExistsError, RefusedError."""
+        ...
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
+        """Delete the pod of that uid; a pod that is gone, or another of that name, is success."""
+        ...
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations on the pod of that uid. Raises NotFoundError."""
+        ...
+
+    async def create_secret(self, manifest: Manifest) -> None:
+        """Create; an existing one is success (it is never read back). Raises RefusedError."""
+        ...
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Server-side apply of a PodDisruptionBudget, Service or NetworkPolicy. Raises RefusedError."""
+        ...
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete such an object; absence is success."""
+        ...
+
+    async def emit(self, job: JobView, event: Event) -> None:
+        """Publish an event; an event of the same key that exists is success."""
+        ...
+
+    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+        """The pod's `/status` answer, None if it does not answer in time."""
+        ...

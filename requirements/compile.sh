@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Compile the pinned requirement files from pyproject.toml: compile.sh UV. No index host is recorded; hashes pin what is installed.
+# torch stands apart: with its CUDA libraries in torch.txt (from the package index), or the CPU build in torch-cpu.txt (from a folder of wheels).
+set -euo pipefail
+uv=$1; cd "$(dirname "$0")/.."
+torch=torch==2.13.0
+pin() { "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint <(echo "$torch") "$@"; }
+pin --all-extras --group dev pyproject.toml -o requirements/.all.txt
+heavy=$(grep -oE '^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==' requirements/.all.txt | tr -d '=' | sort -u)
+without=(); for name in $heavy; do without+=(--no-emit-package "$name"); done
+pin --all-extras --group dev "${without[@]}" pyproject.toml -o requirements/dev.txt
+pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
+pin --extra trainer "${without[@]}" pyproject.toml -o requirements/trainer.txt
+"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header - -o requirements/uv.txt <<<"uv==0.13.9"
+awk -v heavy="$heavy" 'BEGIN {n = split(heavy, h); for (i = 1; i <= n; i++) want[h[i]] = 1} /^[a-z]/ {split($1, p, "=="); keep = p[1] in want} keep' requirements/.all.txt >requirements/torch.txt
+rm requirements/.all.txt

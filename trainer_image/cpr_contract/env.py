@@ -1,0 +1,43 @@
+"""Names that a pod and the operator share: environment, mounted files, ports, labels, annotations."""
+
+# Environment of a trainer or shard process.
+SPEC = "CPR_SPEC"  # the `JobSpec` as JSON
+ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
+KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
+ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
+PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
+CREDENTIALS_DIR = (
+    "CPR_CREDENTIALS_DIR"  # files accessKey, secretKey, sessionToken (optional); absent = workload identity
+)
+CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
+SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
+TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
+
+# Mounts in a pod.
+ROSTER_DIR = "/etc/cprjob/roster"
+ROSTER_NAME = "roster.json"
+KEY_DIR = "/etc/cprjob/key"
+KEY_NAME = "key"
+CREDENTIALS_MOUNT = "/etc/cprjob/credentials"
+CA_MOUNT = "/etc/cprjob/ca"
+SCRATCH_MOUNT = "/tmp"  # noqa: S108 -- the mount point of the pod's own emptyDir
+TERMINATION_MOUNT = "/dev/termination-log"
+
+# Ports, counted from PORT_BASE.
+DEFAULT_PORT_BASE = 7070
+DATA_PORT = 0  # shards: lookups and pushes
+HTTP_PORT = 1  # /healthz /readyz /metrics /status
+CONTROL_PORT = 2  # leader: dense group, steps, state copies
+
+# Labels and annotations of a job's pods.
+GROUP = "cprjob.io"
+LABEL_JOB = "cprjob.io/job"
+LABEL_ROLE = "cprjob.io/role"
+LABEL_INDEX = "cprjob.io/index"
+LABEL_INCARNATION = "cprjob.io/incarnation"
+ANNOTATION_ROSTER = "cprjob.io/roster"
+ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
+
+ROLE_SHARD = "shard"
+ROLE_TRAINER = "trainer"
+MAIN_CONTAINER = "main"

@@ -1,0 +1,120 @@
+"""Manifests and their places in the store. A save counts when its manifest exists and every part verifies.
+
+    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
+    <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
+    <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
+
+Keys here leave out bucket and prefix: the store adds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MANIFEST = "manifest.json"
+ORIGIN = "origin.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRef:
+    """A manifest by key and SHA-256 (hex) of its bytes."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One object of a save; `crc32c` is of its bytes. `rows` counts embedding rows (0 for dense state)."""
+
+    key: str
+    size_bytes: int
+    crc32c: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an incarnation of a shard restored, written before it serves: the link of the lineage.
+
+    `parent` is None for the generation's anchor or step 0. A save of the parent after `step` is not on the lineage.
+    """
+
+    contract: int
+    job_uid: str
+    generation: int
+    index: int
+    incarnation: int
+    parent_incarnation: int | None
+    parent: ManifestRef | None
+    step: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardManifest:
+    """One shard's save at a cut (`Anchor`) or at SIGTERM (`Flush`).
+
+    `layout` is a hash of (tables, dim, shards, buckets, optimizer). `applied[r]` is the last step applied of rank r.
+    `lost` are the ranges of samples lost on this shard since the generation's anchor.
+    """
+
+    contract: int
+    job_uid: str
+    generation: int
+    index: int
+    incarnation: int
+    kind: Literal["Anchor", "Flush"]
+    step: int
+    samples: int
+    layout: str
+    applied: tuple[int, ...]
+    lost: tuple[tuple[int, int], ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseManifest:
+    """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
+
+    `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state.
+    """
+
+    contract: int
+    job_uid: str
+    generation: int
+    group: int
+    step: int
+    samples: int
+    total_samples: int
+    layout: str
+    parts: tuple[Part, ...]
+    shards: tuple[ManifestRef, ...] = ()
+    lost: tuple[tuple[tuple[int, int], ...], ...] = ()
+    dense_lost: tuple[tuple[int, int], ...] = ()
+
+
+def generation_prefix(job_uid: str, generation: int) -> str:
+    """The folder of one generation."""
+    return f"{job_uid}/gen-{generation:04d}"
+
+
+def shard_prefix(job_uid: str, generation: int, index: int) -> str:
+    """The folder of one shard in one generation: one sub-folder per incarnation."""
+    return f"{generation_prefix(job_uid, generation)}/shard-{index:04d}"
+
+
+def incarnation_prefix(job_uid: str, generation: int, index: int, incarnation: int) -> str:
+    """The folder of one incarnation: no other process ever writes there."""
+    return f"{shard_prefix(job_uid, generation, index)}/inc-{incarnation:04d}"
+
+
+def dense_prefix(job_uid: str, generation: int) -> str:
+    """The folder of dense saves in one generation: one sub-folder per group."""
+    return f"{generation_prefix(job_uid, generation)}/dense"
+
+
+def step_folder(step: int) -> str:
+    """The folder of one save below its incarnation or group."""
+    return f"step-{step:09d}"

@@ -1,0 +1,108 @@
+"""Reports: what a pod answers on `/status`. The operator polls; silence is no evidence."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from cpr_contract.exits import Problem
+from cpr_contract.roster import AnchorRef, Counters
+
+
+class ShardState(enum.StrEnum):
+    """Where a shard stands."""
+
+    STARTING = "Starting"  # no roster read yet, or no store reached
+    RESTORING = "Restoring"
+    BELOW_FLOOR = "BelowFloor"  # the newest save that verifies is older than the floor: serves nothing, waits
+    READY = "Ready"  # serves lookups and pushes of its roster's generation
+    FLUSHING = "Flushing"  # SIGTERM came: saving what is left
+
+
+class TrainerState(enum.StrEnum):
+    """Where a trainer stands."""
+
+    STARTING = "Starting"
+    LOADING = "Loading"  # reads data
+    JOINING = "Joining"  # waits for its group, or copies dense state
+    BELOW_FLOOR = "BelowFloor"  # no survivor, and the newest dense save is older than the floor
+    TRAINING = "Training"
+    PAUSED = "Paused"  # waits for a shard or a peer: `waiting_for` names it
+    FINISHING = "Finishing"  # all samples trained, the final anchor is being committed
+    FINISHED = "Finished"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRef:
+    """A committed save of one shard, or of the dense state."""
+
+    key: str
+    step: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """A shard's answer on `/status`.
+
+    `newest_save` is the newest save of its lineage that verifies (committed by itself, restored from, or found while
+    below the floor); None means step 0. After a restore `restored_samples` is where the restored state stands and
+    `resumed_samples` the first sample served again, None until a push came. `lost` are all ranges of samples lost on
+    this shard since the generation's anchor, as far as its lineage knows: the ledger's source. `silent` names trainers
+    that joined and whose heartbeat is missing.
+    """
+
+    contract: int
+    job_uid: str
+    index: int
+    incarnation: int
+    counters: Counters
+    state: ShardState
+    applied_step: int
+    newest_save: SaveRef | None
+    restored_samples: int | None
+    resumed_samples: int | None
+    lost: tuple[tuple[int, int], ...]
+    load_s: float | None
+    silent: tuple[str, ...]
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
+
+    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard, running and prefetched
+    steps included. `total_samples` is 0 until the data is read. `lost` are the ranges of samples that are missing from the
+    dense state in this generation, because no trainer survived and an older dense save was loaded. `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements
+    say), -1 if unknown. `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses although
+    their connection stands, or that do not answer. `result` is the final anchor. `save_stall_s` is training time lost
+    to saves so far, `saves` how many cuts were committed, `commit_s` how long the last one took from cut to commit.
+    """
+
+    contract: int
+    job_uid: str
+    index: int
+    incarnation: int
+    counters: Counters
+    state: TrainerState
+    step: int
+    samples: int
+    samples_started: int
+    total_samples: int
+    waiting_for: tuple[str, ...]
+    silent: tuple[str, ...]
+    lost: tuple[tuple[int, int], ...]
+    problem: Problem | None
+    samples_per_s: float | None = None
+    loss: float | None = None
+    auc: float | None = None
+    logloss: float | None = None
+    shard_saves: tuple[int, ...] = ()
+    dense_save: SaveRef | None = None
+    anchors: tuple[AnchorRef, ...] = ()  # restorable, oldest first, of this generation and its past
+    result: AnchorRef | None = None
+    saves: int = 0
+    save_stall_s: float = 0.0
+    commit_s: float | None = None
+    paused_s: float = 0.0  # training time lost to waiting, so far

@@ -1,0 +1,79 @@
+"""Rosters: what the operator tells each pod, through an annotation that the pod reads as a file.
+
+`generation` rises at each rollback, `group` whenever the set of trainers changes, `roster` at any change. Every pod has
+its own roster document; it knows from it who it is. A roster never shrinks in `roster`; a pod ignores an older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The three counters of every frame, report and manifest."""
+
+    roster: int
+    group: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A member of the job, and where it listens. `host` is empty while its pod has no address yet."""
+
+    index: int
+    incarnation: int
+    host: str
+    port_base: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorRef:
+    """A committed anchor: its dense manifest's key and SHA-256 (hex), and where in the data it lies."""
+
+    key: str
+    digest: str
+    generation: int
+    step: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRoster:
+    """What shard `index` needs to know.
+
+    `anchor` is what this generation starts from; None means step 0 (seed values, or `restore_from`).
+    `floor_samples` is the oldest save, in samples, that a restoring shard may serve.
+    `newest_incarnation` above `incarnation` tells a fenced-off process to exit.
+    """
+
+    contract: int
+    counters: Counters
+    index: int
+    incarnation: int
+    newest_incarnation: int
+    floor_samples: int
+    anchor: AnchorRef | None
+    trainers: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRoster:
+    """What trainer `index` needs to know: the whole compact list, and who leads.
+
+    `interval_s` is the planned time between two cuts; `dense_floor_samples` the oldest dense save that may be used when
+    no trainer survived. Trainers never take part in one step under different roster numbers of `group` or `generation`.
+    """
+
+    contract: int
+    counters: Counters
+    index: int
+    incarnation: int
+    newest_incarnation: int
+    leader: int
+    trainers: tuple[Peer, ...]
+    shards: tuple[Peer, ...]
+    anchor: AnchorRef | None
+    dense_floor_samples: int
+    interval_s: float

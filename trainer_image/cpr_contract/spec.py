@@ -1,0 +1,102 @@
+"""`JobSpec`: the part of a CPRJob that its pods need, frozen when the job starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: Columns of the Criteo layout: a label, then these.
+DENSE_FEATURES = 13
+CATEGORICAL_FEATURES = 26
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One embedding table: table t takes the t-th categorical column."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """`kind` of a dense optimizer: SGD, Adagrad; of a sparse one: RowWiseAdagrad, SGD."""
+
+    kind: Literal["SGD", "Adagrad", "RowWiseAdagrad"]
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A DLRM. `bottom_mlp` and `top_mlp` are the layer widths after the input; they end in embedding_dim and 1."""
+
+    embedding_dim: int
+    bottom_mlp: tuple[int, ...]
+    top_mlp: tuple[int, ...]
+    tables: tuple[TableSpec, ...]
+    dense_optimizer: OptimizerSpec
+    sparse_optimizer: OptimizerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """Where samples come from. `batch_size` is global: it does not depend on the number of trainers.
+
+    Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`.
+    """
+
+    format: Literal["Criteo", "Synthetic"]
+    uri: str | None
+    epochs: int | None
+    samples: int | None
+    batch_size: int
+    seed: int
+    max_bad_lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """An S3-compatible store (`http[s]://host[:port]`) or a folder (`file:///folder`)."""
+
+    endpoint: str
+    region: str | None
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSpec:
+    """Where and how saves are kept. `keep` anchors stay restorable; `restore_from` is another job's anchor key."""
+
+    store: StoreSpec
+    keep: int
+    dense_interval_s: float
+    restore_from: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """All that the trainers and shards of one job must agree on. The model's seed is `data.seed`.
+
+    `silence_s` is how long a member may owe its peers a heartbeat before they call it silent.
+    """
+
+    contract: int
+    job_uid: str
+    job_name: str
+    model: ModelSpec
+    data: DataSpec
+    trainers: int
+    shards: int
+    snapshots: SnapshotSpec
+    silence_s: float
+
+
+def samples_at(step: int, batch_size: int, total_samples: int) -> int:
+    """Samples trained once `step` steps are complete (step 0: none); the last batch may be smaller."""
+    return min(step * batch_size, total_samples)
+
+
+def steps_in(total_samples: int, batch_size: int) -> int:
+    """Steps that train all samples once."""
+    return -(-total_samples // batch_size)
