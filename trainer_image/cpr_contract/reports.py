@@ -72,12 +72,14 @@ class ShardReport:
 class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
 
-    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard, running and prefetched
-    steps included. `total_samples` is 0 until the data is read. `lost` are the ranges of samples that are missing from the
-    dense state in this generation, because no trainer survived and an older dense save was loaded. `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements
-    say), -1 if unknown. `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses although
-    their connection stands, or that do not answer. `result` is the final anchor. `save_stall_s` is training time lost
-    to saves so far, `saves` how many cuts were committed, `commit_s` how long the last one took from cut to commit.
+    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard, running and
+    prefetched steps included. `total_samples` is 0 until the data is read. `lost` are the ranges of samples missing from
+    the dense state in this generation, because no trainer survived and an older dense save was loaded.
+    `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements say), -1 if unknown.
+    `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it
+    cannot connect to. `result` is the final anchor. `save_stall_s` is training time lost to saves so far, `saves` how
+    many cuts were committed, `commit_s` how long the last one took from cut to commit, `paused_s` training time lost to
+    waiting.
     """
 
     contract: int
@@ -105,4 +107,4 @@ class TrainerReport:
     saves: int = 0
     save_stall_s: float = 0.0
     commit_s: float | None = None
-    paused_s: float = 0.0  # training time lost to waiting, so far
+    paused_s: float = 0.0

@@ -44,7 +44,8 @@ class ShardRoster:
     """What shard `index` needs to know.
 
     `anchor` is what this generation starts from; None means step 0 (seed values, or `restore_from`).
-    `floor_samples` is the oldest save, in samples, that a restoring shard may serve.
+    `floor_samples` is the oldest save, in samples, that a restoring shard may serve. `may_restore` is False while its
+    predecessor may still commit a flush: the shard starts, and waits before it chooses a save.
     `newest_incarnation` above `incarnation` tells a fenced-off process to exit.
     """
 
@@ -53,6 +54,7 @@ class ShardRoster:
     index: int
     incarnation: int
     newest_incarnation: int
+    may_restore: bool
     floor_samples: int
     anchor: AnchorRef | None
     trainers: int
