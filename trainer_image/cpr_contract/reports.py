@@ -73,7 +73,7 @@ class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
 
     `samples` are complete; `samples_started` is an upper bound of what can have reached any shard, running and
-    prefetched steps included. `total_samples` is 0 until the data is read. `lost` are the ranges of samples missing from
+    prefetched steps included. `total_samples` is 0 until the data is read. `lost` are the sample ranges missing from
     the dense state in this generation, because no trainer survived and an older dense save was loaded.
     `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements say), -1 if unknown.
     `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it
