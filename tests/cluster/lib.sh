@@ -1,0 +1,58 @@
+# Sourced by the scripts beside it: where things lie, and the processes of a cluster made of plain processes ("bare").
+# A bare node is a network namespace with its own containerd, kubelet, kube-proxy and DNS.
+# shellcheck shell=bash
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/cprjob
+BIN=${CPR_CLUSTER_BIN:-$CACHE/bin}
+if [ "$(id -u)" = 0 ]; then RUN=${CPR_CLUSTER_RUN:-/var/lib/cprjob-cluster}; else RUN=${CPR_CLUSTER_RUN:-$CACHE/cluster}; fi
+NODES=${CPR_CLUSTER_NODES:-3} # at most 6
+SERVICES=10.96.0.0/16 PODS=10.244 HOSTS=10.213.0 DNS=169.254.20.10
+API=$HOSTS.1
+export PATH=$PATH:$BIN KUBECONFIG=$RUN/kubeconfig/admin
+
+say() { echo "cluster: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+# The way to a cluster on this machine, or the reason why there is none: kind where a Docker daemon runs, else bare.
+backend() {
+  if [ -n "${CPR_CLUSTER_BACKEND:-}" ]; then echo "$CPR_CLUSTER_BACKEND"; return; fi
+  if command -v kind >/dev/null && docker info >/dev/null 2>&1; then echo kind; return; fi
+  [ "$(id -u)" = 0 ] || { echo "neither kind with a running Docker daemon, nor root for a cluster of plain processes"; return 1; }
+  command -v apt-get >/dev/null || { echo "neither kind with a running Docker daemon, nor a Debian to install containerd on"; return 1; }
+  [ -x "$BIN/kubelet" ] || command -v go >/dev/null || { echo "no Go to build Kubernetes with, and no binaries in $BIN"; return 1; }
+  echo bare
+}
+
+# Our own children only: a pid counts while the process that started under it still runs, so its start time is recorded too.
+started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+spawn() { # spawn NAME COMMAND...; fd 9 is the lock of cluster.sh
+  local name=$1; shift
+  setsid "$@" >>"$RUN/log/$name.log" 2>&1 </dev/null 9>&- &
+  echo "$! $(started $!)" >"$RUN/pid/$name"
+}
+alive() { # alive NAME
+  local pid start; [ -f "$RUN/pid/$1" ] && read -r pid start <"$RUN/pid/$1" && [ -n "$start" ] && [ "$(started "$pid")" = "$start" ]
+}
+reap() { # reap NAME
+  local pid; if alive "$1"; then read -r pid _ <"$RUN/pid/$1"; kill -KILL "$pid" 2>/dev/null || true; fi
+}
+in_node() { local n=$1; shift; nsenter --net="/var/run/netns/cprjob-$n" -- "$@"; }
+
+cert() { # cert NAME SUBJECT [SAN]
+  local p=$RUN/pki; [ ! -f "$p/$1.crt" ] || return 0
+  openssl req -newkey rsa:2048 -nodes -keyout "$p/$1.key" -out "$p/$1.csr" -subj "$2" 2>/dev/null
+  openssl x509 -req -in "$p/$1.csr" -CA "$p/ca.crt" -CAkey "$p/ca.key" -CAcreateserial -days 365 -out "$p/$1.crt" \
+    -extfile <(echo extendedKeyUsage=serverAuth,clientAuth; [ -z "${3:-}" ] || echo "subjectAltName=$3") 2>/dev/null
+}
+kubeconfig() { # kubeconfig NAME SERVER CERT
+  cat >"$RUN/kubeconfig/$1" <<K
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://$2:6443", certificate-authority: $RUN/pki/ca.crt}}]
+users: [{name: u, user: {client-certificate: $RUN/pki/$3.crt, client-key: $RUN/pki/$3.key}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+K
+}

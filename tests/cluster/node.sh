@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# A node of the bare cluster, its faults and its images:
+#   node.sh cut|join N       a network partition: the node and its pods live on, unreachable
+#   node.sh kill|start N     power failure and return
+#   node.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
+#   node.sh load LAYOUT NAME [N...]    an OCI layout folder onto nodes (all of them, or those named)
+#   node.sh ctr N ARGS...    containerd's own client on that node
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+network() { # network NUMBER: the node's network namespace, once
+  local i=$1 n=node$1 ip=$HOSTS.$((10 + $1)) other
+  [ ! -e "/var/run/netns/cprjob-$n" ] || return 0
+  ip netns add "cprjob-$n"
+  ip link add "cprjobv$i" type veth peer name eth0 netns "cprjob-$n"
+  ip link set "cprjobv$i" master cprjob up
+  ip -n "cprjob-$n" link set lo up
+  ip -n "cprjob-$n" addr add "$ip/24" dev eth0
+  ip -n "cprjob-$n" link set eth0 up
+  # Empty bridges stand in for dummy devices. There is no default route: nothing in a node can leave the machine.
+  ip -n "cprjob-$n" link add svc0 type bridge
+  ip -n "cprjob-$n" link set svc0 up
+  ip -n "cprjob-$n" route add $SERVICES dev svc0
+  ip -n "cprjob-$n" link add dns0 type bridge
+  ip -n "cprjob-$n" addr add $DNS/32 dev dns0
+  ip -n "cprjob-$n" link set dns0 up
+  in_node "$n" sysctl -qw net.ipv4.ip_forward=1
+  ip route add "$PODS.$i.0/24" via "$ip"
+  for other in 1 2 3 4 5 6; do
+    [ "$other" = "$i" ] || ip -n "cprjob-$n" route add "$PODS.$other.0/24" via "$HOSTS.$((10 + other))"
+  done
+}
+
+configure() { # configure NUMBER FOLDER
+  local i=$1 d=$2
+  cat >"$d/cni/10-bridge.conflist" <<C
+{"cniVersion":"0.4.0","name":"cprjob","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
+ "ipam":{"type":"host-local","dataDir":"$d/ipam","ranges":[[{"subnet":"$PODS.$i.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}},
+ {"type":"portmap","capabilities":{"portMappings":true}}]}
+C
+  cat >"$d/containerd.toml" <<C
+version = 2
+root = "$d/containerd"
+state = "$d/run"
+[grpc]
+  address = "$d/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$d/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+C
+  cat >"$d/kubelet.yaml" <<C
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: /cprjob-node$i
+containerRuntimeEndpoint: unix://$d/containerd.sock
+authentication: {x509: {clientCAFile: $RUN/pki/ca.crt}, anonymous: {enabled: false}, webhook: {enabled: true}}
+authorization: {mode: Webhook}
+tlsCertFile: $RUN/pki/node$i.crt
+tlsPrivateKeyFile: $RUN/pki/node$i.key
+clusterDNS: [$DNS]
+clusterDomain: cluster.local
+resolvConf: /dev/null
+podLogsDir: $d/logs
+failSwapOn: false
+nodeStatusUpdateFrequency: 2s
+nodeLeaseDurationSeconds: 8
+evictionHard: {memory.available: 200Mi}
+imageGCHighThresholdPercent: 100
+C
+}
+
+cgroups() { # cgroups NAME: the kubelet wants its root cgroup to exist
+  local c
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then mkdir -p "/sys/fs/cgroup/$1"; return; fi
+  for c in /sys/fs/cgroup/*/; do case $c in */unified/) ;; *) mkdir -p "$c/$1" ;; esac; done
+  for c in cpus mems; do cat "/sys/fs/cgroup/cpuset/cpuset.$c" >"/sys/fs/cgroup/cpuset/$1/cpuset.$c"; done
+}
+
+start() { # start NUMBER: what does not run yet
+  local i=$1 n=node$1 ip=$HOSTS.$((10 + $1)); local d=$RUN/$n
+  mkdir -p "$d"/{cni,containerd,run,kubelet}
+  cert "$n" "/O=system:nodes/CN=system:node:$n" "IP:$ip,DNS:$n"
+  kubeconfig "$n" "$API" "$n"
+  network "$i"; configure "$i" "$d"; cgroups "cprjob-$n"
+  # nsenter, not 'ip netns exec': that mounts a fresh /sys and hides the cgroups.
+  local in=(nsenter "--net=/var/run/netns/cprjob-$n" --)
+  alive "$n-containerd" || spawn "$n-containerd" "${in[@]}" containerd -c "$d/containerd.toml"
+  for _ in $(seq 80); do ctr -a "$d/containerd.sock" version >/dev/null 2>&1 && break; sleep 0.25; done
+  load "$RUN/images/pause" localhost/pause:1 "$i"
+  alive "$n-kubelet" || spawn "$n-kubelet" "${in[@]}" "$BIN/kubelet" --config "$d/kubelet.yaml" --kubeconfig "$RUN/kubeconfig/$n" \
+    --root-dir "$d/kubelet" --cert-dir "$d/kubelet/pki" --hostname-override "$n" --node-ip "$ip" --v=1
+  alive "$n-proxy" || spawn "$n-proxy" "${in[@]}" "$BIN/kube-proxy" --kubeconfig "$RUN/kubeconfig/proxy" --proxy-mode nftables \
+    --hostname-override "$n" --cluster-cidr $PODS.0.0/16 --conntrack-max-per-core 0
+  alive "$n-dns" || spawn "$n-dns" "${in[@]}" "$BIN/coredns" -conf "$RUN/Corefile"
+}
+
+kill_node() { # kill_node NUMBER: kubelet, runtime and every container at once
+  local n=node$1 f pid child
+  for f in kubelet proxy dns containerd; do reap "$n-$f"; done
+  # The shims carry this node's socket on their command line; their children are its containers.
+  for pid in $(grep -lsza -- "$RUN/$n/containerd.sock" /proc/[0-9]*/cmdline | grep -oE '[0-9]+'); do
+    for child in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null); do kill -KILL "$child" 2>/dev/null || true; done
+    kill -KILL "$pid" 2>/dev/null || true
+  done
+}
+
+load() { # load LAYOUT NAME [NUMBER...]
+  local layout=$1 name=$2 i pids=(); shift 2
+  [ $# -gt 0 ] || set -- $(seq "$NODES")
+  for i in "$@"; do
+    python3 "$here/oci.py" load "$layout" "$name" ctr -a "$RUN/node$i/containerd.sock" -n k8s.io &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i"; done
+}
+
+command=${1:-}; [ $# -eq 0 ] || shift
+case $command in
+  cut)     ip link set "cprjobv$1" down ;;
+  join)    ip link set "cprjobv$1" up ;;
+  kill)    kill_node "$1" ;;
+  start)   start "$1" ;;
+  block)   in_node "node$1" nft -f - <<N
+table inet cprjob_block_$2 { chain c { type filter hook prerouting priority -300; ip saddr { $HOSTS.$((10 + $2)), $PODS.$2.0/24 } drop; }; }
+N
+    ;;
+  unblock) in_node "node$1" nft delete table inet "cprjob_block_$2" ;;
+  load)    load "$@" ;;
+  ctr)     n=$1; shift; ctr -a "$RUN/node$n/containerd.sock" -n k8s.io "$@" ;;
+  *)       sed -n '2,7s/^# //p' "$0" >&2; exit 2 ;;
+esac

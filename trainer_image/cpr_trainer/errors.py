@@ -1,0 +1,36 @@
+"""What can go wrong in a trainer or a shard, as one tree.
+
+    TrainerError
+    ├── DataError       the training data cannot be used as it is
+    └── DivergedError   the model produces numbers that are not finite
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrainerError(Exception):
+    """An error that a person can act on: a CamelCase `reason`, what happened, and a `remedy`."""
+
+    reason: ClassVar[str] = "TrainerError"
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message, remedy)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}"
+
+
+class DataError(TrainerError):
+    """The training data is missing, damaged, or not in the format that the job states."""
+
+    reason = "BadData"
+
+
+class DivergedError(TrainerError):
+    """Training went to infinity: going on would only spoil the saves."""
+
+    reason = "Diverged"
