@@ -5,21 +5,17 @@ ARG BASE=python:3.11-slim
 
 FROM scratch AS wheels
 
-# pip stays outside the images: they borrow this stage's while they are built.
-FROM ${BASE} AS pip
-RUN python3 -m venv /pip
-
 FROM ${BASE} AS run
 # A name and a home for the user that no file knows: libraries ask for them.
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 HOME=/tmp USER=cprjob LOGNAME=cprjob
 WORKDIR /opt/cprjob
 
-# Bytecode is made here and not checked against its source at run time: a pod's file system is read-only.
+# pip lives only within the step that needs it. Bytecode is made here and not checked against its source at run time: a pod's file system is read-only.
 FROM run AS operator
 COPY requirements/operator.txt requirements/
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip \
-    /pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/operator.txt \
- && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages
+RUN python3 -m venv /tmp/pip \
+ && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/operator.txt \
+ && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages && rm -rf /tmp/pip
 ENV PYTHONPATH=/opt/cprjob/source:/opt/cprjob/packages
 COPY operator/cpr_operator source/cpr_operator
 COPY trainer_image/cpr_contract source/cpr_contract
@@ -32,14 +28,14 @@ FROM run AS trainer
 ARG TORCH=torch
 COPY requirements/torch.txt requirements/torch-cpu.txt requirements/
 # What only serves to build extensions against torch goes; one test file there has the syntax of a newer Python.
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip --mount=type=bind,from=wheels,target=/wheels \
-    /pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --find-links /wheels --target torch -r requirements/${TORCH}.txt \
+RUN --mount=type=bind,from=wheels,target=/wheels python3 -m venv /tmp/pip \
+ && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --find-links /wheels --target torch -r requirements/${TORCH}.txt \
  && rm -rf torch/torch/include torch/torch/share torch/torch/test && find torch -name '*.a' -delete \
- && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -x py312_ torch
+ && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -x py312_ torch && rm -rf /tmp/pip
 COPY requirements/trainer.txt requirements/
-RUN --mount=type=bind,from=pip,source=/pip,target=/pip \
-    /pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/trainer.txt \
- && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages
+RUN python3 -m venv /tmp/pip \
+ && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/trainer.txt \
+ && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages && rm -rf /tmp/pip
 ENV PYTHONPATH=/opt/cprjob/source:/opt/cprjob/packages:/opt/cprjob/torch
 COPY trainer_image/cpr_contract source/cpr_contract
 COPY trainer_image/cpr_trainer source/cpr_trainer

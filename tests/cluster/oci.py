@@ -1,9 +1,10 @@
-"""Images as OCI layout folders, with the standard library alone (the cluster's scripts run before any environment is made).
+"""Images as OCI layout folders, made with the standard library alone: no environment is there yet.
 
     oci.py pack BINARY PATH LAYOUT       an image of one static binary, at PATH
     oci.py load LAYOUT NAME CTR...       onto a node whose containerd the command CTR... reaches
+    oci.py prune LAYOUT                  drop what later images replaced
 
-`load` sends only the blobs that the node lacks: after a change of the source that is one small layer, not the whole image.
+`load` sends only the blobs that the node lacks: after a change of the source, a few small layers.
 """
 
 import hashlib
@@ -58,7 +59,7 @@ def pack(binary: Path, path: str, layout: Path) -> None:
 
 def _closure(layout: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the manifest's descriptor and the digests of all blobs of the image."""
-    descriptor = json.loads((layout / "index.json").read_text())["manifests"][0]
+    descriptor = json.loads((layout / "index.json").read_text())["manifests"][-1]
     manifest = json.loads(_blob(layout, descriptor["digest"]).read_text())
     layers = [layer["digest"] for layer in manifest["layers"]]
     return descriptor, [*dict.fromkeys([*layers, manifest["config"]["digest"], descriptor["digest"]])]
@@ -70,7 +71,9 @@ def load(layout: Path, name: str, ctr: Sequence[str]) -> None:
     listed = subprocess.run([*ctr, "images", "ls", f"name=={name}"], check=True, capture_output=True, text=True).stdout
     if descriptor["digest"] in listed:
         return
-    there = set(subprocess.run([*ctr, "content", "ls", "-q"], check=True, capture_output=True, text=True).stdout.split())
+    there = set(
+        subprocess.run([*ctr, "content", "ls", "-q"], check=True, capture_output=True, text=True).stdout.split()
+    )
     named = {key: descriptor[key] for key in ("mediaType", "digest", "size")}
     named["annotations"] = {"io.containerd.image.name": name}
     with subprocess.Popen([*ctr, "images", "import", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
@@ -87,8 +90,10 @@ def load(layout: Path, name: str, ctr: Sequence[str]) -> None:
 
 
 def prune(layout: Path) -> None:
-    """Drop the blobs of images that later ones replaced."""
-    keep = {digest.removeprefix("sha256:") for digest in _closure(layout)[1]}
+    """Keep the last image written to the folder; drop those that it replaced."""
+    descriptor, digests = _closure(layout)
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [descriptor]}))
+    keep = {digest.removeprefix("sha256:") for digest in digests}
     for blob in (layout / "blobs" / "sha256").iterdir():
         if blob.name not in keep:
             blob.unlink()
@@ -102,8 +107,6 @@ def main(arguments: Sequence[str]) -> None:
             load(Path(layout), name, ctr)
         case ["prune", layout]:
             prune(Path(layout))
-        case ["digest", layout]:
-            sys.stdout.write(_closure(Path(layout))[0]["digest"] + "\n")
         case _:
             sys.exit(__doc__)
 

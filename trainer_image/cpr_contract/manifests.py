@@ -4,6 +4,8 @@
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
 
+A folder named by a step alone belongs to a cut; one of a flush ends in `-flush`, one of a dense save apart from any cut
+in `-dense`: saves of one step that differ never meet.
 Keys here leave out bucket and prefix: the store adds them.
 """
 
@@ -115,6 +117,7 @@ def dense_prefix(job_uid: str, generation: int) -> str:
     return f"{generation_prefix(job_uid, generation)}/dense"
 
 
-def step_folder(step: int) -> str:
+def step_folder(step: int, kind: Literal["Anchor", "Flush", "Dense"] = "Anchor") -> str:
     """The folder of one save below its incarnation or group."""
-    return f"step-{step:09d}"
+    suffix = "" if kind == "Anchor" else f"-{kind.lower()}"
+    return f"step-{step:09d}{suffix}"

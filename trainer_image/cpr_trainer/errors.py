@@ -1,8 +1,8 @@
 """What can go wrong in a trainer or a shard, as one tree.
 
-    TrainerError
-    ├── DataError       the training data cannot be used as it is
-    └── DivergedError   the model produces numbers that are not finite
+TrainerError
+├── DataError       the training data cannot be used as it is
+└── DivergedError   the model produces logits that are no sensible numbers
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def scale_to(hashes: U64, bound: int) -> U64:
     return ((hashes >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)
 
 
-def hash_words(words: U64, lengths: U64 | np.uint64) -> U64:
+def hash_words(words: U64, lengths: U64) -> U64:
     """Hash strings of at most 8 bytes, each given as a little-endian word padded with zeros, and its length."""
     return mix64(mix64(words + GOLDEN) + (lengths + np.uint64(1)) * GOLDEN)
 

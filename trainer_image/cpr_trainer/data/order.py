@@ -27,9 +27,15 @@ class BatchOrder:
 
     @classmethod
     def of(cls, data: DataSpec, rows: int) -> BatchOrder:
-        """Return the order that `data` asks for over `rows` rows: `samples` if given, else whole epochs."""
-        total = data.samples if data.samples is not None else rows * (data.epochs or 1)
-        return cls(rows, total, data.batch_size, data.seed)
+        """Return the order that `data` asks for over `rows` rows: a number of samples, or of whole epochs.
+
+        Raises ValueError if it states neither.
+        """
+        if data.samples is not None:
+            return cls(rows, data.samples, data.batch_size, data.seed)
+        if data.epochs is not None:
+            return cls(rows, data.epochs * rows, data.batch_size, data.seed)
+        raise ValueError("data states neither samples nor epochs")
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,1 @@
+"""The resource: `spec` is what a user asks for, `status` all that the operator remembers."""

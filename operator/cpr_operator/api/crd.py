@@ -1,0 +1,127 @@
+"""The CustomResourceDefinition, made from the models: `python -m cpr_operator.api.crd` prints it.
+
+`--check FILE` exits 1 if the file is not what the models say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cpr_operator.api import rules
+from cpr_operator.api.schema import Schema, structural
+from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
+from cpr_operator.api.status import Status
+
+NAME = f"{PLURAL}.{GROUP}"
+HASH_ANNOTATION = f"{GROUP}/schema-hash"
+HEADER = "# Generated from cpr_operator.api by `make crds`: do not edit.\n"
+
+#: What `kubectl get cprjobs` shows: name, type, where it stands.
+COLUMNS = (
+    ("Phase", "string", ".status.phase"),
+    ("Progress", "integer", ".status.progress.percent"),
+    ("Interval", "number", ".status.plan.intervalSeconds"),
+    ("Spent", "number", ".status.budget.spent"),
+    ("Limit", "number", ".status.budget.limit"),
+    ("AUC", "number", ".status.progress.auc"),
+    ("Restarts", "integer", ".status.restarts"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+
+def build() -> dict[str, Any]:
+    """The whole CustomResourceDefinition as plain values."""
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [{"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS],
+        "schema": {"openAPIV3Schema": _schema()},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": NAME, "annotations": {HASH_ANNOTATION: _hash(version)}},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": "cprjob",
+                "shortNames": ["cpr"],
+                "categories": ["all"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def schema_hash() -> str:
+    """The hash that the installed CRD carries in `HASH_ANNOTATION` if it is this operator's."""
+    return str(build()["metadata"]["annotations"][HASH_ANNOTATION])
+
+
+def render() -> str:
+    """The CustomResourceDefinition as YAML."""
+    return HEADER + yaml.safe_dump(build(), sort_keys=False, width=120, allow_unicode=True)
+
+
+def _schema() -> Schema:
+    root: Schema = {
+        "type": "object",
+        "description": "A training job whose embedding shards recover one by one, within an accuracy budget.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(CPRJobSpec, defaults=True),
+            "status": structural(Status, defaults=False),
+        },
+    }
+    for rule in rules.ALL:
+        if rule.cel:
+            at = _descend(root, rule.at)
+            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.text})
+    return root
+
+
+def _descend(root: Schema, path: str) -> Schema:
+    """The node at a path of API names; the root for an empty one."""
+    node = root
+    for name in path.split(".") if path else ():
+        node = node["properties"][name]
+    return node
+
+
+def _hash(version: dict[str, Any]) -> str:
+    text = json.dumps(version, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the CRD, or compare a file with it; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cpr_operator.api.crd", description="Print the CRD as YAML.")
+    parser.add_argument("--check", metavar="FILE", type=Path, help="exit 1 if FILE is not what would be printed")
+    file: Path | None = parser.parse_args(arguments).check
+    if file is None:
+        sys.stdout.write(render())
+        return 0
+    if file.exists() and file.read_text(encoding="utf-8") == render():
+        return 0
+    sys.stderr.write(f"{file} is not what the models say: run `make crds`\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

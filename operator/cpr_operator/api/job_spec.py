@@ -1,0 +1,58 @@
+"""From the resource to the contract: the part of `spec` that pods need, in the words that they read."""
+
+from __future__ import annotations
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract import spec as contract
+from cpr_operator.api.spec import CPRJobSpec, Data, ModelSpec, Snapshots
+
+
+def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
+    """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start."""
+    return contract.JobSpec(
+        contract=CONTRACT_VERSION,
+        job_uid=uid,
+        job_name=name,
+        model=_model(spec.model),
+        data=_data(spec.data),
+        trainers=spec.trainers.replicas,
+        shards=spec.shards.replicas,
+        snapshots=_snapshots(spec.snapshots),
+        silence_s=float(spec.failure_policy.silence_seconds),
+    )
+
+
+def _model(model: ModelSpec) -> contract.ModelSpec:
+    dense, sparse = model.dense_optimizer, model.sparse_optimizer
+    return contract.ModelSpec(
+        embedding_dim=model.embedding_dim,
+        bottom_mlp=model.bottom_mlp,
+        top_mlp=model.top_mlp,
+        tables=tuple(contract.TableSpec(name=table.name, rows=table.rows) for table in model.tables),
+        dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
+        sparse_optimizer=contract.OptimizerSpec(kind=sparse.kind, learning_rate=sparse.learning_rate),
+    )
+
+
+def _data(data: Data) -> contract.DataSpec:
+    return contract.DataSpec(
+        format=data.format,
+        uri=data.uri,
+        epochs=data.epochs,
+        samples=data.samples,
+        batch_size=data.batch_size,
+        seed=data.seed,
+        max_bad_lines=data.max_bad_lines,
+    )
+
+
+def _snapshots(snapshots: Snapshots) -> contract.SnapshotSpec:
+    store = snapshots.store
+    return contract.SnapshotSpec(
+        store=contract.StoreSpec(
+            endpoint=store.endpoint, region=store.region, bucket=store.bucket, prefix=store.prefix
+        ),
+        keep=snapshots.keep,
+        dense_interval_s=float(snapshots.dense_interval_seconds),
+        restore_from=snapshots.restore_from,
+    )

@@ -1,0 +1,61 @@
+"""What every part of the resource is made of: a frozen model with camelCase names, and bounded field types.
+
+Every list and string has a bound: the API server prices CEL rules by the largest value the schema allows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+#: Integers beyond this are not exact in every JSON reader.
+EXACT = 2**53 - 1
+
+
+class Model(BaseModel):
+    """A part of the resource: camelCase in JSON, snake_case in Python; the docstring of a field documents the CRD."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+        validate_default=True,
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values under the names of the API; absent values are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def parse_time(value: object) -> object:
+    """An RFC 3339 string as seconds since the epoch; anything else unchanged, for pydantic to judge."""
+    return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
+
+
+def format_time(seconds: float) -> str:
+    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond."""
+    stamp = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return stamp.replace("+00:00", "Z")
+
+
+#: Seconds since the epoch in Python, RFC 3339 in JSON.
+Timestamp = Annotated[
+    float,
+    BeforeValidator(parse_time),
+    PlainSerializer(format_time, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+Count = Annotated[int, Field(ge=0, le=EXACT)]
+Positive = Annotated[int, Field(ge=1, le=EXACT)]
+Seconds = Annotated[float, Field(ge=0)]
+Portion = Annotated[float, Field(ge=0, le=1)]
+Word = Annotated[str, Field(max_length=64)]
+Name = Annotated[str, Field(max_length=253)]
+Key = Annotated[str, Field(max_length=1024)]
+Sentence = Annotated[str, Field(max_length=4096)]

@@ -1,0 +1,190 @@
+"""Rules that a schema cannot say: each is held twice, in CEL by the API server and in Python by the models.
+
+A rule's message names the field and the remedy; both sides give the same words. `require` is for the models'
+validators; `crd` writes the CEL. Rules that compare with the object before the change exist in CEL alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pydantic_core import PydanticCustomError
+
+#: The error type by which `validate` knows a broken rule.
+BROKEN_RULE = "rule"
+
+#: A job's name begins its pods' names, which end in uid, role, index and incarnation.
+MAX_NAME = 40
+NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+
+STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `at` is the object that CEL's `self` is, as a path of API names; "" is the root."""
+
+    at: str
+    field: str
+    message: str
+    remedy: str
+    cel: str
+
+    @property
+    def text(self) -> str:
+        """What the API server answers: field, message and remedy."""
+        return f"{self.field}: {self.message}; {self.remedy}"
+
+    def require(self, holds: object) -> None:
+        """Raise pydantic's error unless the rule holds; to be called from a validator of `field`."""
+        if not holds:
+            context = {"field": self.field, "message": self.message, "remedy": self.remedy}
+            raise PydanticCustomError(BROKEN_RULE, "{message}", context)
+
+
+NAME = Rule(
+    "",
+    "metadata.name",
+    f"must be a DNS-1035 label of at most {MAX_NAME} characters",
+    "start with a letter, use only a-z, 0-9 and -, and leave room for the pods' suffixes",
+    f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('{NAME_PATTERN.pattern}')",
+)
+BOTTOM_MLP = Rule(
+    "spec.model",
+    "spec.model.bottomMlp",
+    "must end in embeddingDim",
+    "make its last width equal to spec.model.embeddingDim",
+    "self.bottomMlp[self.bottomMlp.size() - 1] == self.embeddingDim",
+)
+TOP_MLP = Rule(
+    "spec.model",
+    "spec.model.topMlp",
+    "must end in 1",
+    "append a last layer of width 1",
+    "self.topMlp[self.topMlp.size() - 1] == 1",
+)
+TABLES = Rule(
+    "",
+    "spec.model.tables",
+    "each table needs a name of its own",
+    "rename the tables that share one",
+    "",  # the API server holds it by the list type `map`
+)
+ROWS = Rule(
+    "spec",
+    "spec.shards.replicas",
+    "more shards than rows in all tables",
+    "lower it, or give spec.model.tables more rows",
+    "self.model.tables.map(t, t.rows).sum() >= self.shards.replicas",
+)
+EPOCHS_OR_SAMPLES = Rule(
+    "spec.data",
+    "spec.data.samples",
+    "state exactly one of epochs and samples",
+    "remove one of the two, or add one",
+    "has(self.epochs) != has(self.samples)",
+)
+SYNTHETIC = Rule(
+    "spec.data",
+    "spec.data.samples",
+    "Synthetic data needs samples and has no epochs",
+    "state spec.data.samples instead of spec.data.epochs",
+    "self.format != 'Synthetic' || !has(self.epochs)",
+)
+SYNTHETIC_URI = Rule(
+    "spec.data",
+    "spec.data.uri",
+    "Synthetic data is made by the trainers and has no uri",
+    "remove spec.data.uri, or set spec.data.format to Criteo",
+    "self.format != 'Synthetic' || !has(self.uri)",
+)
+CRITEO_URI = Rule(
+    "spec.data",
+    "spec.data.uri",
+    "Criteo data needs a uri",
+    "state where the file lies, as s3://bucket/key or file:///path",
+    "self.format != 'Criteo' || has(self.uri)",
+)
+FIXED_INTERVAL = Rule(
+    "spec.snapshots.interval",
+    "spec.snapshots.interval.seconds",
+    "a Fixed interval needs seconds, an Auto one has none",
+    "state spec.snapshots.interval.seconds with mode Fixed, and only then",
+    "(self.mode == 'Fixed') == has(self.seconds)",
+)
+PARTIAL_NEEDS_BUDGET = Rule(
+    "spec",
+    "spec.recovery.mode",
+    "mode Partial cannot keep a budget of 0",
+    "set it to Auto or Full, or raise spec.accuracyBudget.portionOfLostSamples",
+    "self.recovery.mode != 'Partial' || self.accuracyBudget.portionOfLostSamples > 0.0",
+)
+BUDGET_ABOVE_SPENT = Rule(
+    "",
+    "spec.accuracyBudget.portionOfLostSamples",
+    "may not be lowered below what is spent and reserved",
+    "see status.budget, and choose at least spent + reserved",
+    "!has(self.status) || !has(self.status.budget)"
+    " || self.spec.accuracyBudget.portionOfLostSamples == oldSelf.spec.accuracyBudget.portionOfLostSamples"
+    " || self.spec.accuracyBudget.portionOfLostSamples >= self.status.budget.spent + self.status.budget.reserved",
+)
+
+
+def _frozen(field: str) -> Rule:
+    """A required part of spec that no one may change once the job has started."""
+    return Rule(
+        "",
+        f"spec.{field}",
+        "cannot be changed once the job has started",
+        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+        f"!({STARTED}) || self.spec.{field} == oldSelf.spec.{field}",
+    )
+
+
+def _template(role: str) -> Rule:
+    """A pod template, which may change while no pod of the job exists."""
+    return Rule(
+        "",
+        f"spec.{role}.template",
+        "can only be changed while the job is suspended",
+        "set spec.suspend to true, wait for the phase Suspended, and change the template then",
+        f"!({STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
+        f" || self.spec.{role}.template == oldSelf.spec.{role}.template",
+    )
+
+
+#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget. The rules sit at the root because a rule on an
+#: optional field is skipped when the field comes or goes.
+TRANSITIONS = (
+    *(
+        _frozen(field)
+        for field in (
+            "image",
+            "recovery",
+            "model",
+            "data",
+            "trainers.replicas",
+            "shards.replicas",
+            "snapshots",
+            "failurePolicy",
+        )
+    ),
+    _template("trainers"),
+    _template("shards"),
+    BUDGET_ABOVE_SPENT,
+)
+STATIC = (
+    NAME,
+    BOTTOM_MLP,
+    TOP_MLP,
+    TABLES,
+    ROWS,
+    EPOCHS_OR_SAMPLES,
+    SYNTHETIC,
+    SYNTHETIC_URI,
+    CRITEO_URI,
+    FIXED_INTERVAL,
+    PARTIAL_NEEDS_BUDGET,
+)
+ALL = STATIC + TRANSITIONS

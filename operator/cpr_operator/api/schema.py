@@ -1,0 +1,73 @@
+"""From pydantic's JSON schema (2020-12) to the structural schema of a CustomResourceDefinition (OpenAPI 3.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from cpr_operator.api.model import Model
+
+Schema = dict[str, Any]
+
+#: Keywords that stand on their own and read otherwise in the older dialect, or are not in it.
+_TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
+    "$defs": lambda _: {},
+    "title": lambda _: {},
+    "propertyNames": lambda _: {},
+    "const": lambda value: {"enum": [value]},
+    "description": lambda text: {"description": " ".join(text.split())},
+    "exclusiveMinimum": lambda bound: {"minimum": bound, "exclusiveMinimum": True},
+    "exclusiveMaximum": lambda bound: {"maximum": bound, "exclusiveMaximum": True},
+}
+
+
+def structural(model: type[Model], *, defaults: bool) -> Schema:
+    """The schema of one model; `defaults` says whether the API server shall fill in what is absent."""
+    source = model.model_json_schema(by_alias=True, mode="validation")
+    return _node(source, source.get("$defs", {}), defaults=defaults)
+
+
+def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) -> Schema:
+    """One node with all below it."""
+    below = partial(_node, definitions=definitions, defaults=defaults)
+    out: Schema = {}
+    for keyword, value in _inlined(_without_null(node), definitions).items():
+        match keyword, value:
+            case "properties", _:
+                out[keyword] = {name: below(child) for name, child in value.items()}
+            case "items", _:
+                out[keyword] = below(value)
+            case "prefixItems", [first, *_]:  # a tuple here repeats one type
+                out["items"] = below(first)
+            case "additionalProperties", dict():
+                out[keyword] = below(value)
+            case "additionalProperties", _:  # the API server prunes what an object does not list
+                pass
+            case "default", _ if value is None or not defaults:
+                pass
+            case _:
+                out |= _TRANSLATED.get(keyword, lambda same, name=keyword: {name: same})(value)
+    match out.get("type"):
+        case "integer":
+            out["format"] = "int64"
+        case "array":
+            out.setdefault("x-kubernetes-list-type", "atomic")
+    return out
+
+
+def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """The node with its reference resolved; what stands beside the reference wins."""
+    if "$ref" not in node:
+        return node
+    target = definitions[node["$ref"].removeprefix("#/$defs/")]
+    return target | {key: value for key, value in node.items() if key != "$ref"}
+
+
+def _without_null(node: Schema) -> Schema:
+    """`X or null` as X: leaving the field out says the same."""
+    if "anyOf" not in node:
+        return node
+    kept: Schema
+    (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
+    return kept | {key: value for key, value in node.items() if key != "anyOf"}

@@ -1,0 +1,302 @@
+"""`spec` of a CPRJob: what a user asks for. The CRD, its documentation and its defaults are made from this file.
+
+A validator here has a twin in CEL; both are a `Rule` of `rules`. Validators sit on fields, not on models, so that one
+reading of a bad document names every wrong field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+
+from cpr_operator.api import rules
+from cpr_operator.api.model import Model
+from cpr_operator.api.status import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS
+
+GROUP = "cprjob.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "CPRJob"
+PLURAL = "cprjobs"
+
+Width = Annotated[int, Field(ge=1, le=65536)]
+Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+LearningRate = Annotated[float, Field(gt=0, le=1000)]
+ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+#: A PodTemplateSpec: the API server of the pods judges it, by a dry run.
+PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+class SpecModel(Model):
+    """A part of spec: an unknown field is an error, never ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class AccuracyBudget(SpecModel):
+    """The most accuracy that failures may cost."""
+
+    type: Literal["PortionOfLostSamples"] = "PortionOfLostSamples"
+    """How the budget is stated."""
+    portion_of_lost_samples: Annotated[float, Field(ge=0, lt=1)]
+    """The portion of all samples, averaged over the shards, whose updates may be lost; 0 allows none. Every recovery
+    that does not fit rolls the whole job back instead."""
+
+
+class RecoveryPolicy(SpecModel):
+    """How the job recovers from a lost shard."""
+
+    mode: Literal["Auto", "Partial", "Full"] = "Auto"
+    """Auto: whatever costs less time within the budget. Partial: the lost shard alone goes back to its last save,
+    while the budget allows. Full: any loss of samples rolls the whole job back to an anchor."""
+
+
+class Table(SpecModel):
+    """One embedding table; the t-th table takes the t-th categorical column."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
+    """A name that no other table of the job has."""
+    rows: Annotated[int, Field(ge=1, le=2**40)]
+    """Rows; ids are hashed into them."""
+
+
+class DenseOptimizer(SpecModel):
+    """The optimizer of the dense network."""
+
+    kind: Literal["SGD", "Adagrad"] = "SGD"
+    """The algorithm."""
+    learning_rate: LearningRate = 0.1
+    """The step size."""
+
+
+class SparseOptimizer(SpecModel):
+    """The optimizer of the embedding tables."""
+
+    kind: Literal["RowWiseAdagrad", "SGD"] = "RowWiseAdagrad"
+    """The algorithm; RowWiseAdagrad keeps one accumulator a row."""
+    learning_rate: LearningRate = 0.1
+    """The step size."""
+
+
+class ModelSpec(SpecModel):
+    """A DLRM: 13 numeric features through a bottom MLP, embeddings, dot interaction, a top MLP."""
+
+    embedding_dim: Annotated[int, Field(ge=1, le=4096)]
+    """Width of every embedding vector."""
+    bottom_mlp: Layers
+    """Layer widths of the bottom MLP after its input; the last is embeddingDim."""
+    top_mlp: Layers
+    """Layer widths of the top MLP after the interaction; the last is 1."""
+    tables: Annotated[
+        tuple[Table, ...],
+        Field(
+            min_length=1,
+            max_length=26,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ]
+    """The embedding tables, in the order of the data's categorical columns."""
+    dense_optimizer: DenseOptimizer = DenseOptimizer()
+    """The optimizer of both MLPs."""
+    sparse_optimizer: SparseOptimizer = SparseOptimizer()
+    """The optimizer of the embedding tables."""
+
+    @field_validator("bottom_mlp")
+    @classmethod
+    def _bottom_ends_in_dim(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        rules.BOTTOM_MLP.require(value[-1] == info.data.get("embedding_dim", value[-1]))
+        return value
+
+    @field_validator("top_mlp")
+    @classmethod
+    def _top_ends_in_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        rules.TOP_MLP.require(value[-1] == 1)
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _names_differ(cls, value: tuple[Table, ...]) -> tuple[Table, ...]:
+        rules.TABLES.require(len({table.name for table in value}) == len(value))
+        return value
+
+
+class Data(SpecModel):
+    """The samples to train, and in what portions."""
+
+    format: Literal["Criteo", "Synthetic"]
+    """Criteo: rows of the Criteo click logs, as TSV, plain or gzip. Synthetic: made by the trainers, with a signal that
+    can be learned; needs no data."""
+    uri: Annotated[str, Field(max_length=1024, pattern=r"^(s3://[^/]+/.+|file:///.+|/.+)$")] | None = None
+    """Where Criteo data lies: s3://bucket/key (read with the snapshot store's endpoint and credentials), file:///path
+    or a path mounted in the trainers."""
+    epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """How often the whole data is trained."""
+    samples: Annotated[int, Field(ge=1, le=2**50)] | None = None
+    """How many samples are trained; Criteo data is repeated or cut to this length."""
+    batch_size: Annotated[int, Field(ge=1, le=2**20)] = 2048
+    """Samples of one step, over all trainers."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Seed of the order of samples and of the model's first values."""
+    max_bad_lines: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Lines that may be skipped because they are not Criteo rows; one more fails the job."""
+
+    @field_validator("uri")
+    @classmethod
+    def _uri_as_format_says(cls, value: str | None, info: ValidationInfo) -> str | None:
+        rules.CRITEO_URI.require(info.data.get("format") != "Criteo" or value is not None)
+        rules.SYNTHETIC_URI.require(info.data.get("format") != "Synthetic" or value is None)
+        return value
+
+    @field_validator("samples")
+    @classmethod
+    def _epochs_or_samples(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if "epochs" in info.data:
+            epochs = info.data["epochs"]
+            rules.SYNTHETIC.require(info.data.get("format") != "Synthetic" or epochs is None)
+            rules.EPOCHS_OR_SAMPLES.require((epochs is None) != (value is None))
+        return value
+
+
+class Trainers(SpecModel):
+    """The trainers: the dense network is replicated on them."""
+
+    replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
+    """How many."""
+    template: PodTemplate = Field(default={})
+    """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
+    volumes and the like go here."""
+
+
+class Shards(SpecModel):
+    """The shards: the embedding tables are spread over them."""
+
+    replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 2
+    """How many."""
+    template: PodTemplate = Field(default={})
+    """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
+    volumes and the like go here."""
+
+
+class SecretKey(SpecModel):
+    """One key of a Secret in the job's namespace."""
+
+    name: ObjectName
+    """The Secret's name."""
+    key: Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "ca.crt"
+    """The key in it."""
+
+
+class Store(SpecModel):
+    """An S3-compatible store, or a folder that all pods share."""
+
+    endpoint: Annotated[str, Field(max_length=1024, pattern=r"^(https?://[^/?#]+/?|file:///.+)$")]
+    """https://host[:port], http://host[:port] or file:///folder; the scheme decides about TLS."""
+    region: Annotated[str, Field(max_length=64)] | None = None
+    """The store's region, where it needs one."""
+    bucket: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    """The bucket, which must exist; of a folder the first folder below it."""
+    prefix: Annotated[str, Field(max_length=512, pattern=r"^[-._/a-zA-Z0-9]*$")] = ""
+    """What all keys of this job begin with; the job's uid follows."""
+    ca_bundle: SecretKey | None = None
+    """A CA bundle (PEM) that signed the store's certificate; a Secret, like all that pods mount from here."""
+    credentials_secret: ObjectName | None = None
+    """A Secret in the job's namespace with accessKey, secretKey and, if needed, sessionToken. Absent: the pods'
+    workload identity."""
+
+
+class Interval(SpecModel):
+    """The time between two cuts, from which a lost shard comes back."""
+
+    mode: Literal["Auto", "Fixed"] = "Auto"
+    """Auto: computed from the budget, the failure rate and the measured costs. Fixed: `seconds`."""
+    seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
+    """Training time between two cuts, for mode Fixed."""
+
+    @field_validator("seconds")
+    @classmethod
+    def _fixed_needs_seconds(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if "mode" in info.data:
+            rules.FIXED_INTERVAL.require((info.data["mode"] == "Fixed") == (value is not None))
+        return value
+
+
+class Snapshots(SpecModel):
+    """Where and how often the job is saved."""
+
+    store: Store
+    """Where saves go."""
+    interval: Interval = Interval()
+    """How often all shards are saved."""
+    keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
+    """How many anchors stay restorable."""
+    dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Time between two saves of the dense network, which is small."""
+    restore_from: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Another job's anchor (its status.result.key) to start from, in the same store: model and optimizer, not its place
+    in the data."""
+
+
+class RestartLimit(SpecModel):
+    """How many failures are too many; disruptions do not count."""
+
+    count: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 10
+    """Failures within the window that are still recovered from."""
+    window_seconds: Annotated[int, Field(ge=1, le=31536000)] = 3600
+    """Length of the window."""
+
+
+class FailurePolicy(SpecModel):
+    """What the user knows about failures, and when to give up."""
+
+    expected_job_mtbf_seconds: Annotated[int, Field(ge=1, le=315360000)] = 43200
+    """Expected time between two failures of any pod of the job; the plan starts from it."""
+    restart_limit: RestartLimit = RestartLimit()
+    """When to give up."""
+    startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
+    """How long the first pods may take to run; then all are removed and the job fails."""
+    silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
+    """How long a member may owe its peers a heartbeat before they call it silent."""
+
+
+class CPRJobSpec(SpecModel):
+    """A training job whose embedding shards recover one by one, within an accuracy budget."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)]
+    """The trainer image."""
+    suspend: bool = False
+    """True: save everything, remove the pods and wait. A job created suspended starts no pods."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
+    """Delete the job so long after it finished; absent: keep it."""
+    accuracy_budget: AccuracyBudget
+    """The most accuracy that failures may cost."""
+    recovery: RecoveryPolicy = RecoveryPolicy()
+    """How the job recovers from a lost shard."""
+    model: ModelSpec
+    """The model to train."""
+    data: Data
+    """The samples to train."""
+    trainers: Trainers = Trainers()
+    """The trainers."""
+    shards: Shards = Shards()
+    """The embedding shards."""
+    snapshots: Snapshots
+    """Where and how often the job is saved."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """What is known about failures, and when to give up."""
+
+    @field_validator("recovery")
+    @classmethod
+    def _partial_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
+        budget: AccuracyBudget | None = info.data.get("accuracy_budget")
+        if budget is not None:
+            rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion_of_lost_samples > 0)
+        return value
+
+    @field_validator("shards")
+    @classmethod
+    def _a_row_for_each_shard(cls, value: Shards, info: ValidationInfo) -> Shards:
+        model: ModelSpec | None = info.data.get("model")
+        if model is not None:
+            rules.ROWS.require(sum(table.rows for table in model.tables) >= value.replicas)
+        return value

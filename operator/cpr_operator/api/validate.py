@@ -1,0 +1,141 @@
+"""A document against the models: every wrong field at once, each with its remedy.
+
+What the API server would refuse is refused here with the same rules, so `cprjob validate` needs no cluster.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from cpr_operator.api import rules
+from cpr_operator.api.model import Model
+from cpr_operator.api.schema import structural
+from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
+
+MAX_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """One wrong field: its path in the document, what is wrong with it, and what to do."""
+
+    field: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}; {self.remedy}"
+
+
+class InvalidSpecError(ValueError):
+    """A spec that the models do not accept; `invalid` names every wrong field."""
+
+    def __init__(self, invalid: tuple[Invalid, ...]) -> None:
+        super().__init__("\n".join(str(one) for one in invalid))
+        self.invalid = invalid
+
+
+class _Metadata(Model):
+    """Of metadata only the name is ours to judge."""
+
+    name: Annotated[str, Field(min_length=1)]
+
+    @field_validator("name")
+    @classmethod
+    def _label(cls, value: str) -> str:
+        rules.NAME.require(len(value) <= rules.MAX_NAME and rules.NAME_PATTERN.fullmatch(value))
+        return value
+
+
+class _Manifest(Model):
+    """A CPRJob as a user writes it; `status` may be there and is not looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    api_version: Literal["cprjob.io/v1alpha1"]
+    kind: Literal["CPRJob"]
+    metadata: _Metadata
+    spec: CPRJobSpec
+    status: Any = None
+
+
+def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
+    """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
+    try:
+        return CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
+
+
+def validate(document: object) -> tuple[Invalid, ...]:
+    """Everything that is wrong with a CPRJob document (plain values, as YAML gives them); empty if nothing is."""
+    if not isinstance(document, dict):
+        return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
+    try:
+        _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return _explain(error, _Manifest, ())
+    return ()
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """As JSON, where pydantic is strict about numbers and yet takes a list for a tuple; YAML's dates become strings."""
+    return json.dumps(document, default=str)
+
+
+def _explain(error: ValidationError, model: type[Model], prefix: tuple[str, ...]) -> tuple[Invalid, ...]:
+    found = (_invalid(details, model, prefix) for details in error.errors(include_url=False))
+    return tuple(dict.fromkeys(found))
+
+
+def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...]) -> Invalid:
+    context = details.get("ctx", {})
+    field = _path(prefix + details["loc"])
+    match details["type"]:
+        case rules.BROKEN_RULE:
+            return Invalid(context["field"], context["message"], context["remedy"])
+        case "missing":
+            return Invalid(field, "is missing", "state it")
+        case "extra_forbidden":
+            return Invalid(field, "is not a field of a CPRJob", _nearest(details["loc"], model))
+        case "literal_error":
+            return Invalid(field, f"{details['input']!r} is none of {context['expected']}", "use one of them")
+        case "string_pattern_mismatch":
+            wanted = _schema_at(details["loc"], model).get("description", context["pattern"])
+            return Invalid(field, f"{details['input']!r} is not of the form {context['pattern']}", f"wanted: {wanted}")
+        case _:
+            message = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
+            return Invalid(field, f"{message} (found {_shown(details['input'])})", "correct it")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`spec.model.tables[3].rows`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _nearest(location: tuple[int | str, ...], model: type[Model]) -> str:
+    """What to do about an unknown field: the field that was probably meant, or the list of them."""
+    known = tuple(_schema_at(location[:-1], model)["properties"])
+    meant = difflib.get_close_matches(to_camel(str(location[-1])), known, n=1)
+    return f"did you mean {meant[0]}?" if meant else f"remove it, or use one of {', '.join(known)}"
+
+
+def _schema_at(location: tuple[int | str, ...], model: type[Model]) -> dict[str, Any]:
+    """The schema of the value at `location`."""
+    node = structural(model, defaults=False)
+    for part in location:
+        node = node["items"] if isinstance(part, int) else node["properties"][part]
+    return node

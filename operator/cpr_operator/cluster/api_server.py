@@ -1,0 +1,129 @@
+"""Requests to a Kubernetes API server: plain JSON in and out, every wait bounded, writes rationed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from cpr_operator.cluster.api_errors import error_of
+from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.cluster.rate import TokenBucket
+
+WRITES_PER_S = 50.0
+#: The API server gives up on a request after 60 s; half of it is enough for any of ours.
+TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
+#: Page size of lists: a page of pods stays below a few megabytes.
+PAGE = 500
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+async def load_configuration(kubeconfig: Path | None) -> kubernetes_client.Configuration:
+    """Where the API server is and who we are: `kubeconfig` if given, else the pod's service account.
+
+    Falls back to the user's own kubeconfig outside a pod, as kopf does for its watches.
+    """
+    configuration = kubernetes_client.Configuration()
+    if kubeconfig is not None:
+        await kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+        return configuration
+    try:
+        kubernetes_config.load_incluster_config(client_configuration=configuration)
+    except kubernetes_config.ConfigException:
+        await kubernetes_config.load_kube_config(client_configuration=configuration)
+    return configuration
+
+
+class ApiServer:
+    """One API server. Raises the Protocol's errors; a network failure is `UnavailableError`."""
+
+    def __init__(self, configuration: kubernetes_client.Configuration) -> None:
+        self._client = kubernetes_client.ApiClient(configuration)
+        self._writes = TokenBucket(WRITES_PER_S, time.monotonic)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Read one object."""
+        return await self._request("GET", path, query)
+
+    async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """Read all objects of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        query["limit"] = str(PAGE)
+        while True:
+            page = await self._request("GET", path, query)
+            found += page.get("items", ())
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return found
+            query["continue"] = token
+
+    async def create(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
+        """POST an object."""
+        return await self._write("POST", path, query, body)
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """PUT an object."""
+        return await self._write("PUT", path, {}, body)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """PATCH an object by JSON merge patch."""
+        return await self._write("PATCH", path, {}, body, "application/merge-patch+json")
+
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
+        """Server-side apply; fields that another manager holds become ours."""
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._write("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    async def delete(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """DELETE an object under DeleteOptions."""
+        return await self._write("DELETE", path, {}, options)
+
+    async def _write(
+        self,
+        method: Method,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any],
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        await self._writes.wait()
+        return await self._request(method, path, query, body, content_type)
+
+    async def _request(
+        self,
+        method: Method,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        try:
+            request = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*request, _request_timeout=TIMEOUT)
+            answer: bytes = await response.read()
+        except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
+        if response.status >= 400:  # noqa: PLR2004 -- HTTP's own border
+            raise error_of(response.status, answer)
+        value: dict[str, Any] = json.loads(answer)
+        return value

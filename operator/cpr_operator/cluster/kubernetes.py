@@ -1,0 +1,210 @@
+"""`Cluster` on a Kubernetes API server. Each method is one request; what an answer means is decided elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.api.model import format_time
+from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
+from cpr_operator.cluster.api_server import ApiServer
+from cpr_operator.cluster.object_views import job_view, pod_view
+from cpr_operator.cluster.pod_reports import ReportFetcher
+from cpr_operator.cluster.protocol import (
+    AlreadyExistsError,
+    ConflictError,
+    Event,
+    Manifest,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from cpr_operator.cluster.views import JobView, PodView
+
+FIELD_MANAGER = "cprjob-operator"
+CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{env.GROUP}"
+#: Longer messages are refused by the server's validation of events.
+MAX_EVENT_MESSAGE = 1024
+
+#: Where the kinds live that the operator applies or deletes.
+PREFIXES: Mapping[str, tuple[str, str]] = {
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "Service": ("/api/v1", "services"),
+    "Secret": ("/api/v1", "secrets"),
+}
+
+
+class KubernetesCluster:
+    """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events."""
+
+    def __init__(self, server: ApiServer, clock: Callable[[], float]) -> None:
+        self._server = server
+        self._clock = clock
+        self._reports = ReportFetcher()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._reports.close()
+        await self._server.close()
+
+    async def crd_annotations(self) -> Mapping[str, str]:
+        """The annotations of the installed CRD. Raises NotFoundError, RefusedError, UnavailableError."""
+        crd = await self._server.get(CRD_PATH)
+        annotations: dict[str, str] = crd["metadata"].get("annotations", {})
+        return annotations
+
+    async def get_job(self, namespace: str, name: str) -> JobView:
+        """See `Cluster`."""
+        return job_view(await self._server.get(_job_path(namespace, name)))
+
+    async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
+        """See `Cluster`."""
+        paths = [_job_path(each) for each in namespaces] or [f"/apis/{API_VERSION}/{PLURAL}"]
+        return tuple([job_view(job) for path in paths for job in await self._server.items(path)])
+
+    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+        """See `Cluster`."""
+        path, selector = _pod_path(job.namespace), f"{env.LABEL_JOB}={job.name}"
+        return tuple(map(pod_view, await self._server.items(path, labelSelector=selector)))
+
+    async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
+        """See `Cluster`."""
+        meta = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "resourceVersion": job.resource_version}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
+        return job_view(await self._server.replace(f"{_job_path(job.namespace, job.name)}/status", body))
+
+    async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
+        """See `Cluster`."""
+        meta = {"uid": job.uid, "resourceVersion": job.resource_version, "finalizers": list(finalizers)}
+        return job_view(await self._server.merge(_job_path(job.namespace, job.name), {"metadata": meta}))
+
+    async def delete_job(self, job: JobView) -> None:
+        """See `Cluster`."""
+        options = _delete_options(uid=job.uid, propagationPolicy="Background")
+        try:
+            await self._server.delete(_job_path(job.namespace, job.name), options)
+        except ConflictError as error:
+            raise NotFoundError(str(error)) from error
+
+    async def check_pod(self, manifest: Manifest) -> None:
+        """See `Cluster`."""
+        try:
+            await self._server.create(_pod_path(manifest["metadata"]["namespace"]), manifest, dryRun="All")
+        except AlreadyExistsError:
+            return
+        except NotFoundError as error:
+            raise RefusedError(str(error)) from error
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        """See `Cluster`."""
+        path = _pod_path(manifest["metadata"]["namespace"])
+        try:
+            return pod_view(await self._server.create(path, manifest, fieldManager=FIELD_MANAGER))
+        except NotFoundError as error:  # the namespace is gone
+            raise RefusedError(str(error)) from error
+        except ConflictError as error:  # two creates met in a quota's account: the server asks to try again
+            raise UnavailableError(str(error)) from error
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
+        """See `Cluster`."""
+        grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        try:
+            await self._server.delete(_pod_path(namespace, name), _delete_options(uid=uid, **grace))
+        except (NotFoundError, ConflictError):
+            return
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """See `Cluster`."""
+        patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        try:
+            await self._server.merge(_pod_path(namespace, name), patch)
+        except ConflictError as error:  # a pod of that name, but of another uid
+            raise NotFoundError(str(error)) from error
+
+    async def create_secret(self, manifest: Manifest) -> None:
+        """See `Cluster`."""
+        path = _object_path("Secret", manifest["metadata"]["namespace"])
+        try:
+            await self._server.create(path, manifest, fieldManager=FIELD_MANAGER)
+        except AlreadyExistsError:
+            return
+        except NotFoundError as error:
+            raise RefusedError(str(error)) from error
+
+    async def apply(self, manifest: Manifest) -> None:
+        """See `Cluster`."""
+        meta = manifest["metadata"]
+        path = _object_path(manifest["kind"], meta["namespace"], meta["name"])
+        try:
+            await self._server.apply(path, manifest, FIELD_MANAGER)
+        except NotFoundError as error:
+            raise RefusedError(str(error)) from error
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """See `Cluster`."""
+        try:
+            await self._server.delete(_object_path(kind, namespace, name), _delete_options())
+        except NotFoundError:
+            return
+
+    async def emit(self, job: JobView, event: Event) -> None:
+        """See `Cluster`."""
+        path = f"/api/v1/namespaces/{job.namespace}/events"
+        try:
+            await self._server.create(path, event_object(job, event, self._clock()))
+        except AlreadyExistsError:
+            return
+
+    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+        """See `Cluster`."""
+        return await self._reports.fetch(pod, deadline_s)
+
+
+def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:
+    """The v1 Event; its name follows from the job's uid and the event's key, so that a repeat meets itself."""
+    digest = hashlib.sha256(f"{job.uid}/{event.key}".encode()).hexdigest()[:16]
+    stamp = format_time(now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{job.name}.{digest}", "namespace": job.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:MAX_EVENT_MESSAGE],
+        "source": {"component": FIELD_MANAGER},
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+
+
+def _delete_options(uid: str | None = None, **options: Any) -> dict[str, Any]:
+    preconditions = {} if uid is None else {"preconditions": {"uid": uid}}
+    return {"apiVersion": "v1", "kind": "DeleteOptions", **preconditions, **options}
+
+
+def _job_path(namespace: str, name: str = "") -> str:
+    return _join(f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}", name)
+
+
+def _pod_path(namespace: str, name: str = "") -> str:
+    return _join(f"/api/v1/namespaces/{namespace}/pods", name)
+
+
+def _object_path(kind: str, namespace: str, name: str = "") -> str:
+    prefix, plural = PREFIXES[kind]
+    return _join(f"{prefix}/namespaces/{namespace}/{plural}", name)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if name else path

@@ -1,0 +1,256 @@
+"""`Cluster` on this machine. A working folder holds everything: jobs, Secrets, pods' files and logs, saves.
+
+Pods live as long as this process: if it is killed they die with it, and a later one finds the job without pods, as an
+operator finds a job whose nodes are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import fcntl
+import random
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cpr_contract import env
+from cpr_operator.api.model import format_time
+from cpr_operator.cluster.local.files import write_atomically
+from cpr_operator.cluster.local.objects import ObjectFiles
+from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
+from cpr_operator.cluster.local.pod_folder import PodFolder
+from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.object_views import job_view
+from cpr_operator.cluster.pod_reports import ReportFetcher
+from cpr_operator.cluster.protocol import (
+    AlreadyExistsError,
+    Event,
+    Manifest,
+    NotFoundError,
+    UnavailableError,
+)
+from cpr_operator.cluster.views import JobView, PodView
+
+PORTS_PER_POD = 3
+#: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
+FAREWELL_S = 1.0
+
+
+class LocalCluster:
+    """A `Cluster` of processes. `changed` is called whenever a pod changes; `environment` is what pods inherit.
+
+    Raises `UnavailableError` if another process works in the folder.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        environment: Mapping[str, str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._workdir = workdir
+        self._clock = clock
+        self._rng = rng
+        self._environment = environment
+        self._changed = changed
+        self._lock = _lock(workdir)
+        self._jobs = ObjectFiles(workdir / "jobs")
+        self._pods: dict[tuple[str, str], LocalPod] = {}
+        self._lives: dict[LocalPod, asyncio.Task[None]] = {}
+        self._applied: dict[tuple[str, str, str], Manifest] = {}
+        self._reports = ReportFetcher()
+        self.events: dict[str, Event] = {}
+
+    async def close(self) -> None:
+        """Kill every process and wait until all are gone."""
+        for pod, life in self._lives.items():
+            if not pod.signal(signal.SIGKILL):
+                life.cancel()
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        await self._reports.close()
+        self._lock.close()
+
+    # What a user does.
+
+    def create_job(self, document: Mapping[str, Any]) -> JobView:
+        """Store a new CPRJob. Raises AlreadyExistsError."""
+        return job_view(self._jobs.create(dict(document), format_time(self._clock())))
+
+    def change_spec(self, namespace: str, name: str, changes: Mapping[str, Any]) -> JobView:
+        """Replace top-level fields of a job's spec. Raises NotFoundError."""
+        job = self._jobs.read(namespace, name)
+        written = job_view(self._jobs.replace({**job, "spec": {**job["spec"], **changes}}))
+        self._changed()
+        return written
+
+    def signal_pod(self, namespace: str, name: str, number: signal.Signals) -> None:
+        """Send a signal to a pod's processes. Raises NotFoundError."""
+        self._pod(namespace, name).signal(number)
+
+    # What the controller does: see `Cluster`.
+
+    async def get_job(self, namespace: str, name: str) -> JobView:
+        """See `Cluster`."""
+        return job_view(self._jobs.read(namespace, name))
+
+    async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
+        """See `Cluster`."""
+        jobs = map(job_view, self._jobs.all())
+        return tuple(job for job in jobs if not namespaces or job.namespace in namespaces)
+
+    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+        """See `Cluster`."""
+        return tuple(pod.view for pod in self._pods.values() if _belongs(pod.object, job))
+
+    async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
+        """See `Cluster`."""
+        return job_view(self._jobs.replace({**self._as_read(job), "status": dict(status)}))
+
+    async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
+        """See `Cluster`."""
+        stored = self._as_read(job)
+        meta = {**stored["metadata"], "finalizers": list(finalizers)}
+        if job.deleting and not finalizers:
+            self._remove_job(job)
+            return job_view({**stored, "metadata": meta})
+        return job_view(self._jobs.replace({**stored, "metadata": meta}))
+
+    async def delete_job(self, job: JobView) -> None:
+        """See `Cluster`."""
+        stored = self._jobs.read(job.namespace, job.name)
+        meta = stored["metadata"]
+        if meta["uid"] != job.uid:
+            raise NotFoundError(f"{job.name} of uid {job.uid} not found")
+        if meta.get("finalizers"):
+            now = format_time(self._clock())
+            self._jobs.replace({**stored, "metadata": {"deletionTimestamp": now, **meta}})
+        else:
+            self._remove_job(job)
+
+    async def check_pod(self, manifest: Manifest) -> None:
+        """See `Cluster`."""
+        check_manifest(manifest)
+
+    async def create_pod(self, manifest: Manifest) -> PodView:
+        """See `Cluster`."""
+        meta = manifest["metadata"]
+        key = (meta["namespace"], meta["name"])
+        if key in self._pods:
+            raise AlreadyExistsError(f'pods "{meta["name"]}" already exists')
+        check_manifest(manifest)
+        folder = PodFolder(self._workdir / "pods" / meta["name"], self._workdir / "secrets")
+        pod = LocalPod(manifest, folder, self._free_ports(), self._clock, self._changed)
+        self._pods[key] = pod
+        self._lives[pod] = asyncio.create_task(self._live(pod), name=meta["name"])
+        return pod.view
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
+        """See `Cluster`."""
+        pod = self._pods.get((namespace, name))
+        if pod is not None and pod.view.uid == uid:
+            self._delete(pod, grace_s)
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """See `Cluster`."""
+        pod = self._pod(namespace, name)
+        if pod.view.uid != uid:
+            raise NotFoundError(f"pod {name} of uid {uid} not found")
+        pod.annotate(annotations)
+
+    async def create_secret(self, manifest: Manifest) -> None:
+        """See `Cluster`."""
+        folder = self._workdir / "secrets" / manifest["metadata"]["name"]
+        if folder.exists():
+            return
+        plain = {key: text.encode() for key, text in manifest.get("stringData", {}).items()}
+        coded = {key: base64.b64decode(text) for key, text in manifest.get("data", {}).items()}
+        for key, content in {**coded, **plain}.items():
+            write_atomically(folder / key, content, mode=0o600)
+
+    async def apply(self, manifest: Manifest) -> None:
+        """See `Cluster`. Nothing here enforces such objects."""
+        meta = manifest["metadata"]
+        self._applied[manifest["kind"], meta["namespace"], meta["name"]] = manifest
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """See `Cluster`."""
+        self._applied.pop((kind, namespace, name), None)
+        if kind == "Secret":
+            shutil.rmtree(self._workdir / "secrets" / name, ignore_errors=True)
+
+    async def emit(self, job: JobView, event: Event) -> None:
+        """See `Cluster`. `events` keeps them, oldest first."""
+        self.events.setdefault(f"{job.uid}/{event.key}", event)
+
+    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+        """See `Cluster`."""
+        return await self._reports.fetch(pod, deadline_s)
+
+    # The rest is what API server, kubelet and garbage collector do.
+
+    def _as_read(self, job: JobView) -> dict[str, Any]:
+        """The stored job under the version that `job` was read at, so that a write of it meets a conflict."""
+        stored = self._jobs.read(job.namespace, job.name)
+        meta = {**stored["metadata"], "uid": job.uid, "resourceVersion": job.resource_version}
+        return {**stored, "metadata": meta}
+
+    def _pod(self, namespace: str, name: str) -> LocalPod:
+        try:
+            return self._pods[namespace, name]
+        except KeyError:
+            raise NotFoundError(f'pods "{name}" not found') from None
+
+    def _free_ports(self) -> int:
+        taken = {pod.port_base + offset for pod in self._pods.values() for offset in range(PORTS_PER_POD)}
+        return free_block(PORTS_PER_POD, taken, self._rng)
+
+    async def _live(self, pod: LocalPod) -> None:
+        try:
+            await pod.run(self._environment)
+        finally:
+            del self._lives[pod]
+        if pod.deleting:
+            asyncio.get_running_loop().call_later(FAREWELL_S, self._forget, pod)
+
+    def _delete(self, pod: LocalPod, grace_s: int | None) -> None:
+        if grace_s is None:
+            grace_s = pod.object["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
+        until = pod.mark_deleted(grace_s)
+        asyncio.get_running_loop().call_later(until - self._clock(), pod.signal, signal.SIGKILL)
+        if pod.ended or grace_s == 0:
+            self._forget(pod)
+
+    def _forget(self, pod: LocalPod) -> None:
+        meta = pod.object["metadata"]
+        key = (meta["namespace"], meta["name"])
+        if self._pods.get(key) is pod:
+            del self._pods[key]
+            self._changed()
+
+    def _remove_job(self, job: JobView) -> None:
+        self._jobs.remove(job.namespace, job.name)
+        for pod in list(self._pods.values()):
+            if pod.view.owner_uid == job.uid:
+                self._delete(pod, None)
+
+
+def _belongs(pod: Mapping[str, Any], job: JobView) -> bool:
+    meta = pod["metadata"]
+    return meta["namespace"] == job.namespace and meta.get("labels", {}).get(env.LABEL_JOB) == job.name
+
+
+def _lock(workdir: Path) -> BinaryIO:
+    workdir.mkdir(parents=True, exist_ok=True)
+    lock = (workdir / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise UnavailableError(f"another process works in {workdir}") from None
+    return lock

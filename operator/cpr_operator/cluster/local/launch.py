@@ -1,0 +1,28 @@
+"""Runs a pod's command so that it dies with the process that started it. A script, not a module of the package.
+
+    python -I -S launch.py PARENT_PID COMMAND [ARGUMENT...]
+
+The kernel is asked to send SIGKILL when the parent ends (Linux' PR_SET_PDEATHSIG, which survives exec); elsewhere a pod
+outlives a parent that was killed. Only the standard library's smallest parts are imported: this runs once per pod.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Become `command`; return only if the parent is gone already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == parent:  # else it ended before the request was in place
+        os.execv(command[0], command)  # noqa: S606 -- no shell is wanted
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

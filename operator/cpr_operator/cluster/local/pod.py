@@ -1,0 +1,144 @@
+"""One pod of local mode: a v1 Pod as JSON, the process that it stands for, and its way from Pending to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.api.model import format_time
+from cpr_operator.cluster.local.pod_folder import PodFolder
+from cpr_operator.cluster.local.ports import LOOPBACK
+from cpr_operator.cluster.local.process import PodProcess
+from cpr_operator.cluster.object_views import main_container, pod_view
+from cpr_operator.cluster.protocol import Manifest, RefusedError
+from cpr_operator.cluster.views import PodView
+
+#: What stands for the image: its entry point, run by this very Python.
+TRAINER_IMAGE = (sys.executable, "-m", "cpr_trainer")
+NODE = "local"
+DEFAULT_GRACE_S = 30
+#: How often a pod tries again to start.
+RETRY_S = 2.0
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class LocalPod:
+    """A pod and its process. `changed` is called after every change of its state that the kubelet would report."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        folder: PodFolder,
+        port_base: int,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.object = _accepted(manifest, port_base, clock())
+        self.port_base = port_base
+        self._folder = folder
+        self._clock = clock
+        self._changed = changed
+        self._process: PodProcess | None = None
+
+    @property
+    def view(self) -> PodView:
+        """The pod as the controller sees it."""
+        return pod_view(self.object)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its phase is terminal."""
+        return self.object["status"]["phase"] in ENDED
+
+    @property
+    def deleting(self) -> bool:
+        """Whether somebody deleted it."""
+        return "deletionTimestamp" in self.object["metadata"]
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Set annotations; the files that show them follow at once."""
+        self.object["metadata"].setdefault("annotations", {}).update(annotations)
+        if self._process is not None:
+            self._folder.write_annotations(self.object)
+
+    def mark_deleted(self, grace_s: int) -> float:
+        """Ask it to end within `grace_s` seconds; returns when it must have. A later request can only shorten that."""
+        meta, until = self.object["metadata"], self._clock() + grace_s
+        if (earlier := self.view.deleting_until) is not None:
+            until = min(until, earlier)
+        meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"] = format_time(until), grace_s
+        self.signal(signal.SIGTERM)
+        self._changed()
+        return until
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the process; False if none runs."""
+        if self._process is None or self.ended:
+            return False
+        self._process.signal(number)
+        return True
+
+    async def run(self, environment: Mapping[str, str]) -> None:
+        """Start the process as soon as that can be done, and see it to its end."""
+        while not self.deleting:
+            try:
+                process = await self._start(environment)
+            except (RefusedError, OSError) as error:
+                self._wait_for("CreateContainerConfigError", str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._end(await process.wait())
+                return
+
+    async def _start(self, environment: Mapping[str, str]) -> PodProcess:
+        self._folder.write_volumes(self.object)
+        variables = {**environment, **self._folder.environment(self.object)}
+        main = main_container(self.object)
+        command = (*main.get("command", TRAINER_IMAGE), *main.get("args", ()))
+        self._process = await PodProcess.start(command, variables, self._folder.log)
+        self._folder.write_annotations(self.object)  # they may have changed in the meantime
+        self.object["spec"]["nodeName"] = NODE
+        self._report("Running", {"running": {}}, podIP=LOOPBACK)
+        if (until := self.view.deleting_until) is not None:  # and so may its fate
+            self._process.signal(signal.SIGTERM if self._clock() < until else signal.SIGKILL)
+        return self._process
+
+    def _end(self, code: int) -> None:
+        reason = "Completed" if code == os.EX_OK else "Error"
+        ended = {"exitCode": code, "reason": reason, "message": self._folder.read_termination()}
+        self._report("Failed" if code else "Succeeded", {"terminated": ended})
+
+    def _wait_for(self, reason: str, message: str) -> None:
+        self._report("Pending", {"waiting": {"reason": reason, "message": message}})
+
+    def _report(self, phase: str, state: Mapping[str, Any], **more: str) -> None:
+        status = {"phase": phase, "containerStatuses": [{"name": env.MAIN_CONTAINER, "state": state}]}
+        new = {**self.object["status"], **status, **more}
+        if new != self.object["status"]:
+            self.object["status"] = new
+            self._changed()
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """What an API server and a kubelet would not take. Raises RefusedError."""
+    if not main_container(manifest):
+        raise RefusedError(f"pod {manifest['metadata']['name']} has no container named {env.MAIN_CONTAINER}")
+
+
+def _accepted(manifest: Manifest, port_base: int, now: float) -> dict[str, Any]:
+    """The manifest as the API server would store it, with ports of this machine."""
+    check_manifest(manifest)
+    pod: dict[str, Any] = copy.deepcopy(dict(manifest))
+    pod["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(now)}
+    pod["status"] = {"phase": "Pending"}
+    main = next(each for each in pod["spec"]["containers"] if each["name"] == env.MAIN_CONTAINER)
+    others = [each for each in main.get("env", ()) if each["name"] != env.PORT_BASE]
+    main["env"] = [*others, {"name": env.PORT_BASE, "value": str(port_base)}]
+    return pod

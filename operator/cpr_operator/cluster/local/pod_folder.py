@@ -1,0 +1,118 @@
+"""What a container would find in its pod, as files and environment variables of a process.
+
+Each volume becomes a folder `volumes/NAME` of the pod's own folder; a value of an environment variable that names a
+path below a mount point is rewritten to that folder. The log and the termination message lie beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.cluster.local.files import write_atomically
+from cpr_operator.cluster.local.ports import LOOPBACK
+from cpr_operator.cluster.object_views import main_container
+from cpr_operator.cluster.protocol import RefusedError
+
+#: Kubernetes keeps no more of a termination message.
+MAX_TERMINATION_BYTES = 4096
+_ANNOTATION = "metadata.annotations['"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFolder:
+    """The folder of one pod; `secrets` is the folder of all Secrets."""
+
+    root: Path
+    secrets: Path
+
+    @property
+    def log(self) -> Path:
+        """What the process prints."""
+        return self.root / "log.txt"
+
+    @property
+    def termination(self) -> Path:
+        """Where the process leaves its last words."""
+        return self.root / "termination"
+
+    def write_volumes(self, pod: Mapping[str, Any]) -> None:
+        """Make every volume. Raises RefusedError where a Secret that the pod needs is not there."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for volume in pod["spec"].get("volumes", ()):
+            folder = self._volume(volume["name"])
+            folder.mkdir(parents=True, exist_ok=True)
+            if "secret" in volume:
+                self._write_secret(folder, volume["secret"])
+        self.write_annotations(pod)
+
+    def write_annotations(self, pod: Mapping[str, Any]) -> None:
+        """Renew the volumes that show the pod's annotations."""
+        for volume in pod["spec"].get("volumes", ()):
+            for item in volume.get("downwardAPI", {}).get("items", ()):
+                content = _annotation(pod, item["fieldRef"]["fieldPath"])
+                write_atomically(self._volume(volume["name"]) / item["path"], content.encode())
+
+    def read_termination(self) -> str:
+        """The process' last words; empty if it left none."""
+        try:
+            return self.termination.read_bytes()[:MAX_TERMINATION_BYTES].decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def environment(self, pod: Mapping[str, Any]) -> dict[str, str]:
+        """The main container's own variables, with paths of this machine."""
+        main = main_container(pod)
+        places = self._places(main)
+        return {item["name"]: _place(_value(item), places) for item in main.get("env", ())}
+
+    def _places(self, main: Mapping[str, Any]) -> dict[PurePosixPath, Path]:
+        mounts = main.get("volumeMounts", ())
+        places = {PurePosixPath(each["mountPath"]): self._volume(each["name"]) for each in mounts}
+        places[PurePosixPath(main.get("terminationMessagePath", env.TERMINATION_MOUNT))] = self.termination
+        return places
+
+    def _volume(self, name: str) -> Path:
+        return self.root / "volumes" / name
+
+    def _write_secret(self, folder: Path, source: Mapping[str, Any]) -> None:
+        secret = self.secrets / source["secretName"]
+        if not secret.is_dir():
+            raise RefusedError(f"Secret {source['secretName']} not found: put its keys as files into {secret}")
+        keys = {path.name: path for path in secret.iterdir()}
+        items = source.get("items") or [{"key": key, "path": key} for key in keys]
+        for item in items:
+            if item["key"] not in keys:
+                raise RefusedError(f"Secret {source['secretName']} has no key {item['key']}")
+            write_atomically(folder / item["path"], keys[item["key"]].read_bytes(), mode=0o600)
+
+
+def _annotation(pod: Mapping[str, Any], field: str) -> str:
+    if not field.startswith(_ANNOTATION):
+        raise RefusedError(f"local mode shows annotations in downwardAPI volumes, not {field}")
+    annotations = pod["metadata"].get("annotations", {})
+    return str(annotations.get(field.removeprefix(_ANNOTATION).removesuffix("']"), ""))
+
+
+def _value(variable: Mapping[str, Any]) -> str:
+    """A variable's value; of the pod's own fields its address is known here."""
+    source = variable.get("valueFrom")
+    if source is None:
+        return str(variable.get("value", ""))
+    field = source.get("fieldRef", {}).get("fieldPath")
+    if field != "status.podIP":
+        raise RefusedError(f"local mode cannot fill in variable {variable['name']} from {source}")
+    return LOOPBACK
+
+
+def _place(value: str, places: Mapping[PurePosixPath, Path]) -> str:
+    if not value.startswith("/"):
+        return value
+    path = PurePosixPath(value)
+    for mount, folder in places.items():
+        if path.is_relative_to(mount):
+            return str(folder / path.relative_to(mount))
+    return value

@@ -1,0 +1,106 @@
+"""Kubernetes objects (plain JSON) to views: pure, and forgiving towards pods that are half there.
+
+Evicted pods have no containerStatuses, pending ones no conditions, foreign ones none of our labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.api.spec import KIND
+from cpr_operator.cluster.views import ContainerView, JobView, PodView
+
+
+def epoch(timestamp: str | None) -> float | None:
+    """An RFC 3339 time as seconds since the epoch; None stays None."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+
+
+def job_view(job: Mapping[str, Any]) -> JobView:
+    """A CPRJob object as a view."""
+    meta = job["metadata"]
+    return JobView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        resource_version=meta["resourceVersion"],
+        created=epoch(meta.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in meta,
+        finalizers=tuple(meta.get("finalizers", ())),
+        annotations=meta.get("annotations", {}),
+        spec=job.get("spec", {}),
+        status=job.get("status", {}),
+    )
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1: it is nobody's member."""
+    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    return PodView(
+        name=meta["name"],
+        uid=meta["uid"],
+        owner_uid=_owner_uid(meta),
+        role=labels.get(env.LABEL_ROLE, ""),
+        index=_number(labels.get(env.LABEL_INDEX)),
+        incarnation=_number(labels.get(env.LABEL_INCARNATION)),
+        phase=status.get("phase", "Pending"),
+        created=epoch(meta.get("creationTimestamp")) or 0.0,
+        node=spec.get("nodeName", ""),
+        host=status.get("podIP", ""),
+        port_base=port_base(pod),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        deleting_until=epoch(meta.get("deletionTimestamp")),
+        deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
+        disruption=_where(conditions, "DisruptionTarget", "True").get("reason", ""),
+        unschedulable=_where(conditions, "PodScheduled", "False").get("message", ""),
+        container=_container(status),
+        roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
+    )
+
+
+def main_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The specification of the pod's main container; empty if it has none."""
+    containers = pod.get("spec", {}).get("containers", ())
+    return next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
+
+
+def port_base(pod: Mapping[str, Any]) -> int:
+    """The first of the ports that the main container was told to listen on."""
+    values = (each.get("value") for each in main_container(pod).get("env", ()) if each.get("name") == env.PORT_BASE)
+    return int(next(values, None) or env.DEFAULT_PORT_BASE)
+
+
+def _owner_uid(meta: Mapping[str, Any]) -> str:
+    owners = (o for o in meta.get("ownerReferences", ()) if o.get("controller") and o.get("kind") == KIND)
+    return next((str(owner["uid"]) for owner in owners), "")
+
+
+def _where(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:
+    condition = conditions.get(kind, {})
+    return condition if condition.get("status") == status else {}
+
+
+def _container(status: Mapping[str, Any]) -> ContainerView | None:
+    statuses = (s for s in status.get("containerStatuses", ()) if s.get("name") == env.MAIN_CONTAINER)
+    main = next(statuses, None)
+    if main is None:
+        return None
+    state, last = main.get("state", {}), main.get("lastState", {})
+    if (ended := state.get("terminated") or last.get("terminated")) is not None:
+        return ContainerView("Terminated", ended.get("reason", ""), ended.get("message", ""), ended.get("exitCode"))
+    if "running" in state:
+        return ContainerView("Running")
+    waiting = state.get("waiting", {})
+    return ContainerView("Waiting", waiting.get("reason", ""), waiting.get("message", ""))
+
+
+def _number(text: str | None) -> int:
+    """A label's number; -1 if it is none."""
+    return int(text) if text is not None and text.isdecimal() else -1

@@ -1,0 +1,1 @@
+"""Manifests and rosters as a job's status wants them: pure builders, equal input gives equal output."""

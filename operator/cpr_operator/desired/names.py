@@ -1,0 +1,86 @@
+"""What a job's objects are called, whom they belong to, and by which labels they are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cpr_contract import env
+
+Role = Literal["shard", "trainer"]
+
+#: Leading characters of the job's uid in every name: a re-applied job's pods never meet those of its predecessor.
+UID_CHARS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobId:
+    """Which job: its objects carry the name for people and the uid for owners."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def stem(self) -> str:
+        """What all names of this job's objects begin with."""
+        return f"{self.name}-{self.uid[:UID_CHARS]}"
+
+
+def pod_name(job: JobId, role: Role, index: int, incarnation: int) -> str:
+    """The name carries the incarnation: a replacement never waits for a pod that is stuck Terminating."""
+    return f"{job.stem}-{role}-{index}-{incarnation}"
+
+
+def key_secret_name(job: JobId) -> str:
+    """The Secret with the job's handshake key."""
+    return f"{job.stem}-key"
+
+
+def disruption_budget_name(job: JobId, role: Role) -> str:
+    """The PodDisruptionBudget of one role."""
+    return f"{job.stem}-{role}"
+
+
+def network_policy_name(job: JobId) -> str:
+    """The job's NetworkPolicy."""
+    return job.stem
+
+
+def job_labels(job: JobId) -> dict[str, str]:
+    """Labels of every object of the job."""
+    return {
+        "app.kubernetes.io/name": "cprjob",
+        "app.kubernetes.io/instance": job.name,
+        "app.kubernetes.io/managed-by": "cprjob-operator",
+        env.LABEL_JOB: job.name,
+    }
+
+
+def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str, str]:
+    """Labels of one pod."""
+    return job_labels(job) | {
+        "app.kubernetes.io/component": role,
+        env.LABEL_ROLE: role,
+        env.LABEL_INDEX: str(index),
+        env.LABEL_INCARNATION: str(incarnation),
+    }
+
+
+def metadata(job: JobId, name: str) -> dict[str, Any]:
+    """Metadata of an object that goes when the job goes."""
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": job_labels(job),
+        "ownerReferences": [
+            {
+                "apiVersion": f"{env.GROUP}/v1alpha1",
+                "kind": "CPRJob",
+                "name": job.name,
+                "uid": job.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }

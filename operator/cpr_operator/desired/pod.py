@@ -1,0 +1,211 @@
+"""The pod of one incarnation of one member.
+
+The main container's environment and files are those of `cpr_contract.env`. Everything that the operator relies on is
+required and wins over the user's template; sizes and placement are defaults that the template may change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from cpr_contract import env
+from cpr_contract.codec import to_json
+from cpr_contract.roster import ShardRoster, TrainerRoster
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
+from cpr_operator.desired.template import merge, with_defaults
+
+#: The user and group of the image.
+NONROOT = 65532
+#: How long a pod stays bound to a node that does not answer (Kubernetes' default is 300 s).
+NODE_LOSS_S = 15
+#: Least time for a flush at SIGTERM.
+LEAST_GRACE_S = 30
+#: Requests and limits of a container whose template names none.
+DEFAULT_RESOURCES = {"cpu": "1", "memory": "2Gi"}
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """What a pod is made from: `image` and `job_spec` are frozen at the job's start, `grace_s` grows with its saves."""
+
+    job: JobId
+    spec: CPRJobSpec
+    image: str
+    job_spec: str
+    grace_s: int
+
+
+def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster) -> Manifest:
+    """The pod that reads `roster`."""
+    role = role_of(roster)
+    template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
+    spec = dict(template.get("spec") or {})
+    if role == "shard":
+        spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
+    main = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
+    required = _required_spec(plan, role, with_resources=not main.get("resources"))
+    name = pod_name(plan.job, role, roster.index, roster.incarnation)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, role, roster)),
+        "spec": merge(spec, required),
+    }
+
+
+def roster_annotations(roster: ShardRoster | TrainerRoster) -> dict[str, str]:
+    """The annotations by which a pod learns its roster, and the operator which one it was given."""
+    return {
+        env.ANNOTATION_ROSTER: to_json(roster),
+        env.ANNOTATION_ROSTER_VERSION: str(roster.counters.roster),
+    }
+
+
+def role_of(roster: ShardRoster | TrainerRoster) -> Role:
+    """The role of the pod that reads `roster`."""
+    match roster:
+        case ShardRoster():
+            return "shard"
+        case TrainerRoster():
+            return "trainer"
+        case _:
+            assert_never(roster)
+
+
+def grace_s(expected_flush_s: float | None) -> int:
+    """Time between SIGTERM and SIGKILL: twice the expected flush, and never less than Kubernetes' default."""
+    return max(LEAST_GRACE_S, round(2 * (expected_flush_s or 0)))
+
+
+def _metadata(plan: PodPlan, name: str, role: Role, roster: ShardRoster | TrainerRoster) -> Manifest:
+    return metadata(plan.job, name) | {
+        "labels": pod_labels(plan.job, role, roster.index, roster.incarnation),
+        "annotations": roster_annotations(roster),
+    }
+
+
+def _spread(job: JobId) -> Manifest:
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {env.LABEL_JOB: job.name, env.LABEL_ROLE: env.ROLE_SHARD}},
+    }
+
+
+def _required_spec(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": plan.grace_s,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": NONROOT,
+            "runAsGroup": NONROOT,
+            "fsGroup": NONROOT,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{trouble}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": NODE_LOSS_S,
+            }
+            for trouble in ("not-ready", "unreachable")
+        ],
+        "containers": [_container(plan, role, with_resources=with_resources)],
+        "volumes": _volumes(plan),
+    }
+
+
+def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+    container = {
+        "name": env.MAIN_CONTAINER,
+        "image": plan.image,
+        "args": [role],
+        "env": _environment(plan),
+        "ports": [
+            {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
+            for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
+        ],
+        "volumeMounts": _mounts(plan),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": env.TERMINATION_MOUNT,
+        "terminationMessagePolicy": "File",
+        **_probes(),
+    }
+    if with_resources:
+        container["resources"] = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
+    return container
+
+
+def _environment(plan: PodPlan) -> list[Manifest]:
+    store = plan.spec.snapshots.store
+    values = {
+        env.SPEC: plan.job_spec,
+        env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
+        env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
+        env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
+        env.SCRATCH_DIR: env.SCRATCH_MOUNT,
+        env.TERMINATION_FILE: env.TERMINATION_MOUNT,
+    }
+    if store.credentials_secret:
+        values[env.CREDENTIALS_DIR] = env.CREDENTIALS_MOUNT
+    if store.ca_bundle:
+        values[env.CA_FILE] = f"{env.CA_MOUNT}/{store.ca_bundle.key}"
+    address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return [*({"name": name, "value": value} for name, value in values.items()), address]
+
+
+def _volumes(plan: PodPlan) -> list[Manifest]:
+    store = plan.spec.snapshots.store
+    roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
+    volumes: list[Manifest] = [
+        {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
+        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job)}},
+        {"name": "cprjob-scratch", "emptyDir": {}},
+    ]
+    if store.credentials_secret:
+        volumes.append({"name": "cprjob-credentials", "secret": {"secretName": store.credentials_secret}})
+    if store.ca_bundle:
+        ca_file = {"key": store.ca_bundle.key, "path": store.ca_bundle.key}
+        volumes.append({"name": "cprjob-ca", "secret": {"secretName": store.ca_bundle.name, "items": [ca_file]}})
+    return volumes
+
+
+def _mounts(plan: PodPlan) -> list[Manifest]:
+    store = plan.spec.snapshots.store
+    mounts: list[Manifest] = [
+        {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
+        {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
+        {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+    ]
+    if store.credentials_secret:
+        mounts.append({"name": "cprjob-credentials", "mountPath": env.CREDENTIALS_MOUNT, "readOnly": True})
+    if store.ca_bundle:
+        mounts.append({"name": "cprjob-ca", "mountPath": env.CA_MOUNT, "readOnly": True})
+    return mounts
+
+
+def _probes() -> Manifest:
+    """Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner."""
+
+    def probe(path: str, period_s: int, failures: int) -> Manifest:
+        get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT}
+        return {"httpGet": get, "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures}
+
+    return {
+        "startupProbe": probe("/healthz", 2, 150),
+        "livenessProbe": probe("/healthz", 10, 6),
+        "readinessProbe": probe("/readyz", 2, 3),
+    }

@@ -1,0 +1,49 @@
+"""Rosters: a job's status in the words that each of its pods reads."""
+
+from __future__ import annotations
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.roster import AnchorRef, Peer, ShardRoster, TrainerRoster
+from cpr_operator.api.status import Member, Shard, Status, Trainer
+
+
+def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
+    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
+    return ShardRoster(
+        contract=CONTRACT_VERSION,
+        counters=status.counters.to_contract(),
+        index=shard.index,
+        incarnation=incarnation,
+        newest_incarnation=shard.incarnation,
+        may_restore=shard.may_restore and incarnation == shard.incarnation,
+        floor_samples=shard.floor_samples,
+        anchor=origin(status),
+        trainers=len(status.trainers),
+    )
+
+
+def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
+    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
+    return TrainerRoster(
+        contract=CONTRACT_VERSION,
+        counters=status.counters.to_contract(),
+        index=trainer.index,
+        incarnation=incarnation,
+        newest_incarnation=trainer.incarnation,
+        leader=status.leader or 0,
+        trainers=tuple(_peer(member) for member in status.trainers),
+        shards=tuple(_peer(member) for member in status.shards),
+        anchor=origin(status),
+        dense_floor_samples=status.dense.floor_samples,
+        interval_s=status.plan.interval_seconds if status.plan else 0.0,
+    )
+
+
+def origin(status: Status) -> AnchorRef | None:
+    """The anchor that this generation started from; None: step 0."""
+    anchor = status.forks[-1].anchor if status.forks else None
+    return anchor.to_contract() if anchor else None
+
+
+def _peer(member: Member) -> Peer:
+    return Peer(index=member.index, incarnation=member.incarnation, host=member.host, port_base=member.port_base)

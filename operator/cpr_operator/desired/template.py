@@ -1,0 +1,46 @@
+"""A user's pod template merged under the fields that the operator requires: lists by name, maps key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: By which key the items of a pod's lists are told apart, as in Kubernetes' strategic merge; other lists are replaced.
+MERGE_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "env": "name",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+#: Lists to which the required items are added at the end.
+APPENDED = frozenset({"tolerations"})
+
+
+def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
+    """`template` with everything that `required` says; where both speak, `required` wins."""
+    merged = dict(template)
+    for key, wanted in required.items():
+        merged[key] = _merge_value(key, merged.get(key), wanted)
+    return merged
+
+
+def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`template` with the keys of `defaults` that it leaves out."""
+    return {**defaults, **{key: value for key, value in template.items() if value is not None}}
+
+
+def _merge_value(key: str, given: Any, wanted: Any) -> Any:
+    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
+        return merge(given, wanted)
+    if key in MERGE_KEYS and isinstance(given, Sequence):
+        return _merge_items(given, wanted, MERGE_KEYS[key])
+    if key in APPENDED and isinstance(given, Sequence):
+        return [*given, *(item for item in wanted if item not in given)]
+    return wanted
+
+
+def _merge_items(given: Sequence[Any], wanted: Sequence[Any], name: str) -> list[Any]:
+    required = {item[name]: item for item in wanted}
+    kept = [merge(item, required.pop(item.get(name), {})) for item in given]
+    return [*kept, *required.values()]

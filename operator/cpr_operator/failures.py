@@ -1,0 +1,271 @@
+"""What happened to a pod: one decision, by the first line of this table that applies.
+
+    1  DisruptionTarget, and the pod is going        Disruption (preemption, drain, taint, pod GC)
+    2  status.reason                                 Evicted, NodeLost, NodeShutdown, Rejected, Preempted, ...
+    3  the main container ended                      OOMKilled, Flushed, Superseded, BadSpec, ..., Killed, Crashed
+    4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but somebody has to act
+    5  gone without a terminal state                 Vanished
+    6  deleted and still there                       NodeLost (phase Unknown), else Deleted
+
+A hang is not seen on a pod: `hung` makes that failure from what its peers report.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import SaveRef
+from cpr_operator.cluster.views import PodView
+
+T = TypeVar("T")
+
+OOM_KILLED = "OOMKilled"
+_SIGNAL_BASE = 128
+
+
+class Kind(enum.StrEnum):
+    """All kinds of failure."""
+
+    DISRUPTION = "Disruption"
+    DELETED = "Deleted"  # somebody deletes the pod, no disruption is named
+    VANISHED = "Vanished"  # only an API call removes a pod that did not end: a disruption seen too late
+    NODE_LOST = "NodeLost"
+    NODE_SHUTDOWN = "NodeShutdown"
+    PREEMPTED = "Preempted"
+    FLUSHED = "Flushed"  # ended by SIGTERM, with everything saved
+    EVICTED = "Evicted"  # without DisruptionTarget: over its own limits
+    REJECTED = "Rejected"  # the kubelet did not admit it
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    OOM_KILLED = "OOMKilled"
+    KILLED = "Killed"  # by a signal
+    CRASHED = "Crashed"
+    HUNG = "Hung"
+    SUPERSEDED = "Superseded"
+    BAD_SPEC = "BadSpec"
+    BAD_DATA = "BadData"
+    DAMAGED = "Damaged"
+    CONTRACT = "Contract"
+
+
+#: Kinds that say nothing against the job: they do not use up the restart limit.
+FREE = frozenset(
+    {
+        Kind.DISRUPTION,
+        Kind.DELETED,
+        Kind.VANISHED,
+        Kind.NODE_LOST,
+        Kind.NODE_SHUTDOWN,
+        Kind.PREEMPTED,
+        Kind.FLUSHED,
+    }
+)
+#: Kinds after which another attempt would end the same way.
+PERMANENT = frozenset({Kind.BAD_SPEC, Kind.BAD_DATA, Kind.DAMAGED, Kind.CONTRACT})
+
+_BY_STATUS_REASON: Mapping[str, Kind] = {
+    "Evicted": Kind.EVICTED,
+    "NodeLost": Kind.NODE_LOST,
+    "NodeShutdown": Kind.NODE_SHUTDOWN,
+    "Shutdown": Kind.NODE_SHUTDOWN,
+    "Terminated": Kind.NODE_SHUTDOWN,
+    "NodeAffinity": Kind.REJECTED,
+    "UnexpectedAdmissionError": Kind.REJECTED,
+    "Preempting": Kind.PREEMPTED,
+    "DeadlineExceeded": Kind.DEADLINE_EXCEEDED,
+}
+_OUT_OF = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods, ...
+
+_BY_EXIT: Mapping[int, Kind] = {
+    ExitCode.FLUSHED: Kind.FLUSHED,
+    ExitCode.SUPERSEDED: Kind.SUPERSEDED,
+    ExitCode.BAD_SPEC: Kind.BAD_SPEC,
+    ExitCode.BAD_DATA: Kind.BAD_DATA,
+    ExitCode.DAMAGED: Kind.DAMAGED,
+    ExitCode.CONTRACT: Kind.CONTRACT,
+}
+#: How a container ends when its pod is deleted and it does not flush in time, or has no handler yet.
+_DELETION_SIGNALS = frozenset({_SIGNAL_BASE + signal.SIGTERM, _SIGNAL_BASE + signal.SIGKILL})
+
+_REMEDIES: Mapping[str, str] = {
+    "ErrImagePull": "check spec.image, and the pull secrets in the pod template",
+    "ImagePullBackOff": "check spec.image, and the pull secrets in the pod template",
+    "InvalidImageName": "correct spec.image",
+    "ErrImageNeverPull": "load the image onto the node, or change imagePullPolicy in the pod template",
+    "CreateContainerConfigError": "create the Secret or ConfigMap that the message names",
+    "CreateContainerError": "correct the pod template",
+    "RunContainerError": "correct the pod template",
+    "CrashLoopBackOff": "see the container's log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A pod that is lost, or is going.
+
+    `ended`: its process is over, or its pod is gone, and no flush is to be waited for. `save` is what
+    it flushed. `problem` is what the process itself said. `reason` is its word for it, or Kubernetes'.
+    """
+
+    kind: Kind
+    reason: str
+    message: str
+    ended: bool
+    exit_code: int | None = None
+    save: SaveRef | None = None
+    problem: Problem | None = None
+
+    @property
+    def counts_as_restart(self) -> bool:
+        """Whether it uses up the restart limit."""
+        return self.kind not in FREE
+
+    @property
+    def permanent(self) -> bool:
+        """Whether another attempt would end the same way."""
+        return self.kind in PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod does not run yet; not a failure. For a condition."""
+
+    reason: str
+    message: str
+    remedy: str
+
+
+def classify(pod: PodView | None) -> Failure | Trouble | None:
+    """What happened to a pod that was seen before; None for a pod that starts, runs, or (a trainer) finished."""
+    if pod is None:
+        return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and nobody saw it end", ended=True)
+    if _finished(pod):
+        return None
+    return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _going(pod) or _trouble(pod)
+
+
+def hung(reporters: tuple[str, ...]) -> Failure:
+    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs."""
+    return Failure(Kind.HUNG, "HeartbeatLost", f"{', '.join(reporters)} miss its heartbeat", ended=False)
+
+
+def _finished(pod: PodView) -> bool:
+    """Whether it is a trainer that did what it was for."""
+    if pod.role != "trainer" or pod.container is None or pod.container.kind != "Terminated":
+        return False
+    return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
+
+
+def _ended(pod: PodView) -> bool:
+    """Whether its process is over. The container's word counts: a phase may be written without asking the kubelet."""
+    if pod.container is not None:
+        return pod.container.kind == "Terminated"
+    return pod.phase in {"Succeeded", "Failed"}
+
+
+def _disrupted(pod: PodView) -> Failure | None:
+    """Line 1. The condition alone is no failure: a refused eviction leaves it on a healthy pod."""
+    going = _ended(pod) or pod.phase == "Failed" or pod.deleting_until is not None
+    if not pod.disruption or not going:
+        return None
+    return _with_container(
+        Kind.DISRUPTION, pod.disruption, pod.message or f"the pod is disrupted: {pod.disruption}", pod
+    )
+
+
+def _by_status_reason(pod: PodView) -> Failure | None:
+    """Line 2. Such pods may have no container status."""
+    kind = Kind.REJECTED if pod.reason.startswith(_OUT_OF) else _BY_STATUS_REASON.get(pod.reason)
+    if kind is None:
+        return None
+    return _with_container(kind, pod.reason, pod.message or f"the pod was ended: {pod.reason}", pod)
+
+
+def _terminated(pod: PodView) -> Failure | None:
+    """Line 3: by the container's reason, then by its exit code."""
+    container = pod.container
+    if container is None or container.kind != "Terminated":
+        return None
+    if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
+        message = "the container was out of memory: raise its limit in the pod template"
+        return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
+    kind = _kind_of_exit(pod, container.exit_code)
+    failure = _with_container(kind, container.reason or kind, _exit_message(container.exit_code), pod)
+    said = failure.problem
+    return replace(failure, reason=said.reason, message=f"{said.message} ({said.remedy})") if said else failure
+
+
+def _going(pod: PodView) -> Failure | None:
+    """Lines 3 and 6 where no container tells: a pod that failed, or that somebody deletes."""
+    if pod.phase == "Failed":
+        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=_ended(pod))
+    if pod.deleting_until is None:
+        return None
+    if pod.phase == "Unknown":
+        return Failure(Kind.NODE_LOST, "NodeLost", "the pod's node does not answer", ended=False)
+    return Failure(Kind.DELETED, "Deleted", "the pod is being deleted", ended=False)
+
+
+def _kind_of_exit(pod: PodView, code: int | None) -> Kind:
+    if code is None:
+        return Kind.CRASHED
+    if code in _BY_EXIT:
+        return _BY_EXIT[code]
+    if code in _DELETION_SIGNALS and pod.deleting_until is not None:
+        return Kind.DELETED
+    return Kind.KILLED if _signal_name(code) else Kind.CRASHED
+
+
+def _signal_name(code: int) -> str:
+    """The name of the signal that a shell's exit code 128+n stands for; empty for other codes."""
+    number = code - _SIGNAL_BASE
+    return signal.Signals(number).name if number in {int(one) for one in signal.Signals} else ""
+
+
+def _exit_message(code: int | None) -> str:
+    if code is None:
+        return "the process ended, and its exit code is unknown"
+    name = _signal_name(code)
+    return f"the process was killed by {name}" if name else f"the process ended with exit code {code}"
+
+
+def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Failure:
+    """A failure with what the main container's termination tells besides: exit code, save, problem."""
+    container = pod.container
+    if container is None or container.kind != "Terminated":
+        return Failure(kind, reason, message, ended=_ended(pod))
+    flushed = container.exit_code == ExitCode.FLUSHED
+    return Failure(
+        kind,
+        reason,
+        message,
+        ended=True,
+        exit_code=container.exit_code,
+        save=_document(SaveRef, container.message) if flushed else None,
+        problem=None if flushed else _document(Problem, container.message),
+    )
+
+
+def _document(cls: type[T], text: str) -> T | None:
+    """A document from the termination file; None for anything else, as a process that crashes leaves it."""
+    try:
+        return from_json(cls, text)
+    except ContractError:
+        return None
+
+
+def _trouble(pod: PodView) -> Trouble | None:
+    """Line 4."""
+    waiting = pod.container if pod.container is not None and pod.container.kind == "Waiting" else None
+    if waiting is not None and waiting.reason in _REMEDIES:
+        return Trouble(waiting.reason, waiting.message or waiting.reason, _REMEDIES[waiting.reason])
+    if pod.unschedulable:
+        return Trouble(
+            "Unschedulable", pod.unschedulable, "add capacity, or change resources and selectors in the pod template"
+        )
+    return None

@@ -1,0 +1,121 @@
+"""The account of lost samples: integer ranges per shard, and whether one more loss still fits into the budget.
+
+A sample-shard is one sample on one shard: a sample whose update one shard lost is one of `total * shards`. Portions
+are for display; every decision compares integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+#: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
+Ranges = tuple[tuple[int, int], ...]
+
+#: Ranges over all shards that the account still takes a charge with; beyond, a rollback has to clear some first.
+MAX_RANGES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """`total` samples of the job (0: not known yet), `limit` in sample-shards, lost ranges by shard."""
+
+    total: int
+    limit: int
+    lost: tuple[Ranges, ...]
+
+    @property
+    def spent(self) -> int:
+        """Sample-shards lost."""
+        return sum(length(ranges) for ranges in self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a charge fits, and why."""
+
+    fits: bool
+    reason: str
+
+
+def opened(total: int, shards: int, portion: float) -> Ledger:
+    """An empty account for a budget of `portion` of all samples, in [0, 1)."""
+    return Ledger(total=total, limit=limit_of(portion, total, shards), lost=((),) * shards)
+
+
+def limit_of(portion: float, total: int, shards: int) -> int:
+    """floor(portion * total * shards), of the decimal that the user wrote: 0.1 of 30 is 3."""
+    return int(Fraction(repr(portion)) * total * shards)
+
+
+def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
+    """All samples that any of the sets holds, in the one way to write them; empty ranges count for nothing."""
+    merged: list[tuple[int, int]] = []
+    for first, end in sorted(one for ranges in sets for one in ranges):
+        if first >= end:
+            continue
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return tuple(merged)
+
+
+def clip(ranges: Iterable[tuple[int, int]], end: int) -> Ranges:
+    """The intersection with [0, end)."""
+    return union((max(first, 0), min(last, end)) for first, last in ranges)
+
+
+def length(ranges: Iterable[tuple[int, int]]) -> int:
+    """How many samples the ranges hold; they may overlap."""
+    return sum(end - first for first, end in union(ranges))
+
+
+def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
+    """With these samples lost on one shard. Adding them again changes nothing."""
+    added = tuple(union(old, ranges) if index == shard else old for index, old in enumerate(ledger.lost))
+    return Ledger(total=ledger.total, limit=ledger.limit, lost=added)
+
+
+def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
+    """With these samples lost on every shard: the dense network lost them."""
+    lost = union(ranges)
+    return Ledger(total=ledger.total, limit=ledger.limit, lost=tuple(union(old, lost) for old in ledger.lost))
+
+
+def rolled_back(ledger: Ledger, samples: int) -> Ledger:
+    """After a rollback to an anchor of `samples`: what is trained again is no longer lost."""
+    return Ledger(total=ledger.total, limit=ledger.limit, lost=tuple(clip(old, samples) for old in ledger.lost))
+
+
+def spent_portion(ledger: Ledger) -> float:
+    """The portion of lost samples (PLS), in [0, 1]; 0 while the total is not known."""
+    return portion(ledger.spent, ledger)
+
+
+def portion(sample_shards: int, ledger: Ledger) -> float:
+    """Sample-shards as a portion of all; 0 while the total is not known."""
+    whole = ledger.total * len(ledger.lost)
+    return sample_shards / whole if whole else 0.0
+
+
+def charge(now: int, saved: int) -> int:
+    """The most samples that one shard can have lost: trained up to `now`, saved up to `saved`."""
+    return max(now - saved, 0)
+
+
+def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:
+    """Whether `charges` sample-shards may be lost on top of what is spent and already `reserved`.
+
+    A charge of 0 always fits. With 0 < charges, spent + reserved + charges must not exceed the limit.
+    """
+    if charges == 0:
+        return Verdict(fits=True, reason="nothing is lost")
+    if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
+        return Verdict(fits=False, reason=f"the ledger holds {MAX_RANGES} ranges and takes no more")
+    left = ledger.limit - ledger.spent - reserved
+    words = f"{charges} sample-shards at most, {left} of {ledger.limit} left"
+    if charges <= left:
+        return Verdict(fits=True, reason=f"the loss fits into the budget: {words}")
+    return Verdict(fits=False, reason=f"the loss does not fit into the budget: {words}")

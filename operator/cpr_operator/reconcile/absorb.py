@@ -1,0 +1,130 @@
+"""What pods and reports tell, taken into the status: addresses, states, saves, and what a recovery has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.reconcile.edit import account_of, put_shard, put_trainer, with_account
+from cpr_operator.reconcile.figures import absorb_figures
+from cpr_operator.reconcile.observe import TRAINING_STATES, Alive, Done, Fact, Going, Lost, member_name, report_of
+from cpr_operator.reconcile.world import World, change
+
+M = TypeVar("M", bound=Member)
+
+#: States of a leader's report that show its group at work.
+AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.FINISHING, TrainerState.FINISHED})
+
+
+def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
+    """The status with everything that this pass' pods and reports tell."""
+    status = _adopt(world.job.status, facts)
+    for shard in status.shards:
+        report = report_of(world, shard)
+        if isinstance(report, ShardReport):
+            status = _absorb_shard(status, shard, report)
+    for trainer in status.trainers:
+        report = report_of(world, trainer)
+        if isinstance(report, TrainerReport):
+            status = _absorb_trainer(status, trainer, report)
+    leader = leader_report(world)
+    if leader is None or not is_current(status, leader):
+        return status
+    status = absorb_figures(world, status, leader)
+    if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
+        status = _all_at_work(status, facts)
+    return _settle_dense(status, leader)
+
+
+def leader_report(world: World) -> TrainerReport | None:
+    """The leader's report of this pass, if it answered."""
+    status = world.job.status
+    if status.leader is None or status.leader >= len(status.trainers):
+        return None
+    report = report_of(world, status.trainers[status.leader])
+    return report if isinstance(report, TrainerReport) else None
+
+
+def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
+    """Whether the report is about the present generation."""
+    return report.counters.generation == status.counters.generation
+
+
+def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
+    shards = tuple(_seen(shard, facts[member_name("shard", shard.index)]) for shard in status.shards)
+    trainers = tuple(_seen(trainer, facts[member_name("trainer", trainer.index)]) for trainer in status.trainers)
+    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+
+
+def _seen(member: M, fact: Fact) -> M:
+    """The entry with what its pod shows."""
+    match fact:
+        case Alive(pod=pod) | Going(pod=pod) | Lost(pod=pod) if pod is not None:
+            running = pod.phase == "Running"
+            return change(  # type: ignore[no-any-return]
+                member,
+                uid=pod.uid,
+                node=pod.node or member.node,
+                host=pod.host or member.host,
+                port_base=pod.port_base or member.port_base,
+                state="Starting" if running and member.state == "Pending" else member.state,
+            )
+        case Done():
+            return change(member, state="Finished")  # type: ignore[no-any-return]
+        case _:
+            return member
+
+
+def _absorb_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
+    current = is_current(status, report)
+    state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
+    shard = change(shard, state=state.value, problem=report.problem.reason if report.problem else "")
+    if not current:
+        return put_shard(status, shard)
+    if report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}:
+        shard = change(shard, saved_samples=report.newest_save.samples if report.newest_save else 0)
+    account = account_of(status)
+    if state is ShardState.READY and (shard.lost_at is None or report.resumed_samples is not None):
+        account = account.settle(shard.index, report.lost)
+        shard = change(shard, lost_at=None)
+    return with_account(put_shard(status, shard), account)
+
+
+def _absorb_trainer(status: Status, trainer: Trainer, report: TrainerReport) -> Status:
+    trainer = change(trainer, state=report.state.value, problem=report.problem.reason if report.problem else "")
+    if is_current(status, report) and report.counters.group == status.counters.group and takes_part(report):
+        trainer = change(trainer, lost_at=None)
+    return put_trainer(status, trainer)
+
+
+def takes_part(report: TrainerReport) -> bool:
+    """Whether the trainer holds the dense state and knows how far training is: a newcomer does not, until it joined."""
+    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
+
+
+def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
+    """A leader that trains has all shards and its whole group: nobody else has to be asked."""
+
+    def at_work(member: Member, name: str) -> bool:
+        return member.lost_at is None and isinstance(facts[name], Alive)
+
+    shards = tuple(
+        change(s, state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards
+    )
+    trainers = tuple(
+        change(t, state="Training", lost_at=None)
+        if isinstance(facts[member_name("trainer", t.index)], Alive) and t.state not in TRAINING_STATES
+        else t
+        for t in status.trainers
+    )
+    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+
+
+def _settle_dense(status: Status, leader: TrainerReport) -> Status:
+    account = account_of(status)
+    at_work = leader.state in AT_WORK and leader.counters.group == status.counters.group
+    if at_work:
+        account = account.settle_dense(leader.lost)
+    return with_account(status, account)

@@ -1,0 +1,53 @@
+"""Small edits of a status: one member, the account, the terminal facts."""
+
+from __future__ import annotations
+
+from cpr_operator.api.status import Budget, Shard, Status, Trainer
+from cpr_operator.ledger import Ledger, portion
+from cpr_operator.recovery.account import Account
+
+
+def put_shard(status: Status, shard: Shard) -> Status:
+    """The status with this entry for the shard's index."""
+    shards = tuple(shard if old.index == shard.index else old for old in status.shards)
+    return status.model_copy(update={"shards": shards})
+
+
+def put_trainer(status: Status, trainer: Trainer) -> Status:
+    """The status with this entry for the trainer's index."""
+    trainers = tuple(trainer if old.index == trainer.index else old for old in status.trainers)
+    return status.model_copy(update={"trainers": trainers})
+
+
+def account_of(status: Status) -> Account:
+    """The budget's account as the status holds it."""
+    book = status.ledger
+    lost = book.ranges or ((),) * len(status.shards)
+    return Account(
+        ledger=Ledger(total=book.total_samples, limit=book.limit_sample_shards, lost=lost),
+        reserved=tuple(shard.reserved for shard in status.shards),
+        dense=status.dense.reserved,
+    )
+
+
+def with_account(status: Status, account: Account) -> Status:
+    """The status with this account, its portions for people included."""
+    ledger, whole = account.ledger, account.ledger
+    limit, spent = portion(ledger.limit, whole), portion(ledger.spent, whole)
+    reserved = portion(account.set_aside, whole)
+    shards = tuple(
+        shard.model_copy(update={"reserved": reserved_ranges})
+        for shard, reserved_ranges in zip(status.shards, account.reserved, strict=True)
+    )
+    budget = Budget(
+        limit=limit,
+        spent=spent,
+        reserved=min(reserved, 1.0),
+        remaining=max(limit - spent - reserved, 0.0),
+        rollbacks=status.budget.rollbacks if status.budget else 0,
+    )
+    book = status.ledger.model_copy(
+        update={"total_samples": ledger.total, "limit_sample_shards": ledger.limit, "ranges": ledger.lost}
+    )
+    dense = status.dense.model_copy(update={"reserved": account.dense})
+    return status.model_copy(update={"shards": shards, "dense": dense, "ledger": book, "budget": budget})

@@ -1,0 +1,157 @@
+"""From pods and reports to one fact per member: does its newest incarnation live, and if not, what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cpr_contract.exits import ExitCode
+from cpr_operator.api.status import Member, Shard, Status
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.names import Role
+from cpr_operator.failures import Failure, Kind, Trouble, classify, hung
+from cpr_operator.reconcile.world import Report, World
+
+#: How long after the end of its grace a pod that is being deleted counts as gone.
+GRACE_SLACK_S = 1.0
+#: How many members must miss a peer's heartbeat before it counts as hung, where so many could.
+WITNESSES = 2
+
+#: States in which a trainer takes part in training; in any other it starts, or is not there.
+TRAINING_STATES = frozenset({"Training", "Paused", "Finishing", "Finished"})
+
+
+@dataclass(frozen=True, slots=True)
+class NoPod:
+    """No pod was ever wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unborn:
+    """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
+
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """It starts or runs; `trouble` says why it does not run yet."""
+
+    pod: PodView
+    trouble: Trouble | None
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Somebody deletes it, and its process may still save what it holds, until `until`."""
+
+    pod: PodView
+    failure: Failure
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A trainer that trained everything: `message` is what it left in its termination file."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """It is over, or nobody can reach it. `pod` is None if it is gone."""
+
+    pod: PodView | None
+    failure: Failure
+
+
+Fact = NoPod | Unborn | Alive | Going | Done | Lost
+
+
+def member_name(role: Role, index: int) -> str:
+    """How members are called in reports and messages."""
+    return f"{role}/{index}"
+
+
+def role_of(member: Member) -> Role:
+    """The role of a status entry."""
+    return "shard" if isinstance(member, Shard) else "trainer"
+
+
+def is_settled(member: Member) -> bool:
+    """Whether it works and has told all it has to: it is no part of a recovery or of a start."""
+    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES  # type: ignore[attr-defined]
+    return working and member.lost_at is None
+
+
+def observe(world: World) -> Mapping[str, Fact]:
+    """One fact per member, by its name."""
+    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
+    members = (*world.job.status.shards, *world.job.status.trainers)
+    facts = {member_name(role_of(m), m.index): _fact(world, m, pods) for m in members}
+    for name, reporters in _silent(world.job.status, world.reports, facts).items():
+        match facts[name]:
+            case Alive(pod=pod) | Going(pod=pod):
+                facts[name] = Lost(pod, hung(reporters))
+            case _:
+                pass
+    return facts
+
+
+def report_of(world: World, member: Member) -> Report | None:
+    """The member's own report of this pass, if its newest incarnation answered."""
+    report = world.reports.get(member.uid) if member.uid else None
+    if report is None or report.job_uid != world.job.id.uid:
+        return None
+    return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
+
+
+def _fact(world: World, member: Member, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+    pod = pods.get((role_of(member), member.index, member.incarnation))
+    if member.incarnation == 0:
+        return NoPod()
+    if pod is None and not member.uid:
+        return Unborn(world.refusals.get(member.pod, ""))
+    if pod is None and member.state == "Finished":  # type: ignore[attr-defined]
+        return Done("")
+    match classify(pod):
+        case Failure() as failure:
+            until = pod.deleting_until if pod else None
+            going = not failure.ended and until is not None and world.now < until + GRACE_SLACK_S
+            return Going(pod, failure, until) if going and pod and until else Lost(pod, failure)
+        case trouble:
+            return _unharmed(pod, trouble) if pod else NoPod()
+
+
+def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
+    container = pod.container
+    if container is not None and container.kind == "Terminated" and container.exit_code == ExitCode.OK:
+        return Done(container.message)
+    return Alive(pod, trouble)
+
+
+def _silent(
+    status: Status, reports: Mapping[str, Report], facts: Mapping[str, Fact]
+) -> Mapping[str, tuple[str, ...]]:
+    """Settled members that enough of their living peers call silent, with those peers' names."""
+    members = {member_name(role_of(m), m.index): m for m in (*status.shards, *status.trainers)}
+    living = [name for name, fact in facts.items() if isinstance(fact, Alive)]
+    silent = {}
+    for name, member in members.items():
+        # Shards hear trainers only, trainers hear everybody.
+        peers = [p for p in living if p != name and (role_of(member) == "trainer" or p.startswith("trainer/"))]
+        witnesses = tuple(
+            peer
+            for peer in peers
+            if (report := reports.get(members[peer].uid)) is not None
+            and report.counters.generation == status.counters.generation
+            and name in report.silent
+        )
+        if is_settled(member) and witnesses and len(witnesses) >= min(WITNESSES, len(peers)):
+            silent[name] = witnesses
+    return silent
+
+
+def is_hung(fact: Fact) -> bool:
+    """Whether the member was found by its silence."""
+    return isinstance(fact, Lost) and fact.failure.kind is Kind.HUNG

@@ -1,0 +1,125 @@
+"""What a pass sees and what it wants: plain values on both sides of `reconcile`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.protocol import Event, Manifest
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.names import JobId
+
+Report = ShardReport | TrainerReport
+
+
+class EventReason(enum.StrEnum):
+    """The closed list of reasons of the operator's events."""
+
+    STARTED = "Started"
+    RUNNING = "Running"
+    MEMBER_LOST = "MemberLost"
+    REPLACING = "Replacing"
+    ROLLING_BACK = "RollingBack"
+    RECOVERED = "Recovered"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    REFUSED = "Refused"
+    SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A CPRJob, read and validated."""
+
+    id: JobId
+    generation: int
+    deleting: bool
+    spec: CPRJobSpec
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often a job is looked at, in seconds: while it runs, while it changes, and how often progress is written."""
+
+    running_s: float = 15.0
+    changing_s: float = 1.0
+    progress_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything one pass decides on.
+
+    `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched after the pods were listed. `refusals` are by pod name: the server's words about a
+    create that certainly did not happen. `hold` says why new jobs are not started, empty if they are.
+    """
+
+    job: Job
+    pods: tuple[PodView, ...]
+    reports: Mapping[str, Report]
+    now: float
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    hold: str = ""
+    timing: Timing = Timing()
+
+
+@dataclass(frozen=True, slots=True)
+class PodDelete:
+    """Delete the pod of this uid, with its own grace."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RosterPatch:
+    """Write these annotations to the pod of this uid."""
+
+    name: str
+    uid: str
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass wants, in the order in which it is done: status first, events last.
+
+    `guards` are the objects around the pods: all of them while the job has pods, none before and after.
+    """
+
+    status: Status
+    creates: tuple[Manifest, ...] = ()
+    deletes: tuple[PodDelete, ...] = ()
+    rosters: tuple[RosterPatch, ...] = ()
+    guarded: bool = False
+    events: tuple[Event, ...] = ()
+    wake_after_s: float | None = None
+    delete_job: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A status on its way through a pass, with the events so far."""
+
+    status: Status
+    events: tuple[Event, ...] = ()
+
+    def to(self, status: Status, *events: Event) -> Step:
+        """The next step."""
+        return Step(status, self.events + events)
+
+
+def change(model: Any, **fields: Any) -> Any:
+    """A copy of a frozen model with some fields set anew."""
+    return model.model_copy(update=fields)

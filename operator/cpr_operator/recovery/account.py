@@ -1,0 +1,67 @@
+"""The ledger while recoveries are under way: what is lost, and what is set aside until the members have told.
+
+What is set aside are ranges too, so a sample counts once per shard, however often it is lost or reserved: a shard
+that dies again before its next save is charged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cpr_operator import ledger as ledgers
+from cpr_operator.ledger import Ledger, Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`reserved` is by shard; `dense` is set aside on every shard at once."""
+
+    ledger: Ledger
+    reserved: tuple[Ranges, ...]
+    dense: Ranges = ()
+
+    @property
+    def charged(self) -> int:
+        """Spent and set aside, in sample-shards: the worst that the recoveries under way can come to."""
+        return sum(ledgers.length(ranges) for ranges in self._worst())
+
+    @property
+    def set_aside(self) -> int:
+        """What is reserved beyond what is lost already, in sample-shards."""
+        return self.charged - self.ledger.spent
+
+    def reserve(self, shards: Mapping[int, Ranges], dense: Ranges = ()) -> Account:
+        """With more ranges set aside, by shard and on all shards."""
+        return replace(
+            self,
+            reserved=tuple(ledgers.union(ranges, shards.get(i, ())) for i, ranges in enumerate(self.reserved)),
+            dense=ledgers.union(self.dense, dense),
+        )
+
+    def settle(self, index: int, lost: Ranges) -> Account:
+        """Shard `index` told what it lost: that is charged, and its reservation goes."""
+        reserved = tuple(() if i == index else ranges for i, ranges in enumerate(self.reserved))
+        return replace(self, ledger=ledgers.add(self.ledger, index, lost), reserved=reserved)
+
+    def settle_dense(self, lost: Ranges) -> Account:
+        """The leader told what the dense state misses: every shard is charged, and the dense reservation goes."""
+        return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=())
+
+    def charge_reserved(self) -> Account:
+        """Nobody will tell any more: what is set aside counts as lost."""
+        return Account(replace(self.ledger, lost=self._worst()), ((),) * len(self.reserved))
+
+    def roll_back(self, samples: int) -> Account:
+        """Back to an anchor at `samples`: what lies behind it is trained again.
+
+        What was set aside before it counts as lost: the recovery that it was for is part of the anchor.
+        """
+        charged = self.charge_reserved()
+        return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))
+
+    def _worst(self) -> tuple[Ranges, ...]:
+        return tuple(
+            ledgers.union(lost, reserved, self.dense)
+            for lost, reserved in zip(self.ledger.lost, self.reserved, strict=True)
+        )

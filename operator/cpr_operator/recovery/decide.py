@@ -1,0 +1,146 @@
+"""One decision over all members that are lost or wait for leave to restore (docs/recovery.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cpr_operator import ledger
+from cpr_operator.api.status import Anchor
+from cpr_operator.ledger import Ranges
+from cpr_operator.recovery.account import Account
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A shard that waits for leave to restore: it will find a save of at least `saved` samples.
+
+    After a flush nothing is lost, and that very save is its floor.
+    """
+
+    index: int
+    saved: int
+    flushed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything the decision rests on.
+
+    `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
+    applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
+    nobody who knows has answered. `shard_state` says whether the state of any shard is left, in a living process or
+    as a flush. `anchors` can be restored, oldest first.
+    """
+
+    mode: Literal["Partial", "Full"]
+    account: Account
+    losses: tuple[Loss, ...]
+    lost_trainers: tuple[int, ...]
+    survivors: tuple[int, ...]
+    leader: int
+    trainer_bound: int | None
+    shard_bound: int | None
+    shard_state: bool
+    dense_saved: int
+    anchors: tuple[Anchor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGrant:
+    """Leave to restore: no save below `floor`, and `reserve` set aside for what may be lost."""
+
+    index: int
+    floor: int
+    reserve: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class DenseGrant:
+    """Leave to load a dense save, none below `floor`; `reserve` is set aside on every shard."""
+
+    floor: int
+    reserve: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace the lost members and nobody else. With `dense`, no trainer survived."""
+
+    shards: tuple[ShardGrant, ...]
+    trainers: tuple[int, ...]
+    leader: int
+    dense: DenseGrant | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """All members go back to `anchor` (None: step 0) in a new generation."""
+
+    anchor: Anchor | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForReport:
+    """Somebody who lives knows more: decide when they have answered."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Another attempt would end the same way, or there were too many. `cause` is one CamelCase word."""
+
+    cause: str
+    reason: str
+
+
+Decision = Replace | RollBack | WaitForReport | FailJob
+
+
+def decide(situation: Situation) -> Decision:
+    """What becomes of the lost members. Partial recovery if it is allowed and fits into the budget, else a rollback."""
+    s = situation
+    if not s.survivors and not s.shard_state:
+        return roll_back(s.anchors, "no process survived that holds a state of this job")
+    needs_bound = not s.survivors or any(not loss.flushed for loss in s.losses)
+    bound = s.trainer_bound if s.survivors else s.shard_bound
+    if needs_bound and bound is None:
+        who = "a trainer" if s.survivors else "the shards"
+        return WaitForReport(f"waiting for {who} to report how far training is")
+    return _fit(s, bound or 0)
+
+
+def roll_back(anchors: tuple[Anchor, ...], reason: str) -> RollBack:
+    """Back to the newest anchor; if there is none, to step 0."""
+    return RollBack(anchors[-1] if anchors else None, reason)
+
+
+def _fit(s: Situation, bound: int) -> Decision:
+    grants = tuple(_grant(loss, bound) for loss in s.losses)
+    dense = None if s.survivors else DenseGrant(min(s.dense_saved, bound), _between(s.dense_saved, bound))
+    after = s.account.reserve({grant.index: grant.reserve for grant in grants}, dense.reserve if dense else ())
+    charge = after.charged - s.account.charged
+    if charge > 0 and s.mode == "Full":
+        return roll_back(s.anchors, "the plan is full recovery: any lost sample rolls the job back")
+    verdict = ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    if not verdict.fits:
+        return roll_back(s.anchors, verdict.reason)
+    return Replace(shards=grants, trainers=s.lost_trainers, leader=_leader(s), dense=dense, reason=verdict.reason)
+
+
+def _grant(loss: Loss, bound: int) -> ShardGrant:
+    return ShardGrant(loss.index, loss.saved, () if loss.flushed else _between(loss.saved, bound))
+
+
+def _between(first: int, end: int) -> Ranges:
+    return ((first, end),) if first < end else ()
+
+
+def _leader(s: Situation) -> int:
+    """The present leader while it lives; else the first survivor; else it keeps the post in its next incarnation."""
+    if s.leader in s.survivors or not s.survivors:
+        return s.leader
+    return min(s.survivors)

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# The test cluster: three nodes, MinIO, both images, the operator.
+#   cluster.sh up            all of it; what is there already stays, what changed is replaced
+#   cluster.sh down          stop it (images stay on the nodes for the next time, unless PURGE=1)
+#   cluster.sh status        what runs; fails when nothing does
+#   cluster.sh backend       kind | bare, or why this machine can have no cluster
+#   cluster.sh kubeconfig    the path of the administrator's kubeconfig
+# CPR_CLUSTER_BACKEND=kind|bare overrides the choice; CPR_CLUSTER_OPERATOR=no leaves the operator out.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+is_up() {
+  case $backend in
+    kind) "$here/kind.sh" up ;;
+    bare) [ -e /sys/class/net/cprjob ] && kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1 ;;
+  esac
+}
+
+start() {
+  local i
+  if [ "$backend" = kind ]; then
+    is_up || "$here/kind.sh" start
+    return
+  fi
+  if ! is_up; then
+    "$here/control_plane.sh" stop # what an earlier run left: its processes may be gone, its networks not
+    "$here/control_plane.sh" start
+  fi
+  for i in $(seq "$NODES"); do
+    [ ! -e "/sys/class/net/cprjobv$i" ] || "$here/node.sh" join "$i" # undo a fault that an aborted test left
+    "$here/node.sh" start "$i"
+  done
+  for _ in $(seq 120); do [ "$(kubectl get nodes -o name 2>/dev/null | wc -l)" = "$NODES" ] && break; sleep 0.25; done
+  kubectl wait --for=condition=Ready node --all --timeout=90s >/dev/null
+  kubectl label node node1 cprjob.io/stable=true --overwrite >/dev/null
+}
+
+export_image() { # export_image NAME: from buildah's store into a layout folder; zstd: containerd unpacks it 1.6 times as fast as gzip
+  local layout=$RUN/images/$1 id; id=$(buildah images -q --no-trunc "localhost/cprjob-$1:dev")
+  [ "$(cat "$layout.id" 2>/dev/null)" != "$id" ] || return 0
+  buildah push -q --compression-format zstd "localhost/cprjob-$1:dev" "oci:$layout:dev"
+  python3 "$here/oci.py" prune "$layout"
+  echo "$id" >"$layout.id"
+}
+
+load_images() {
+  local name
+  [ -f "$RUN/images/minio/index.json" ] || python3 "$here/oci.py" pack "$BIN/minio" /minio "$RUN/images/minio"
+  for name in operator trainer minio; do
+    case $backend/$name in
+      kind/*) "$here/kind.sh" load $name ;;
+      bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;; # it runs on the stable node only
+      bare/*) export_image $name; "$here/node.sh" load "$RUN/images/$name" "localhost/cprjob-$name:dev" ;;
+    esac
+  done
+}
+
+install_operator() { # the annotation rolls the Deployment when the image behind the same tag is another one
+  local id
+  if [ "$backend" = kind ]; then id=$(docker image inspect -f '{{.Id}}' localhost/cprjob-operator:dev); else id=$(cat "$RUN/images/operator.id"); fi
+  helm upgrade --install cprjob "$root/charts/cprjob" --namespace cprjob-system --create-namespace --wait --timeout 60s \
+    --set image.repository=localhost/cprjob-operator,image.tag=dev --set-string 'nodeSelector.cprjob\.io/stable=true' \
+    --set-string "podAnnotations.cprjob\.io/image-id=$id" >/dev/null ||
+    { kubectl -n cprjob-system logs -l app.kubernetes.io/name=cprjob --tail 20 >&2; die "the operator does not become ready"; }
+}
+
+up() {
+  mkdir -p "$RUN/images"
+  exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
+  if [ "$backend" = bare ]; then
+    "$here/packages.sh"
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio helm
+  else
+    "$here/binaries.sh" minio helm
+  fi
+  "$here/images.sh"
+  start
+  load_images
+  kubectl apply -f "$here/manifests/minio.yaml" >/dev/null
+  [ "${CPR_CLUSTER_OPERATOR:-}" = no ] || install_operator
+  kubectl -n cprjob-store rollout status deployment/minio --timeout=90s >/dev/null
+  say "up: export KUBECONFIG=$KUBECONFIG"
+}
+
+backend=$(backend) || die "$backend"
+case ${1:-} in
+  up)         up ;;
+  down)       if [ "$backend" = kind ]; then "$here/kind.sh" stop; else "$here/control_plane.sh" stop; fi ;;
+  status)     is_up || { echo down; exit 1; }
+              kubectl get nodes
+              kubectl get pods --all-namespaces -o wide ;;
+  backend)    echo "$backend" ;;
+  kubeconfig) echo "$KUBECONFIG" ;;
+  *)          sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac

@@ -1,0 +1,65 @@
+"""Fixtures of the tests on a real cluster: `cluster` for the session, `space` (a namespace) for a class.
+
+CPR_CLUSTER_TESTS=required makes a machine without a cluster an error; otherwise its tests are skipped, with the reason.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # folders of tests are no packages; the harness is one
+
+from harness import Cluster, Space, UnavailableError  # noqa: E402 - found through the line above
+from harness.cluster import cluster as bring_up  # noqa: E402 - the same
+
+CASE_S = 180
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder; its time limit leaves out fixtures, since the first one brings the cluster up."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("cluster")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(CASE_S, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    required = os.environ.get("CPR_CLUSTER_TESTS") == "required"
+    try:
+        with bring_up() as up:
+            yield up
+    except UnavailableError as why:
+        if required:
+            pytest.fail(f"CPR_CLUSTER_TESTS=required, but: {why}")
+        pytest.skip(f"no cluster: {why}")
+
+
+@pytest.fixture(scope="class")
+def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
+    owner = request.cls.__name__ if request.cls else request.path.stem
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", owner).lower().replace("_", "-")
+    space = cluster.space(f"{words[:40]}-{os.getpid()}")
+    yield space
+    cluster.nodes.heal()
+    space.remove()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failed test what its namespace and the operator say, while they are still there."""
+    report = yield
+    arguments = getattr(item, "funcargs", {})
+    if call.when == "call" and report.failed and isinstance(arguments.get("space"), Space):
+        report.sections.append(("cluster", arguments["space"].diagnostics()))
+        if isinstance(arguments.get("cluster"), Cluster):
+            report.sections.append(("operator", arguments["cluster"].operator_log()))
+    return report

@@ -1,0 +1,111 @@
+"""The cluster of a test session: found or brought up by cluster.sh, and the operator in it."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness import store
+from harness.kubectl import Kubectl, Reader
+from harness.nodes import Nodes
+from harness.pods import Pod
+from harness.space import Space
+from harness.store import Store
+from harness.waiting import until
+
+SCRIPTS = Path(__file__).resolve().parent.parent
+NAMESPACE, DEPLOYMENT, SELECTOR = (
+    "cprjob-system",
+    "cprjob",
+    "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator",
+)
+UP_S = 1800  # from nothing: Kubernetes is compiled first
+
+
+class UnavailableError(Exception):
+    """This machine can have no cluster; the message says why."""
+
+
+def _script(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPTS / "cluster.sh", *arguments], capture_output=True, text=True, check=False, timeout=timeout_s
+    )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Three nodes, a MinIO and the operator."""
+
+    kubectl: Kubectl
+    reader: Reader
+    nodes: Nodes
+    store: Store
+
+    def space(self, name: str) -> Space:
+        """Make a namespace for a class of tests."""
+        return Space.create(name, self.kubectl, self.reader)
+
+    # --- the operator ---
+
+    def operator_pods(self) -> tuple[Pod, ...]:
+        """Return the operator's pods."""
+        return tuple(map(Pod.of, self.reader.pods(NAMESPACE, SELECTOR)))
+
+    def stop_operator(self, within_s: float = 40) -> None:
+        """Scale the operator to nothing and wait until it is gone."""
+        self._scale(0)
+        until("the operator is gone", lambda: not self.operator_pods(), within_s)
+
+    def start_operator(self, within_s: float = 40) -> None:
+        """Scale the operator to one and wait until it is ready."""
+        self._scale(1)
+        until("the operator is ready", lambda: any(p.ready and not p.deleting for p in self.operator_pods()), within_s)
+
+    def kill_operator(self) -> None:
+        """Kill the operator's process in mid-air; its container comes back by itself."""
+        for pod in self.operator_pods():
+            self.nodes.signal(pod, "KILL")
+
+    def delete_operator_pod(self) -> None:
+        """Delete the operator's pod by force; the Deployment makes another."""
+        self.kubectl("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR, "--force", "--grace-period=0", "--wait=false")
+
+    def operator_log(self, lines: int = 150) -> str:
+        """Return the end of the operator's log, and of the one before its last restart."""
+        command = ("-n", NAMESPACE, "logs", "-l", SELECTOR, f"--tail={lines}")
+        return self.kubectl(*command, check=False) + self.kubectl(*command, "--previous", check=False)
+
+    def _scale(self, replicas: int) -> None:
+        self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")
+
+
+def backend() -> Literal["bare", "kind"]:
+    """Return the way to a cluster on this machine; raise UnavailableError with the reason if there is none."""
+    done = _script("backend")
+    if done.returncode:
+        raise UnavailableError(done.stderr.strip())
+    return "kind" if done.stdout.strip() == "kind" else "bare"
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Bring the cluster up, or up to date; leave it running afterwards only if it ran before."""
+    way = backend()
+    ran = _script("status").returncode == 0
+    done = _script("up", timeout_s=UP_S)
+    if done.returncode:
+        raise RuntimeError(f"the cluster does not come up: {done.stderr[-2000:]}")
+    kubeconfig = Path(_script("kubeconfig").stdout.strip())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
+    kubectl = Kubectl(kubeconfig, os.environ | {"PATH": f"{os.environ['PATH']}:{cache}"})
+    reader = Reader(kubeconfig)
+    try:
+        with store.connect(kubectl, way) as objects:
+            yield Cluster(kubectl, reader, Nodes(SCRIPTS, way, kubectl, reader), objects)
+    finally:
+        reader.close()
+        if not ran:
+            _script("down", timeout_s=120)

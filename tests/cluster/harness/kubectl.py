@@ -1,0 +1,86 @@
+"""The API server as tests reach it: kubectl, and the client library for what is asked often."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from kubernetes import client, config
+
+Object = dict[str, Any]
+GROUP, VERSION, PLURAL = "cprjob.io", "v1alpha1", "cprjobs"
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """One cluster's kubectl; every call raises CalledProcessError with kubectl's own words unless it succeeds."""
+
+    kubeconfig: Path
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def __call__(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120) -> str:
+        """Run kubectl; return what it printed."""
+        done = subprocess.run(
+            ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
+            input=stdin,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and done.returncode:
+            raise KubectlError(arguments, done.stderr)
+        return done.stdout if check else done.stdout + done.stderr
+
+    def apply(self, manifest: Object | Path, *arguments: str) -> None:
+        """Apply a manifest, or a file of them."""
+        text = manifest.read_text() if isinstance(manifest, Path) else json.dumps(manifest)
+        self("apply", "--server-side", "-f", "-", *arguments, stdin=text)
+
+    def get(self, *arguments: str) -> Object:
+        """Return one object, or a list of them."""
+        answer: Object = json.loads(self("get", *arguments, "-o", "json"))
+        return answer
+
+
+class KubectlError(Exception):
+    """Kubectl failed; the message is what it said."""
+
+    def __init__(self, arguments: Sequence[str], said: str) -> None:
+        super().__init__(f"kubectl {' '.join(arguments)}: {said.strip()}")
+
+
+class Reader:
+    """Cheap repeated reads: a kubectl process per question would take the processors from the pods under test."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        configuration = client.Configuration()
+        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        self._client = client.ApiClient(configuration)
+        self._core = client.CoreV1Api(self._client)
+        self._custom = client.CustomObjectsApi(self._client)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.rest_client.pool_manager.clear()
+        self._client.close()  # type: ignore[no-untyped-call]
+
+    def job(self, namespace: str, name: str) -> Object:
+        """Return a CPRJob."""
+        return cast("Object", self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, name))
+
+    def pods(self, namespace: str, selector: str = "") -> list[Object]:
+        """Return the pods that the label selector finds, as the API server's own JSON."""
+        response: Any = self._core.list_namespaced_pod(namespace, label_selector=selector, _preload_content=False)
+        items: list[Object] = json.loads(response.data)["items"]
+        return items
+
+    def ready(self, node: str) -> bool:
+        """Whether the node's Ready condition is true."""
+        response: Any = self._core.read_node(node, _preload_content=False)
+        conditions = json.loads(response.data)["status"].get("conditions", [])
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -1,0 +1,108 @@
+"""Faults of nodes and of processes on them. `heal` undoes them; the `space` fixture calls it after each class."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from harness.kubectl import Kubectl, Reader
+from harness.pods import Pod
+from harness.waiting import until
+
+Signal = Literal["KILL", "STOP", "CONT", "TERM"]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes by number: 1 is stable (the operator and the object store run there), faults belong to the others."""
+
+    scripts: Path
+    backend: Literal["bare", "kind"]
+    kubectl: Kubectl
+    reader: Reader
+    count: int = 3
+
+    def name(self, number: int) -> str:
+        """Return the name of a node by its number."""
+        if self.backend == "bare":
+            return f"node{number}"
+        return "cprjob-worker" + (str(number) if number > 1 else "")
+
+    def number(self, name: str) -> int:
+        """Return the number of a node by its name."""
+        return next(n for n in range(1, self.count + 1) if self.name(n) == name)
+
+    def cut(self, number: int) -> None:
+        """Pull the network cable: the node and its pods live on, unreachable."""
+        self._node("cut", number)
+
+    def join(self, number: int) -> None:
+        """Put the cable back."""
+        self._node("join", number)
+
+    def kill(self, number: int) -> None:
+        """Pull the plug: kubelet, runtime and all containers die at once."""
+        self._node("kill", number)
+
+    def start(self, number: int) -> None:
+        """Power on."""
+        self._node("start", number)
+
+    @contextmanager
+    def blocked(self, deaf: int, mute: int) -> Iterator[None]:
+        """Let one node no longer hear another and its pods, for a while: a one-way cut."""
+        self._node("block", deaf, mute)
+        try:
+            yield
+        finally:
+            self._node("unblock", deaf, mute)
+
+    def wait_ready(self, number: int, *, ready: bool = True, within_s: float = 60) -> None:
+        """Wait until the node is Ready, or no longer is."""
+        name = self.name(number)
+        until(f"{name} {'is' if ready else 'is not'} Ready", lambda: self.reader.ready(name) == ready, within_s)
+
+    def heal(self) -> None:
+        """Undo cuts and power failures, and uncordon: the next test finds three Ready nodes."""
+        for number in range(1, self.count + 1):
+            if self.backend == "bare":
+                self.join(number)
+                self.start(number)
+            if self.kubectl.get("node", self.name(number))["spec"].get("unschedulable"):
+                self.kubectl("uncordon", self.name(number))
+        for number in range(1, self.count + 1):
+            self.wait_ready(number)
+
+    def drain(self, number: int, selector: str, within_s: float = 90) -> None:
+        """Cordon the node and evict the pods that the selector finds, with their own grace. Uncordon is `heal`'s."""
+        limit = f"--timeout={within_s:g}s"
+        self.kubectl(
+            "drain",
+            self.name(number),
+            "--pod-selector",
+            selector,
+            "--delete-emptydir-data",
+            limit,
+            timeout_s=within_s + 10,
+        )
+
+    def signal(self, pod: Pod, signal: Signal) -> None:
+        """Send a signal to the main process of a pod from its node: KILL leaves no grace."""
+        script, node = ("node.sh", str(self.number(pod.node))) if self.backend == "bare" else ("kind.sh", pod.node)
+        self._run(script, "ctr", node, "tasks", "kill", "--signal", f"SIG{signal}", pod.container_id)
+
+    def _node(self, fault: str, *numbers: int) -> None:
+        if self.backend != "bare":
+            pytest.skip(f"kind cannot {fault} a node's network or power; the cluster of plain processes can")
+        self._run("node.sh", fault, *map(str, numbers))
+
+    def _run(self, script: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self.scripts / script, *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode:
+            raise RuntimeError(f"{script} {' '.join(arguments)}: {done.stderr.strip()}")

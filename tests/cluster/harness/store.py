@@ -1,0 +1,98 @@
+"""The cluster's object store from the test's side: put data in, look at snapshots, harm them."""
+
+import io
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import urllib3
+from minio import Minio
+
+from harness.kubectl import Kubectl
+
+NAMESPACE, SECRET, BUCKET = "cprjob-store", "minio-credentials", "cprjob"
+ENDPOINT = "http://minio.cprjob-store:9000"  # as pods reach it
+
+
+class Store:
+    """One bucket of the MinIO in the cluster."""
+
+    def __init__(self, address: str, access_key: str, secret_key: str) -> None:
+        self._pool = urllib3.PoolManager(timeout=10, retries=urllib3.Retry(total=3, backoff_factor=0.2))
+        self._minio = Minio(address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+        self._minio.put_object(BUCKET, key, io.BytesIO(data), len(data))
+
+    def get(self, key: str) -> bytes:
+        """Read an object."""
+        response = self._minio.get_object(BUCKET, key)
+        try:
+            data: bytes = response.read()
+        finally:
+            response.close()
+            response.release_conn()
+        return data
+
+    def keys(self, prefix: str = "") -> tuple[str, ...]:
+        """Return all keys under a prefix, sorted."""
+        return tuple(sorted(entry.object_name for entry in self._minio.list_objects(BUCKET, prefix, recursive=True)))
+
+    def delete(self, prefix: str) -> int:
+        """Remove all objects under a prefix; return how many there were."""
+        keys = self.keys(prefix)
+        for key in keys:
+            self._minio.remove_object(BUCKET, key)
+        return len(keys)
+
+    def corrupt(self, key: str) -> None:
+        """Flip one bit in the middle of an object; its length stays."""
+        data = bytearray(self.get(key))
+        data[len(data) // 2] ^= 1
+        self.put(key, bytes(data))
+
+
+@contextmanager
+def connect(kubectl: Kubectl, backend: Literal["bare", "kind"]) -> Iterator[Store]:
+    """Open the store: pods of the bare cluster are routed from the machine; on kind kubectl forwards a port."""
+    secret = {
+        key: kubectl("-n", NAMESPACE, "get", "secret", SECRET, "-o", f"go-template={{{{.data.{key}|base64decode}}}}")
+        for key in ("accessKey", "secretKey")
+    }
+    with _address(kubectl, backend) as address:
+        store = Store(address, secret["accessKey"], secret["secretKey"])
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
+def _address(kubectl: Kubectl, backend: Literal["bare", "kind"]) -> Iterator[str]:
+    if backend == "bare":
+        pods = kubectl.get("-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/name=minio")["items"]
+        yield next(p["status"]["podIP"] for p in pods if p["status"]["phase"] == "Running") + ":9000"
+        return
+    command = [
+        "kubectl",
+        "--kubeconfig",
+        str(kubectl.kubeconfig),
+        "-n",
+        NAMESPACE,
+        "port-forward",
+        "service/minio",
+        ":9000",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # Forwarding from 127.0.0.1:PORT -> 9000
+        try:
+            yield line.split()[2]
+        finally:
+            process.terminate()

@@ -1,0 +1,111 @@
+"""The single-process oracle: DLRM training with whole tables in memory and the optimizers written out.
+
+Shares with the product the model's forward pass, the datasets and the order of samples, nothing else: embedding
+gradients, optimizers, AUC and log loss are computed here on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.model.dlrm import Dlrm
+
+#: (table, rows int64 [k]) -> first values, float32 [k, D].
+InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
+
+SPARSE_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OracleResult:
+    """What a run ends in.
+
+    losses: mean log loss of each step's batch before it trains. auc, log_loss: progressive, without the first fifth
+    of the samples. dense: parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each.
+    accumulators: float32 [rows] each; zero for SGD.
+    """
+
+    losses: tuple[float, ...]
+    auc: float
+    log_loss: float
+    dense: Tensor
+    tables: tuple[Tensor, ...]
+    accumulators: tuple[Tensor, ...]
+
+
+def train(model: ModelSpec, dataset: Dataset, order: BatchOrder, seed: int, initial_rows: InitialRows) -> OracleResult:
+    """Train all steps of `order`; the dense network starts from `seed`, the tables from `initial_rows`."""
+    network = Dlrm(model, seed)
+    rate = model.dense_optimizer.learning_rate
+    optimizers = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
+    optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
+    tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
+    accumulators = [torch.zeros(len(table)) for table in tables]
+    losses, logits, labels = [], [], []
+    for step in range(1, order.steps + 1):
+        batch = dataset.take(order.batch_indices(step))
+        ids, truth = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
+        vectors = torch.stack([table[ids[:, t]] for t, table in enumerate(tables)], dim=1).requires_grad_()
+        score = network(torch.from_numpy(batch.dense), vectors)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(score, truth)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for t, (table, accumulator) in enumerate(zip(tables, accumulators, strict=True)):
+            update_rows(model, table, accumulator, ids[:, t], vectors.grad[:, t])
+        losses.append(loss.item())
+        logits.append(score.detach())
+        labels.append(truth)
+    scored = slice(order.total_samples // 5, None)
+    all_logits, all_labels = torch.cat(logits)[scored].double(), torch.cat(labels)[scored].double()
+    return OracleResult(
+        losses=tuple(losses),
+        auc=exact_auc(all_logits.numpy(), all_labels.numpy()),
+        log_loss=torch.nn.functional.binary_cross_entropy_with_logits(all_logits, all_labels).item(),
+        dense=torch.cat([parameter.detach().flatten() for parameter in network.parameters()]),
+        tables=tuple(tables),
+        accumulators=tuple(accumulators),
+    )
+
+
+def update_rows(model: ModelSpec, table: Tensor, accumulator: Tensor, ids: Tensor, gradients: Tensor) -> None:
+    """Apply the sparse optimizer in place, once for each unique row with its summed gradient.
+
+    table: float32 [rows, D]. accumulator: float32 [rows]. ids: int64 [n], repeats allowed. gradients: [n, D].
+    """
+    rows, place = torch.unique(ids, return_inverse=True)
+    summed = torch.zeros(len(rows), table.shape[1]).index_add_(0, place, gradients)
+    rate = model.sparse_optimizer.learning_rate
+    if model.sparse_optimizer.kind == "SGD":
+        table[rows] -= rate * summed
+        return
+    accumulator[rows] += summed.square().mean(dim=1)
+    table[rows] -= rate * summed / (accumulator[rows].sqrt() + SPARSE_EPSILON).unsqueeze(1)
+
+
+def exact_auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+    """Return the share of (positive, negative) pairs in the right order, a tie counting half."""
+    values, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    positives = np.bincount(place, labels, len(values))
+    negatives = counts - positives
+    below = np.cumsum(negatives) - negatives
+    return float((positives * (below + negatives / 2)).sum() / (positives.sum() * negatives.sum()))
+
+
+def random_rows(seed: int, dim: int) -> InitialRows:
+    """Return first values for `train`, uniform in +-1 / sqrt(dim); a row's values follow from (seed, table, row)."""
+
+    def rows_of(table: int, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        whole = np.random.default_rng((seed, table)).random((int(rows.max(initial=0)) + 1, dim), np.float32)
+        return (2 * whole[rows] - 1) * np.float32(dim**-0.5)
+
+    return rows_of

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.order import BatchOrder
+
+ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
+
+
+class Numbers:
+    """A dataset whose ids are the indices asked for; remembers the calls."""
+
+    rows = 30
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.calls = 0
+        self.called = threading.Semaphore(0)
+        self._fail_at = fail_at
+
+    def take(self, indices: np.ndarray) -> Batch:
+        self.calls += 1
+        self.called.release()
+        if self.calls == self._fail_at:
+            raise OSError("disk gone")
+        return Batch(np.zeros((len(indices), 13), np.float32), indices[:, None], np.zeros(len(indices), np.float32))
+
+
+def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: int = 1) -> Loader:
+    return Loader(dataset, ORDER, rank=rank, trainers=trainers, first_step=first_step)
+
+
+def test_steps_come_in_order_with_their_batches() -> None:
+    with loader(Numbers()) as batches:
+        got = [(step, batch.ids[:, 0].tolist()) for step, batch in batches]
+    assert got == [(step, ORDER.batch_indices(step).tolist()) for step in range(1, 6)]
+
+
+@pytest.mark.parametrize("first_step", [1, 3, 5, 6])
+def test_the_slices_of_all_ranks_make_the_batch_from_any_step(first_step: int) -> None:
+    parts: dict[int, list[int]] = {}
+    for rank in range(4):
+        with loader(Numbers(), rank=rank, trainers=4, first_step=first_step) as batches:
+            for step, batch in batches:
+                parts.setdefault(step, []).extend(batch.ids[:, 0].tolist())
+    assert parts == {step: ORDER.batch_indices(step).tolist() for step in range(first_step, 6)}
+
+
+def test_more_trainers_than_samples_leave_some_with_an_empty_slice() -> None:
+    with loader(Numbers(), rank=0, trainers=20, first_step=5) as batches:
+        assert [(step, len(batch)) for step, batch in batches] == [(5, 0)]
+
+
+def test_exactly_one_batch_is_prepared_ahead() -> None:
+    dataset = Numbers()
+    with loader(dataset) as batches:
+        assert dataset.called.acquire(timeout=5)
+        next(batches)
+        assert dataset.called.acquire(timeout=5)
+        assert not dataset.called.acquire(timeout=0.2)
+        assert dataset.calls == 2
+
+
+def test_an_error_appears_where_its_batch_would() -> None:
+    with loader(Numbers(fail_at=2)) as batches:
+        assert next(batches)[0] == 1
+        with pytest.raises(OSError, match="disk gone"):
+            next(batches)
+
+
+def test_closing_ends_the_thread_and_the_iteration() -> None:
+    with loader(Numbers()) as batches:
+        next(batches)
+        assert any(thread.name.startswith("loader") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("loader") for thread in threading.enumerate())
+    assert list(batches) == []
+
+
+def test_any_step_can_be_had_out_of_turn() -> None:
+    with loader(Numbers(), rank=1, trainers=2, first_step=4) as batches:
+        assert batches.batch(2).ids[:, 0].tolist() == ORDER.batch_indices(2).tolist()[5:]
+        assert next(batches)[0] == 4

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, TableSpec
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import open_dataset, open_local
+from support.oracle import random_rows, train
+
+pytestmark = pytest.mark.realdata
+
+FOLDER = Path(os.environ.get("CPR_REAL_DATA") or Path(__file__).parents[4] / "shared" / "data")
+TABLES = tuple(TableSpec(f"c{number}", 2000) for number in range(26))
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    path = FOLDER / "criteo_80k.tsv.gz"
+    if not path.exists():
+        pytest.skip(f"no real click logs in {FOLDER} (set CPR_REAL_DATA)")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clicks(path: Path) -> Dataset:
+    return open_dataset(DataSpec("Criteo", path.as_uri(), 1, None, 128, 1, 0), TABLES, open_local)
+
+
+def test_real_lines_read_as_a_plain_loop_reads_them(path: Path, clicks: Dataset) -> None:
+    with gzip.open(path, "rt") as stream:
+        lines = [line.rstrip("\n").split("\t") for line in stream]
+    assert clicks.rows == len(lines) == 80_000
+    batch = clicks.take(np.arange(clicks.rows))
+    assert batch.labels.tolist() == [float(line[0]) for line in lines]
+    counts = np.array([[max(int(cell or 0), 0) for cell in line[1:14]] for line in lines], np.float64)
+    assert np.array_equal(batch.dense, np.log1p(counts).astype(np.float32))
+    for place in (0, 5, 25):
+        row_of: dict[str, int] = {}
+        for line, row in zip(lines, batch.ids[:, place].tolist(), strict=True):
+            assert row_of.setdefault(line[14 + place], row) == row, "one value, one row"
+        assert len(set(row_of.values())) > 0.55 * min(len(row_of), 2000), "values spread over the rows"
+
+
+def test_the_oracle_learns_real_clicks(clicks: Dataset) -> None:
+    model = ModelSpec(
+        embedding_dim=8,
+        bottom_mlp=(32, 8),
+        top_mlp=(32, 1),
+        tables=TABLES,
+        dense_optimizer=OptimizerSpec("Adagrad", 0.02),
+        sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.02),
+    )
+    order = BatchOrder(clicks.rows, clicks.rows, 128, seed=1)
+    result = train(model, clicks, order, 1, random_rows(1, 8))
+    assert result.auc > 0.65
+    rate = float(clicks.take(np.arange(clicks.rows)).labels.mean())
+    assert result.log_loss < -rate * np.log(rate) - (1 - rate) * np.log(1 - rate), "better than knowing the rate only"

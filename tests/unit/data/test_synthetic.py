@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import DataSpec, TableSpec
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.criteo_writer import write_criteo_tsv
+from cpr_trainer.data.source import open_dataset, open_local
+from cpr_trainer.data.synthetic import SyntheticDataset
+from cpr_trainer.errors import DataError
+from support.oracle import exact_auc
+
+TABLES = tuple(TableSpec(f"t{place}", rows) for place, rows in enumerate([1, 2, 3, 100, 1000, 50_000]))
+
+
+def synthetic(rows: int = 3000, seed: int = 5, tables: tuple[TableSpec, ...] = TABLES) -> SyntheticDataset:
+    return SyntheticDataset(rows, seed, tables)
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    assert np.array_equal(one.dense, other.dense)
+    assert np.array_equal(one.ids, other.ids)
+    assert np.array_equal(one.labels, other.labels)
+
+
+def test_a_row_is_the_same_however_it_is_asked_for() -> None:
+    asked = np.array([2999, 7, 7, 0])
+    whole = synthetic().take(np.arange(3000))
+    assert_same(synthetic(10**15).take(asked), Batch(whole.dense[asked], whole.ids[asked], whole.labels[asked]))
+
+
+def test_rows_keep_their_shapes_types_and_bounds() -> None:
+    batch = synthetic().take(np.arange(500))
+    assert (batch.dense.dtype, batch.ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
+    assert (batch.dense.shape, batch.ids.shape, batch.labels.shape) == ((500, 13), (500, 6), (500,))
+    assert (batch.ids >= 0).all()
+    assert (batch.ids < [table.rows for table in TABLES]).all()
+    assert len(synthetic().take(np.array([], np.int64))) == 0
+
+
+def test_seeds_differ() -> None:
+    one, other = synthetic(seed=5).take(np.arange(300)), synthetic(seed=6).take(np.arange(300))
+    assert (one.dense == other.dense).mean() < 0.1
+    assert 0.3 < (one.labels == other.labels).mean() < 0.8
+
+
+def test_the_rows_never_change() -> None:
+    # Benchmarks are compared over versions.
+    batch = synthetic().take(np.arange(1000))
+    assert batch.ids.sum(axis=0).tolist() == [0, 0, 0, 46211, 561662, 24779705]
+    assert batch.labels.sum() == 551
+    assert batch.dense.astype(np.float64).sum() == pytest.approx(42628.514)
+
+
+def test_the_ids_follow_zipfs_law() -> None:
+    rows = 20_000
+    counts = np.bincount(synthetic(rows).take(np.arange(rows)).ids[:, 5], minlength=50_000)
+    frequencies = np.sort(counts)[::-1]
+    slope = np.polyfit(np.log(np.arange(1, 201)), np.log(frequencies[:200]), 1)[0]
+    assert -1.15 < slope < -0.85
+
+
+def test_the_planted_model_scores_well_on_its_labels() -> None:
+    dataset = synthetic(20_000, tables=tuple(TableSpec(f"t{k}", 1000) for k in range(8)))
+    raw = dataset.raw(np.arange(20_000))
+    assert 0.15 < raw.labels.mean() < 0.45
+    assert exact_auc(dataset._logits(raw.counts, dataset._ids(raw.categories)), raw.labels) > 0.85
+
+
+@pytest.mark.parametrize("name", ["clicks.tsv", "clicks.tsv.gz"])
+@pytest.mark.parametrize("tables", [TABLES, tuple(TableSpec(f"t{k}", 7 + k) for k in range(26))], ids=["6", "26"])
+def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, name: str, tables: tuple[TableSpec, ...]) -> None:
+    write_criteo_tsv(tmp_path / name, 3000, 5, tables)
+    spec = DataSpec("Criteo", (tmp_path / name).as_uri(), 1, None, 32, 0, 0)
+    read = open_dataset(spec, tables, open_local)
+    assert read.rows == 3000
+    assert_same(read.take(np.arange(3000)), synthetic(tables=tables).take(np.arange(3000)))
+    assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+
+
+def test_a_written_file_has_the_layout_of_criteo(tmp_path: Path) -> None:
+    write_criteo_tsv(tmp_path / "clicks.tsv", 40_000, 5, TABLES)
+    lines = (tmp_path / "clicks.tsv").read_bytes().split(b"\n")
+    assert lines.pop() == b""
+    assert len(lines) == 40_000
+    cells = [line.split(b"\t") for line in lines[::100]]
+    assert {len(row) for row in cells} == {40}
+    assert {row[0] for row in cells} == {b"0", b"1"}
+    assert 0.05 < np.mean([row[1] == b"" for row in cells]) < 0.15, "some counts are missing"
+    assert all(len(value) == 8 and int(value, 16) >= 0 for row in cells for value in row[14:20])
+    assert {value for row in cells for value in row[20:]} == {b""}
+
+
+def test_synthetic_data_is_as_long_as_stated() -> None:
+    assert open_dataset(DataSpec("Synthetic", None, None, 77, 32, 5, 0), TABLES, open_local).rows == 77
+    with pytest.raises(DataError, match="length"):
+        open_dataset(DataSpec("Synthetic", None, 1, None, 32, 5, 0), TABLES, open_local)
+    with pytest.raises(DataError, match="place"):
+        open_dataset(DataSpec("Criteo", None, 1, None, 32, 5, 0), TABLES, open_local)
+
+
+def test_local_files_open_by_path_and_by_uri(tmp_path: Path) -> None:
+    path = tmp_path / "a file%41.tsv"
+    path.write_bytes(b"x")
+    for uri in (str(path), path.as_uri()):
+        with open_local(uri) as stream:
+            assert stream.read() == b"x"
+
+
+@pytest.mark.parametrize("uri", ["/no/such/file", "file:///no/such/file", "/", "s3://bucket/key", "file://host/x"])
+def test_what_is_no_readable_local_file_is_named(uri: str) -> None:
+    with pytest.raises(DataError) as caught:
+        open_local(uri)
+    assert caught.value.message.startswith(uri)
+    assert caught.value.remedy

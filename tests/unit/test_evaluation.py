@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from cpr_trainer.errors import DivergedError
+from cpr_trainer.evaluation import COUNTERS, ProgressiveValidation
+from support.oracle import exact_auc
+
+
+def scored(logits: Tensor, labels: Tensor, total: int | None = None, first: int | None = None) -> ProgressiveValidation:
+    """All of it scored, unless told otherwise: the samples stand at the end of a long enough stream."""
+    total = total or 2 * len(logits) + 10
+    score = ProgressiveValidation(total)
+    score.add(logits, labels, total - len(logits) if first is None else first)
+    score.merge(score.take_delta())
+    return score
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.floats(-6, 6), st.floats(0.3, 5), st.floats(0, 2), st.integers(200, 5000))
+def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread: float, gain: float, n: int) -> None:
+    random = np.random.default_rng(seed)
+    logits = random.normal(mean, spread, n).astype(np.float32)
+    labels = (random.random(n) < 1 / (1 + np.exp(-gain * (logits - mean)))).astype(np.float32)
+    labels[:2] = 0, 1
+    score = scored(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert score.auc() == pytest.approx(exact_auc(logits.astype(np.float64), labels), abs=1e-3)
+    exact = binary_cross_entropy_with_logits(torch.from_numpy(logits).double(), torch.from_numpy(labels).double())
+    assert score.log_loss() == pytest.approx(exact.item(), abs=1e-7)
+    assert score.samples == n
+
+
+def test_ties_count_half() -> None:
+    assert scored(torch.zeros(10), torch.tensor([0.0, 1.0] * 5)).auc() == 0.5
+
+
+@pytest.mark.parametrize(("sign", "auc"), [(1, 1.0), (-1, 0.0)])
+def test_a_perfect_and_a_reversed_order(sign: int, auc: float) -> None:
+    logits = sign * torch.tensor([-9e3, -20.0, -1.0, 1.0, 20.0, 9e3])
+    assert scored(logits, torch.tensor([0.0, 0, 0, 1, 1, 1])).auc() == auc
+
+
+@given(st.integers(1, 300), st.lists(st.integers(0, 60), min_size=1, max_size=8))
+def test_the_first_fifth_is_left_out_to_the_sample(total: int, sizes: list[int]) -> None:
+    score, start = ProgressiveValidation(total), 0
+    for size in sizes:
+        part = min(size, total - start)
+        # The label tells whether the sample is one to leave out.
+        score.add(torch.zeros(part), (torch.arange(start, start + part) < total // 5).float(), start)
+        start += part
+    delta = score.take_delta()
+    negatives, positives = delta[:-1].view(2, -1).sum(dim=1).tolist()
+    assert (negatives, positives) == (max(0, start - total // 5), 0)
+    assert delta[-1].item() == pytest.approx(negatives * math.log(2) * 2**24, abs=len(sizes))
+
+
+def test_parts_merge_in_any_order_to_the_same_bits() -> None:
+    logits = torch.randn(999, generator=torch.Generator().manual_seed(1))
+    labels = (torch.arange(999) % 3 == 0).float()
+    parts = [scored(logits[k::3], labels[k::3]).state() for k in range(3)]
+    one, other = ProgressiveValidation(10), ProgressiveValidation(10)
+    one.merge(parts[0] + parts[1])
+    one.merge(parts[2])
+    other.merge(parts[2] + parts[0] + parts[1])
+    assert torch.equal(one.state(), other.state())
+    assert one.auc() == scored(logits, labels).auc()
+    assert one.log_loss() == pytest.approx(scored(logits, labels).log_loss(), abs=1e-8)
+
+
+def test_a_delta_is_taken_once_and_counts_when_merged() -> None:
+    score = ProgressiveValidation(0)
+    score.add(torch.zeros(4), torch.ones(4), 0)
+    assert score.samples == 0
+    delta = score.take_delta()
+    assert (delta.dtype, delta.shape) == (torch.int64, (COUNTERS,))
+    assert not score.take_delta().any()
+    score.merge(delta)
+    assert score.samples == 4
+
+
+def test_a_state_is_gone_back_to() -> None:
+    score = scored(torch.randn(50), (torch.arange(50) % 2).float())
+    state, auc, log_loss = score.state(), score.auc(), score.log_loss()
+    score.merge(state)
+    score.add(torch.zeros(4), torch.ones(4), 100)
+    score.load_state(state)
+    assert (score.auc(), score.log_loss(), score.samples) == (auc, log_loss, 50)
+    assert not score.take_delta().any(), "what was counted before a rollback is forgotten"
+    for wrong in (state[1:], state.double()):
+        with pytest.raises(ValueError, match="evaluation state"):
+            score.load_state(wrong)
+
+
+def test_there_is_no_score_before_there_is_something_to_score() -> None:
+    assert (ProgressiveValidation(10).auc(), ProgressiveValidation(10).log_loss()) == (None, None)
+    only_negatives = scored(torch.zeros(5), torch.zeros(5))
+    assert only_negatives.auc() is None
+    assert only_negatives.log_loss() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+@pytest.mark.parametrize("first_sample", [0, 90])
+def test_a_model_that_diverged_is_told(value: float, first_sample: int) -> None:
+    with pytest.raises(DivergedError) as caught:
+        ProgressiveValidation(100).add(torch.tensor([0.0, value]), torch.zeros(2), first_sample)
+    assert caught.value.reason == "Diverged"

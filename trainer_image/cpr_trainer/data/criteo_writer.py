@@ -1,0 +1,52 @@
+"""Writes synthetic samples as a file in the Criteo layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
+from cpr_trainer.data.criteo_stream import CATEGORIES, COLUMNS
+from cpr_trainer.data.hashing import U64, WORD_BYTES
+from cpr_trainer.data.synthetic import RawRows, SyntheticDataset
+
+_BLOCK_ROWS = 2**15
+
+
+def write_criteo_tsv(path: Path, rows: int, seed: int, tables: Sequence[TableSpec]) -> None:
+    """Write `rows` samples of `SyntheticDataset`, with gzip if the name ends in .gz.
+
+    Reading the file with the same tables gives that dataset, row for row. Columns without a table are empty.
+    """
+    dataset = SyntheticDataset(rows, seed, tables)
+    options = pa.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    # The names stand for a schema only: no header is written.
+    schema = pa.schema([(name, pa.string() if name in CATEGORIES else pa.int64()) for name in COLUMNS])
+    compression = "gzip" if path.suffix == ".gz" else None
+    with (
+        pa.output_stream(str(path), compression=compression) as stream,
+        pa.csv.CSVWriter(stream, schema, write_options=options) as writer,
+    ):
+        for start in range(0, rows, _BLOCK_ROWS):
+            raw = dataset.raw(np.arange(start, min(start + _BLOCK_ROWS, rows)))
+            writer.write_batch(pa.record_batch(_columns(raw), schema=schema))
+
+
+def _columns(raw: RawRows) -> list[Any]:
+    labels = pa.array(raw.labels.astype(np.int64))
+    counts = [pa.array(raw.counts[:, k], mask=raw.missing[:, k]) for k in range(DENSE_FEATURES)]
+    tables = raw.categories.shape[1]
+    texts = [_strings(raw.categories[:, place]) for place in range(tables)]
+    empty = pa.nulls(len(labels), pa.string())
+    return [labels, *counts, *texts, *[empty] * (CATEGORICAL_FEATURES - tables)]
+
+
+def _strings(words: U64) -> Any:
+    """Wrap strings of 8 ASCII characters, one to a word, as a pyarrow array."""
+    offsets = np.arange(len(words) + 1, dtype=np.int32) * WORD_BYTES
+    return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(words.astype("<u8")))

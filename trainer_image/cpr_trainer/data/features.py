@@ -1,0 +1,43 @@
+"""From raw columns to what the model takes; the same for every source of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.spec import CATEGORICAL_FEATURES, TableSpec
+from cpr_trainer.data.hashing import U64
+from cpr_trainer.errors import DataError
+
+MOST_TABLE_ROWS = 2**31 - 1
+
+
+def dense_features(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return log(1 + max(count, 0)), float32, of any shape; missing counts come as 0.
+
+    The columns are counts: the few negative ones (-1, -2) are marks for "unknown" and are treated as missing.
+    Computed in double precision, so that the rounded result is the same on every machine.
+    """
+    return np.log1p(np.maximum(counts, 0).astype(np.float64)).astype(np.float32)
+
+
+def table_rows(hashes: U64, rows: int) -> NDArray[np.int64]:
+    """Return the row of each hashed value in a table of `rows` rows, int64 in [0, rows)."""
+    return (hashes % np.uint64(rows)).astype(np.int64)
+
+
+def check_tables(tables: Sequence[TableSpec]) -> None:
+    """Raise DataError if the Criteo layout cannot feed `tables`: table t takes the t-th categorical column."""
+    if not 1 <= len(tables) <= CATEGORICAL_FEATURES:
+        raise DataError(
+            f"The model has {len(tables)} tables, the data {CATEGORICAL_FEATURES} categorical columns.",
+            f"Give the model 1 to {CATEGORICAL_FEATURES} tables.",
+        )
+    for table in tables:
+        if not 1 <= table.rows <= MOST_TABLE_ROWS:
+            raise DataError(
+                f"Table {table.name} has {table.rows} rows.",
+                f"Give it 1 to {MOST_TABLE_ROWS}; ids are kept in 4 bytes.",
+            )

@@ -1,0 +1,157 @@
+"""`Exchange`: how a trainer reads and changes embedding rows, whatever happens to the shards that hold them.
+
+A thread owns all connections (`LinkLoop`). The caller only queues frames, tries to send them at once, and waits; every
+wait has a time-out, so that the caller can look after other things in between.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from time import monotonic
+
+from torch import Tensor
+
+from cpr_contract.roster import TrainerRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.access import UniqueRows
+from cpr_trainer.exchange.link import Link, LinkState, Push, SaveState
+from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
+from cpr_trainer.exchange.loop import LinkLoop
+from cpr_trainer.exchange.session import Session
+
+
+class Exchange:
+    """A trainer's connections to all shards of its job.
+
+    `total_samples` is of the whole job. `window` is how many steps may be unacknowledged. Nothing is connected before
+    the first `follow`. One thread makes the calls that send or wait; any thread may look.
+    """
+
+    def __init__(  # noqa: PLR0913 -- who, of what, and three choices
+        self,
+        job: JobSpec,
+        rank: int,
+        incarnation: int,
+        key: bytes,
+        total_samples: int,
+        *,
+        window: int = 2,
+        clock: Callable[[], float] = monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._session = Session(
+            job.job_uid, rank, incarnation, key, job.model.embedding_dim, total_samples, job.silence_s
+        )
+        self._window = window
+        self._clock = clock
+        self._loop = LinkLoop(self._session, clock, rng or random.Random())
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """Talk to the shards that `roster` names, and to no others.
+
+        Connections to superseded incarnations are closed; what they did not acknowledge goes to their successors. With
+        a new generation unacknowledged pushes are dropped, and lookups under way fail.
+        """
+        with self._loop.changed:
+            self._loop.follow(roster)
+
+    def lookup(self, step: int, rows: UniqueRows) -> PendingLookup:
+        """Ask for the vectors of `rows` at once, and return without waiting for them.
+
+        A shard answers after all pushes that were sent to it before, and so reads this trainer's own writes.
+        """
+        with self._loop.changed:
+            lookup = PendingLookup(rows, self._session.dim, self._loop.changed)
+            for shard in lookup.shards:
+                self._loop.links[shard].send_lookup(step, rows.numbers[rows.on_shard(shard)], lookup)
+            self._send_rest()
+            return lookup
+
+    def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int, timeout_s: float) -> None:
+        """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
+
+        gradients: float32 [u, D], one for each of `rows`; it must not change any more. cut_step: the next cut, 0 if
+        none is announced. Waits while `window` steps are unacknowledged; nothing is sent if that raises ShardsAwayError
+        (a shard that owes an acknowledgement is away) or TimeoutError: call again.
+        """
+        values = gradients.detach().contiguous().numpy()
+        with self._loop.changed:
+            self._wait(lambda link: len(link.unacknowledged) < self._window, timeout_s)
+            self._session.cut_step = cut_step
+            for shard, link in enumerate(self._loop.links):
+                part = rows.on_shard(shard)
+                link.send_push(Push(step, rows.numbers[part], values[part]))
+            self._send_rest()
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all pushes are acknowledged. Raises ShardsAwayError if one cannot be now, TimeoutError."""
+        with self._loop.changed:
+            self._wait(lambda link: not link.unacknowledged, timeout_s)
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until all shards serve this generation. Raises ShardsAwayError naming those that do not in time."""
+        with self._loop.changed:
+            if not self._loop.wait_for(lambda: not self._away(), timeout_s):
+                raise ShardsAwayError(self._away())
+
+    def heartbeat(self, cut_step: int) -> None:
+        """Let all further frames carry the next cut (0: none), the pings of about once a second included."""
+        with self._loop.changed:
+            self._session.cut_step = cut_step
+
+    def applied(self) -> tuple[int, ...]:
+        """Return, for each shard, the last step of this trainer that it applied; -1 while unknown."""
+        with self._loop.changed:
+            return tuple(link.applied for link in self._loop.links)
+
+    def saved(self) -> tuple[SaveState, ...]:
+        """Return each shard's newest committed save."""
+        with self._loop.changed:
+            return tuple(link.saved for link in self._loop.links)
+
+    def away(self) -> tuple[int, ...]:
+        """Return the shards that cannot be reached, or do not serve this generation."""
+        with self._loop.changed:
+            return self._away()
+
+    def silent(self) -> tuple[int, ...]:
+        """Return the shards that have an address, and were not heard for the job's `silence_s`."""
+        with self._loop.changed:
+            now = self._clock()
+            return tuple(link.peer.index for link in self._loop.links if link.silent(now))
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why shards refused this trainer, in words; empty if none does."""
+        with self._loop.changed:
+            return tuple(link.problem for link in self._loop.links if link.problem is not None)
+
+    @property
+    def newest_roster_seen(self) -> int:
+        """The highest `roster` counter that any shard has named."""
+        return self._session.newest_roster_seen
+
+    def close(self) -> None:
+        """Close all connections; what is not acknowledged may be lost."""
+        self._loop.close()
+
+    def _wait(self, settled: Callable[[Link], bool], timeout_s: float) -> None:
+        """Wait until all links are settled, or one that is not is away."""
+
+        def away() -> Collection[int]:
+            owing = (link for link in self._loop.links if not settled(link))
+            return [link.peer.index for link in owing if link.state is not LinkState.READY]
+
+        done = self._loop.wait_for(lambda: bool(away()) or all(map(settled, self._loop.links)), timeout_s)
+        if not done:
+            raise TimeoutError("shards have not acknowledged yet")
+        if shards := away():
+            raise ShardsAwayError(shards)
+
+    def _away(self) -> tuple[int, ...]:
+        return tuple(link.peer.index for link in self._loop.links if link.state is not LinkState.READY)
+
+    def _send_rest(self) -> None:
+        """Let the thread send what the sockets did not take at once."""
+        if any(link.wants_write for link in self._loop.links):
+            self._loop.wake()

@@ -1,0 +1,119 @@
+"""The frames between trainers and shards: one fixed header, then an optional payload. No pickle anywhere.
+
+Payloads, little-endian: LOOKUP int64 row numbers [count]; VECTORS float32 [count, D]; PUSH int64 row numbers [count],
+then float32 gradients [count, D]; HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text. Rows travel as row
+numbers (see `Placement`), never as slots: what is on the wire does not depend on who holds it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Self
+
+MAGIC = b"CPRF"
+PROTOCOL_VERSION = 1
+_PLAIN = 0  # the byte that says how the rest is protected; TLS will take another value
+
+_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqIIQ")
+HEADER_BYTES = _LAYOUT.size
+ROW_NUMBER_BYTES = 8
+FLOAT_BYTES = 4
+
+
+class FrameError(ValueError):
+    """The peer sent what is no frame, or not one that it may send now: the connection is closed."""
+
+
+class Operation(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1  # trainer: who I am, and whom I expect
+    CHALLENGE = 2  # shard: who I am, and a proof that I know the key
+    PROOF = 3  # trainer: my proof
+    WELCOME = 4  # shard: the proof holds
+    LOOKUP = 5  # trainer: these rows, please; answered by VECTORS or NOT_READY with the same ticket
+    VECTORS = 6  # shard: the rows asked for
+    PUSH = 7  # trainer: gradients of a step
+    ACK = 8  # shard: all pushes of this rank up to `step` are applied
+    PING = 9  # trainer: are you there, and ready
+    PONG = 10  # shard: ready in the generation of the header
+    STALE = 11  # shard: your roster is older than mine
+    NOT_READY = 12  # shard: not now; a PONG follows when it is
+    ERROR = 13  # either: why the connection is closed
+    ADD = 14  # reserved: between shards
+    PREPARE = 15  # reserved: between shards
+    COMMIT = 16  # reserved: between shards
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The fixed part of a frame.
+
+    `roster`, `group` and `generation` are the sender's counters, `rank` is the trainer's, whoever sends. `step` is the
+    step of a lookup or push; in ACK, PONG and WELCOME the last step of this rank that is applied. Trainers say
+    `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
+    stands. `ticket` ties an answer to its lookup. `count` counts rows.
+    """
+
+    operation: Operation
+    roster: int = 0
+    group: int = 0
+    generation: int = 0
+    rank: int = 0
+    step: int = 0
+    cut_step: int = 0
+    saved_step: int = 0
+    saved_samples: int = 0
+    total_samples: int = 0
+    ticket: int = 0
+    count: int = 0
+    payload_bytes: int = 0
+
+    def pack(self) -> bytes:
+        """Return the header as it travels, `HEADER_BYTES` long."""
+        return _LAYOUT.pack(MAGIC, PROTOCOL_VERSION, self.operation, _PLAIN, *_figures(self))
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview) -> Self:
+        """Read a header; raises FrameError if it is none, or of another protocol version."""
+        magic, version, operation, protection, *rest = _LAYOUT.unpack(data)
+        if magic != MAGIC or protection != _PLAIN:
+            raise FrameError(f"not a frame: it begins with {bytes(data[:8])!r}")
+        if version != PROTOCOL_VERSION:
+            raise FrameError(f"the peer speaks version {version} of the protocol, not {PROTOCOL_VERSION}")
+        try:
+            return cls(Operation(operation), *rest)
+        except ValueError as error:
+            raise FrameError(str(error)) from error
+
+
+#: All fields but the operation, in the order of the layout.
+_figures = attrgetter(*(field.name for field in fields(Header)[1:]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A frame as received. The payload is valid until the next frame is read from the same connection."""
+
+    header: Header
+    payload: memoryview
+
+    def detached(self) -> Frame:
+        """Return the frame with a payload of its own."""
+        return Frame(self.header, memoryview(bytes(self.payload)))
+
+
+def payload_bytes(operation: Operation, count: int, dim: int) -> int:
+    """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows of `dim` values must have."""
+    match operation:
+        case Operation.LOOKUP:
+            return count * ROW_NUMBER_BYTES
+        case Operation.VECTORS:
+            return count * dim * FLOAT_BYTES
+        case Operation.PUSH:
+            return count * (ROW_NUMBER_BYTES + dim * FLOAT_BYTES)
+        case _:
+            raise ValueError(f"{operation.name} carries no rows")

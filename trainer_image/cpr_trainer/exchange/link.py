@@ -1,0 +1,280 @@
+"""One shard as a trainer sees it: the connection, what was asked of it, and what it has not acknowledged.
+
+Down -> Connecting -> Greeting -> Joined <-> Ready, and from anywhere to Down when the connection breaks.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import logging
+import os
+import random
+import socket
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.env import DATA_PORT
+from cpr_contract.roster import Peer
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation, payload_bytes
+from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
+from cpr_trainer.exchange.lookup import PendingLookup
+from cpr_trainer.exchange.session import Session
+from cpr_trainer.exchange.wire import FrameReader, FrameWriter
+from cpr_trainer.runtime import backoff
+
+_LOG = logging.getLogger(__name__)
+
+PING_S = 1.0
+_GREETING_S = 3.0  # for a connection to be made and both sides to prove the key
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 1.0
+
+
+class LinkState(enum.Enum):
+    """How far a connection is."""
+
+    DOWN = enum.auto()
+    CONNECTING = enum.auto()
+    GREETING = enum.auto()
+    JOINED = enum.auto()  # both sides proved the key; the shard does not serve this generation (yet)
+    READY = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SaveState:
+    """A shard's newest committed save; -1 while unknown."""
+
+    step: int = -1
+    samples: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """What a step changes on one shard, kept until acknowledged. numbers: int64 [k]. gradients: float32 [k, D]."""
+
+    step: int
+    numbers: NDArray[np.int64]
+    gradients: NDArray[np.float32]
+
+
+class Link:
+    """The connection to one shard. Everything here happens under the exchange's lock; nothing blocks.
+
+    `unacknowledged` outlives connections and incarnations of the shard, not generations. `problem` says why the shard
+    refused us, None if it did not.
+    """
+
+    def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
+        self.peer = peer
+        self.state = LinkState.DOWN
+        self.connection: socket.socket | None = None
+        self.unacknowledged: deque[Push] = deque()
+        self.applied = -1
+        self.saved = SaveState()
+        self.last_heard = now
+        self.problem: str | None = None
+        self._session = session
+        self._rng = rng
+        self._lookups: dict[int, PendingLookup] = {}
+        self._ticket = 0
+        self._delays: Iterator[float] = iter(())
+        self._rest(now)
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether the connection is to be watched for room to write."""
+        return self.state is LinkState.CONNECTING or not self._writer.idle
+
+    def silent(self, now: float) -> bool:
+        """Whether the shard has an address, and nothing was heard from it for too long."""
+        return bool(self.peer.host) and now - self.last_heard > self._session.silence_s
+
+    def follow(self, peer: Peer, now: float) -> None:
+        """Talk to this incarnation, at this address, from now on."""
+        if peer != self.peer:
+            self.close()
+            self.peer, self.last_heard, self.problem = peer, now, None
+            self.applied, self.saved = -1, SaveState()
+            self._rest(now)
+
+    def start_over(self) -> None:
+        """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
+        self._stand_back()
+        self.unacknowledged.clear()
+        self.applied, self.saved = -1, SaveState()
+        self._next_ping = 0.0
+
+    def send_lookup(self, step: int, numbers: NDArray[np.int64], lookup: PendingLookup) -> None:
+        """Ask for some rows; `lookup` is told at once if the shard is away."""
+        if self.state is not LinkState.READY:
+            lookup.fail(self.peer.index)
+            return
+        self._ticket = (self._ticket + 1) % 2**32
+        self._lookups[self._ticket] = lookup
+        header = self._session.header(Operation.LOOKUP, step, self._ticket, len(numbers), numbers.nbytes)
+        self._send(header, numbers)
+
+    def send_push(self, push: Push) -> None:
+        """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged."""
+        self.unacknowledged.append(push)
+        if self.state is LinkState.READY:
+            self._transmit(push)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: connect, give up, ping."""
+        if self.state is LinkState.DOWN:
+            if self.peer.host and now >= self._next_attempt:
+                self._connect(now)
+            return
+        joined = self.state in {LinkState.JOINED, LinkState.READY}
+        if not joined and now > self._patience_until:
+            self._drop(now, "no answer")
+        elif joined and self.silent(now):
+            # After a partition TCP alone would come back minutes late.
+            self._drop(now, "nothing was heard from it")
+        elif joined and now >= self._next_ping:
+            self._next_ping = now + min(PING_S, self._session.silence_s / 3)
+            self._send(self._session.header(Operation.PING))
+
+    def on_writable(self, now: float) -> None:
+        """Go on where the socket was busy."""
+        if self.connection is None:
+            return
+        if self.state is LinkState.CONNECTING:
+            error = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                self._drop(now, os.strerror(error))
+                return
+            self._greet()
+        self._flush()
+
+    def on_readable(self, now: float) -> None:
+        """Read and handle every frame that is there."""
+        try:
+            while self.connection is not None and (frame := self._reader.read(self.connection)) is not None:
+                self._handle(frame, now)
+        except (OSError, FrameError, HandshakeError) as error:
+            self.problem = None if isinstance(error, OSError) else str(error)
+            self._drop(now, str(error))
+
+    def close(self) -> None:
+        """Close the connection; lookups under way fail."""
+        self._stand_back()
+        self.state = LinkState.DOWN
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def _rest(self, now: float) -> None:
+        """Be down, with nothing tried yet."""
+        self._reader, self._writer = FrameReader(0), FrameWriter()
+        self._next_attempt = self._patience_until = self._next_ping = now
+        self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
+
+    def _connect(self, now: float) -> None:
+        family = socket.AF_INET6 if ":" in self.peer.host else socket.AF_INET
+        self.connection = socket.socket(family, socket.SOCK_STREAM)
+        self.connection.settimeout(0.0)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader, self._writer = FrameReader(LIMIT_BYTES, self._place), FrameWriter()
+        self._patience_until = now + _GREETING_S
+        self.state = LinkState.CONNECTING
+        code = self.connection.connect_ex((self.peer.host, self.peer.port_base + DATA_PORT))
+        if code not in {0, errno.EINPROGRESS}:
+            self._drop(now, os.strerror(code))
+
+    def _greet(self) -> None:
+        session = self._session
+        self.state = LinkState.GREETING
+        self._initiator = Initiator(session.key, session.me(), session.expected(self.peer), os.urandom(NONCE_BYTES))
+        self._say(Operation.HELLO, self._initiator.hello())
+
+    def _drop(self, now: float, why: str) -> None:
+        if self.state in {LinkState.JOINED, LinkState.READY} or self.problem:
+            _LOG.info("lost shard %d (incarnation %d): %s", self.peer.index, self.peer.incarnation, why)
+        self.close()
+        self._next_attempt = now + next(self._delays)
+
+    def _stand_back(self) -> None:
+        """Stop using the connection until the shard says that it is ready."""
+        if self.state is LinkState.READY:
+            self.state = LinkState.JOINED
+        for lookup in self._lookups.values():
+            lookup.fail(self.peer.index)
+        self._lookups.clear()
+
+    def _handle(self, frame: Frame, now: float) -> None:
+        header = frame.header
+        match header.operation:
+            case Operation.CHALLENGE if self.state is LinkState.GREETING:
+                proof, _ = self._initiator.prove(bytes(frame.payload))
+                self._say(Operation.PROOF, proof)
+            case Operation.WELCOME if self.state is LinkState.GREETING:
+                self._join(now)
+            case Operation.ERROR:
+                raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
+            case _ if self.state not in {LinkState.JOINED, LinkState.READY}:
+                raise FrameError(f"{header.operation.name} before the handshake was over")
+            case Operation.PONG | Operation.ACK:
+                self._note(header)
+            case Operation.VECTORS:
+                if (lookup := self._lookups.pop(header.ticket, None)) is not None:
+                    lookup.fill(self.peer.index)
+            case Operation.NOT_READY | Operation.STALE:
+                self._stand_back()
+            case _:
+                raise FrameError(f"a shard does not send {header.operation.name}")
+        if self.state in {LinkState.JOINED, LinkState.READY}:
+            self.last_heard = now
+            self._session.newest_roster_seen = max(self._session.newest_roster_seen, header.roster)
+
+    def _join(self, now: float) -> None:
+        self.state = LinkState.JOINED
+        self.problem = None
+        self._next_ping = now
+        self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
+        self._reader.limit_bytes = 2**32
+
+    def _note(self, header: Header) -> None:
+        """Take in what PONG and ACK say; PONG after a pause is the sign to send again what was not acknowledged."""
+        if header.generation != self._session.counters.generation:
+            self._stand_back()
+            return
+        self.applied = header.step
+        self.saved = SaveState(header.saved_step, header.saved_samples)
+        while self.unacknowledged and self.unacknowledged[0].step <= header.step:
+            self.unacknowledged.popleft()
+        if self.state is LinkState.JOINED and header.operation is Operation.PONG:
+            self.state = LinkState.READY
+            for push in self.unacknowledged:
+                self._transmit(push)
+
+    def _place(self, header: Header) -> memoryview | None:
+        lookup = self._lookups.get(header.ticket) if header.operation is Operation.VECTORS else None
+        return None if lookup is None else lookup.room(self.peer.index)
+
+    def _transmit(self, push: Push) -> None:
+        size_bytes = payload_bytes(Operation.PUSH, len(push.numbers), self._session.dim)
+        header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=size_bytes)
+        self._send(header, push.numbers, push.gradients)
+
+    def _say(self, operation: Operation, payload: bytes) -> None:
+        self._send(self._session.header(operation, size_bytes=len(payload)), payload)
+
+    def _send(self, header: Header, *payload: Any) -> None:
+        self._writer.add(header, *payload)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.connection is not None and self.state is not LinkState.CONNECTING:
+            try:
+                self._writer.flush(self.connection)
+            except OSError:
+                # The reading side finds the connection broken as well, and clears up.
+                return

@@ -1,0 +1,61 @@
+"""A lookup under way: one request to each shard, one block of memory that the answers fill."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from cpr_trainer.access import UniqueRows
+
+
+class ShardsAwayError(Exception):
+    """Shards cannot be reached or are not ready: wait (`Exchange.wait_ready`) and ask again. No error of the job."""
+
+    def __init__(self, shards: Collection[int]) -> None:
+        super().__init__(f"shards away: {sorted(shards)}")
+        self.shards = tuple(sorted(shards))
+
+
+class PendingLookup:
+    """The vectors of some rows, on their way. `changed` is the exchange's condition; only it calls the last methods."""
+
+    def __init__(self, rows: UniqueRows, dim: int, changed: threading.Condition) -> None:
+        self._rows = rows
+        self._changed = changed
+        self._vectors = torch.empty(len(rows), dim)
+        self._missing = {shard for shard, (start, end) in enumerate(pairwise(rows.bounds)) if start < end}
+        self._away: set[int] = set()
+
+    def result(self, timeout_s: float) -> Tensor:
+        """Return the vectors, float32 [u, D], in the order of the rows.
+
+        Raises ShardsAwayError once a shard that was asked cannot answer: ask anew. Raises TimeoutError if nothing is
+        decided in time; the lookup goes on, and may be waited for again.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._away or not self._missing, timeout_s):
+                raise TimeoutError(f"no vectors from shards {sorted(self._missing)} yet")
+            if self._away:
+                raise ShardsAwayError(self._away)
+            return self._vectors
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Shards that still owe an answer."""
+        return tuple(sorted(self._missing))
+
+    def room(self, shard: int) -> memoryview:
+        """Return where a shard's vectors belong, as bytes."""
+        return self._vectors[self._rows.on_shard(shard)].numpy().data.cast("B")
+
+    def fill(self, shard: int) -> None:
+        """Note that a shard's vectors are all there."""
+        self._missing.discard(shard)
+
+    def fail(self, shard: int) -> None:
+        """Note that a shard will not answer."""
+        self._away.add(shard)

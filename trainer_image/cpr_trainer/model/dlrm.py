@@ -1,0 +1,80 @@
+"""The dense network of a DLRM (Naumov et al., arXiv 1906.00091): bottom MLP, pairwise interaction, top MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import DENSE_FEATURES, ModelSpec
+from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
+
+
+class Dlrm(nn.Module):
+    """Maps 13 numbers and T embedding vectors of each sample to the logit of a click.
+
+    Parameters follow from `seed` alone and are the same on every machine. Raises ValueError if the bottom network
+    does not end in the embedding dimension or the top network not in 1.
+    """
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        if spec.bottom_mlp[-1] != spec.embedding_dim or spec.top_mlp[-1] != 1:
+            raise ValueError(f"bottom_mlp must end in {spec.embedding_dim} and top_mlp in 1")
+        vectors = 1 + len(spec.tables)
+        numbers = pair_numbers(vectors)
+        below = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("_below", below[0] * vectors + below[1], persistent=False)
+        self.register_buffer("_numbers", numbers.flatten(), persistent=False)
+        generator = torch.Generator().manual_seed(seed)
+        self.bottom = _mlp((DENSE_FEATURES, *spec.bottom_mlp), generator)
+        self.bottom.append(nn.ReLU())
+        self.top = _mlp((spec.embedding_dim + len(self._below), *spec.top_mlp), generator)
+
+    _below: Tensor
+    _numbers: Tensor
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        """Return logits, float32 [n].
+
+        dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table. n may be 0.
+        """
+        summary = self.bottom(dense)
+        vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
+        dots = pairwise_dots(vectors, self._below, self._numbers)
+        logits = self.top(torch.cat((summary, dots), dim=1))
+        return cast(Tensor, logits.squeeze(1))
+
+
+def loss_share(logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
+    """Return a slice's share of the batch's mean log loss, a scalar in nats.
+
+    logits, labels: float32 [n], the slice. batch_size: samples of the whole batch, all trainers together; so shares,
+    and gradients, add up over trainers.
+    """
+    total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return total / batch_size
+
+
+def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers of these widths with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [_linear(inputs, outputs, generator), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A layer with DLRM's spreads: variance 2 / (inputs + outputs) of a weight, 1 / outputs of a bias.
+
+    Uniform where DLRM is normal: a uniform number is a random integer times a power of two, exact on every processor.
+    """
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # Leaves torch's own random state alone.
+    for parameter, variance in ((layer.weight, 2 / (inputs + outputs)), (layer.bias, 1 / outputs)):
+        uniform = torch.rand(parameter.shape, generator=generator)
+        parameter.data = (2 * uniform - 1) * sqrt(3 * variance)
+    return layer

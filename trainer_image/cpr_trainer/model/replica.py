@@ -1,0 +1,74 @@
+"""One trainer's replica of the dense network: its parameters, gradients and optimizer state in flat buffers.
+
+Flat, so that an all-reduce, a save and a copy to a newcomer each move one tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.model.dlrm import Dlrm
+
+#: The epsilon of torch.optim.Adagrad.
+_ADAGRAD_EPSILON = 1e-10
+#: Flat tensors in the state of each kind of dense optimizer: the parameters, then what it remembers.
+_STATE_TENSORS = {"SGD": 1, "Adagrad": 2}
+
+
+class DenseReplica:
+    """The dense network and its optimizer; `spec.dense_optimizer` is SGD or Adagrad, else ValueError.
+
+    model: the network; its parameters and their gradients are views of the buffers below.
+    parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only.
+    """
+
+    def __init__(self, spec: ModelSpec, seed: int, device: torch.device | str = "cpu") -> None:
+        if spec.dense_optimizer.kind not in _STATE_TENSORS:
+            raise ValueError(f"{spec.dense_optimizer.kind} is no dense optimizer")
+        self._optimizer = spec.dense_optimizer
+        self.model = Dlrm(spec, seed).to(device)
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
+        self.parameters = self._state[0]
+        self.gradients = torch.zeros(size, device=device)
+        start = 0
+        for parameter in self.model.parameters():
+            place = slice(start, start + parameter.numel())
+            self.parameters[place] = parameter.detach().flatten()
+            parameter.data = self.parameters[place].view_as(parameter)
+            parameter.grad = self.gradients[place].view_as(parameter)
+            start = place.stop
+
+    def zero_gradients(self) -> None:
+        """Set all gradients to zero in place: backward adds to them."""
+        self.gradients.zero_()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Apply the optimizer to `gradients`; the same arithmetic as torch.optim's, on one tensor."""
+        rate = self._optimizer.learning_rate
+        match self._optimizer.kind:
+            case "SGD":
+                self.parameters.add_(self.gradients, alpha=-rate)
+            case "Adagrad":
+                squares = self._state[1].addcmul_(self.gradients, self.gradients)
+                self.parameters.addcdiv_(self.gradients, squares.sqrt().add_(_ADAGRAD_EPSILON), value=-rate)
+
+    def state(self) -> Tensor:
+        """Return a copy of parameters and optimizer state, float32 [k, p] on the device.
+
+        k is 1 for SGD (parameters), 2 for Adagrad (then the sums of squared gradients).
+        """
+        return self._state.clone()
+
+    @torch.no_grad()
+    def load_state(self, state: Tensor) -> None:
+        """Go to a state that `state` returned, from any device. Raises ValueError if its shape or type differs."""
+        if state.shape != self._state.shape or state.dtype != self._state.dtype:
+            raise ValueError(
+                f"a dense state of {state.dtype} {tuple(state.shape)} does not fit a model of "
+                f"{self._state.dtype} {tuple(self._state.shape)}"
+            )
+        self._state.copy_(state)

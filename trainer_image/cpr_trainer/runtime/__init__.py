@@ -1,0 +1,23 @@
+"""What any process of a job needs: its environment, its roster, its status page, and how it ends."""
+
+from cpr_trainer.runtime.backoff import backoff
+from cpr_trainer.runtime.ending import end_with, exit_code, problem_of
+from cpr_trainer.runtime.environment import BadSpecError, ContractVersionError, Environment, check_contract, read_job
+from cpr_trainer.runtime.roster_file import RosterFile
+from cpr_trainer.runtime.signals import stop_on_sigterm
+from cpr_trainer.runtime.status_server import StatusServer
+
+__all__ = [
+    "BadSpecError",
+    "ContractVersionError",
+    "Environment",
+    "RosterFile",
+    "StatusServer",
+    "backoff",
+    "check_contract",
+    "end_with",
+    "exit_code",
+    "problem_of",
+    "read_job",
+    "stop_on_sigterm",
+]

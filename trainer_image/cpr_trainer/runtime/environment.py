@@ -1,0 +1,116 @@
+"""The environment of a process, read once at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.spec import JobSpec
+from cpr_trainer.errors import TrainerError
+
+_START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."
+
+
+class BadSpecError(TrainerError):
+    """The environment or the spec in it cannot be used."""
+
+    reason = "BadSpec"
+
+
+class ContractVersionError(TrainerError):
+    """The other side speaks a version of the contract that this image does not."""
+
+    reason = "ContractVersion"
+
+
+def check_contract(version: int, what: str) -> None:
+    """Raise ContractVersionError unless this image speaks `version`: its own, or the one before."""
+    if version not in {CONTRACT_VERSION, CONTRACT_VERSION - 1}:
+        raise ContractVersionError(
+            f"{what} is of contract version {version}; this image speaks {CONTRACT_VERSION}.",
+            "Run a trainer image of the operator's release, or of the one before or after.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the operator tells a process through its environment.
+
+    `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none.
+    """
+
+    job: JobSpec
+    roster_file: Path
+    key: bytes
+    address: str
+    port_base: int
+    credentials_dir: Path | None
+    ca_file: Path | None
+    scratch_dir: Path
+    termination_file: Path
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Environment:
+        """Read everything. Raises BadSpecError naming the variable at fault, ContractVersionError."""
+        return cls(
+            job=read_job(environ),
+            roster_file=Path(_required(environ, env.ROSTER_FILE)),
+            key=_read_key(Path(_required(environ, env.KEY_FILE))),
+            address=_required(environ, env.ADDRESS),
+            port_base=_port(environ),
+            credentials_dir=optional_path(environ, env.CREDENTIALS_DIR),
+            ca_file=optional_path(environ, env.CA_FILE),
+            scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
+            termination_file=termination_file(environ),
+        )
+
+
+def read_job(environ: Mapping[str, str]) -> JobSpec:
+    """Read the job's spec alone. Raises as `Environment.read` does."""
+    try:
+        job = from_json(JobSpec, _required(environ, env.SPEC))
+    except ContractError as error:
+        raise BadSpecError(f"{env.SPEC} cannot be read: {error}.", _START_BY) from error
+    check_contract(job.contract, env.SPEC)
+    return job
+
+
+def termination_file(environ: Mapping[str, str]) -> Path:
+    """Where the last word of a process goes, known even if all else is wrong."""
+    return Path(environ.get(env.TERMINATION_FILE) or env.TERMINATION_MOUNT)
+
+
+def optional_path(environ: Mapping[str, str], name: str) -> Path | None:
+    """Return the path in a variable; None if it is not set or empty."""
+    value = environ.get(name)
+    return Path(value) if value else None
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name)
+    if not value:
+        raise BadSpecError(f"{name} is not set.", _START_BY)
+    return value
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    text = environ.get(env.PORT_BASE) or str(env.DEFAULT_PORT_BASE)
+    if not text.isdecimal() or not 0 < int(text) <= _LAST_PORT_BASE:
+        raise BadSpecError(f"{env.PORT_BASE} is {text!r}, not a port number.", _START_BY)
+    return int(text)
+
+
+_LAST_PORT_BASE = 65535 - max(env.DATA_PORT, env.HTTP_PORT, env.CONTROL_PORT)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise BadSpecError(f"{env.KEY_FILE} cannot be read: {error}.", _START_BY) from error
+    if not key:
+        raise BadSpecError(f"{env.KEY_FILE} names an empty file.", _START_BY)
+    return key

@@ -1,0 +1,61 @@
+"""The roster as a file: the kubelet (or local mode) replaces it, the process notices within a poll."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.roster import ShardRoster, TrainerRoster
+from cpr_trainer.runtime.environment import check_contract
+
+Roster = TypeVar("Roster", bound=ShardRoster | TrainerRoster)
+
+POLL_S = 0.05
+
+
+class RosterFile(Generic[Roster]):
+    """Reads the roster at `path` as `kind`. One thread uses it.
+
+    `newest` is the roster read last, None before the first. `problem` says why the file cannot be read now (missing,
+    half written), None if it can.
+    """
+
+    def __init__(self, path: Path, kind: type[Roster]) -> None:
+        self._path = path
+        self._kind = kind
+        self._seen: tuple[int, int, int] | None = None
+        self.newest: Roster | None = None
+        self.problem: str | None = "no roster was read yet"
+
+    def poll(self) -> Roster | None:
+        """Return the roster if a newer one is there, else None; costs one `stat` if nothing changed.
+
+        Raises ContractVersionError.
+        """
+        try:
+            status = self._path.stat()
+            seen = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if seen == self._seen:
+                return None
+            roster = from_json(self._kind, self._path.read_bytes())
+        except (OSError, ContractError) as error:
+            # `_seen` stays: the file is read again at the next poll, until it can be.
+            self.problem = str(error)
+            return None
+        check_contract(roster.contract, "the roster")
+        self._seen, self.problem = seen, None
+        if self.newest is not None and roster.counters.roster <= self.newest.counters.roster:
+            return None
+        self.newest = roster
+        return roster
+
+    def watch(self, stop: threading.Event) -> Iterator[Roster]:
+        """Yield each newer roster as it comes, until `stop` is set."""
+        while not stop.is_set():
+            roster = self.poll()
+            if roster is not None:
+                yield roster
+            stop.wait(POLL_S)

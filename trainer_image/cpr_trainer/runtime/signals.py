@@ -1,0 +1,18 @@
+"""SIGTERM: the request to save what is left and to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+
+def stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets, from now on. Call it on the main thread."""
+    stop = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    return stop

@@ -1,0 +1,116 @@
+"""The HTTP port of a process: /healthz, /readyz, /metrics, and its report on /status."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from cpr_contract.codec import to_json
+
+_LOG = logging.getLogger(__name__)
+
+_DEADLINE_S = 5.0  # of a client that connects and then says nothing
+
+
+class StatusServer:
+    """Serves from threads of its own between `start` and `close`; also a context manager.
+
+    `status` returns the report (a contract dataclass), `healthy` whether the main loop makes progress, `ready` whether
+    the process serves. All three are called from other threads, and must not block. `port` 0 takes a free one: `port`
+    tells which.
+    """
+
+    def __init__(  # noqa: PLR0913 -- one argument per page
+        self,
+        address: str,
+        port: int,
+        *,
+        status: Callable[[], Any],
+        healthy: Callable[[], bool],
+        ready: Callable[[], bool],
+        registry: CollectorRegistry,
+    ) -> None:
+        pages: dict[str, Callable[[], _Page]] = {
+            "/healthz": lambda: _verdict(healthy()),
+            "/readyz": lambda: _verdict(ready()),
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
+            "/status": lambda: (HTTPStatus.OK, "application/json", to_json(status()).encode()),
+        }
+        self._server = _Server(address, port, pages)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> Self:
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+_Page = tuple[HTTPStatus, str, bytes]
+
+
+def _verdict(good: bool) -> _Page:  # noqa: FBT001 -- the verdict itself
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    return status, "text/plain; charset=utf-8", b"ok\n" if good else b"no\n"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int, pages: dict[str, Callable[[], _Page]]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.pages = pages
+        super().__init__((address, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind, without the base class's search for a host name: name servers may be slow, and nobody asks for it."""
+        socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 -- the base class's signature
+        """Pass over clients that went away; log anything else."""
+        if not isinstance(sys.exception(), OSError):
+            _LOG.exception("a page of the status server failed")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _DEADLINE_S
+
+    def do_GET(self) -> None:
+        page = self.server.pages.get(self.path.partition("?")[0])
+        status, kind, body = page() if page else (HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name in the base class
+        """Stay quiet: probes come every few seconds."""

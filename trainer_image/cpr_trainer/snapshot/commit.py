@@ -1,0 +1,82 @@
+"""Writing and reading manifests: what commits a save, and what identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_trainer.snapshot.errors import DamagedError
+from cpr_trainer.snapshot.lineage import Candidate
+from cpr_trainer.snapshot.parts import checksum
+from cpr_trainer.store import ExistsError, MissingError, Store
+
+Document = TypeVar("Document", ShardManifest, DenseManifest, Origin)
+Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
+
+
+def write_once(store: Store, key: str, document: ShardManifest | DenseManifest | Origin) -> ManifestRef:
+    """Commit a document: from now on it is there, once and for all.
+
+    The same bytes under that key are success: an earlier attempt whose answer got lost. Raises ExistsError for others.
+    """
+    data = to_json(document).encode()
+    try:
+        store.put(key, data, if_absent=True)
+    except ExistsError:
+        if store.get(key) != data:
+            raise
+    return ManifestRef(key, _digest(data))
+
+
+def read_document(store: Store, kind: type[Document], key: str, digest: str = "") -> tuple[Document, ManifestRef]:
+    """Read a document, of that digest if one is given. Raises DamagedError, MissingError."""
+    data = store.get(key)
+    ref = ManifestRef(key, _digest(data))
+    if digest and ref.digest != digest:
+        raise DamagedError(key, "is not what was committed: its digest differs")
+    try:
+        document = from_json(kind, data)
+    except ContractError as error:
+        raise DamagedError(key, f"cannot be read: {error}") from error
+    if document.contract not in {CONTRACT_VERSION, CONTRACT_VERSION - 1}:
+        raise DamagedError(key, f"is of contract version {document.contract}")
+    return document, ref
+
+
+def read_candidate(store: Store, kind: type[Manifest], candidate: Candidate) -> tuple[Manifest, ManifestRef]:
+    """Read a candidate's manifest. Raises DamagedError if it is gone, does not verify, or bears a damage already."""
+    if candidate.damage:
+        raise DamagedError(candidate.key, candidate.damage)
+    try:
+        manifest, ref = read_document(store, kind, candidate.key, candidate.digest)
+    except MissingError as error:
+        raise DamagedError(candidate.key, "is missing") from error
+    if manifest.layout != candidate.layout:
+        raise DamagedError(candidate.key, "was saved with another layout")
+    return manifest, ref
+
+
+def read_part(store: Store, part: Part) -> bytes:
+    """Read a part whose size and checksum are those of its manifest. Raises DamagedError."""
+    try:
+        data = store.get(part.key)
+    except MissingError as error:
+        raise DamagedError(part.key, "is missing") from error
+    if len(data) != part.size_bytes:
+        raise DamagedError(part.key, f"has {len(data)} bytes, not {part.size_bytes}")
+    if checksum(data) != part.crc32c:
+        raise DamagedError(part.key, "has another checksum than its manifest says")
+    return data
+
+
+def write_part(store: Store, key: str, data: bytes, rows: int) -> Part:
+    """Write a part and return its line of the manifest."""
+    store.put(key, data)
+    return Part(key, len(data), checksum(data), rows)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

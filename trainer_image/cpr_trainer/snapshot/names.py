@@ -1,0 +1,101 @@
+"""Keys of saves: made here, and read back from listings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from cpr_contract.manifests import (
+    MANIFEST,
+    ORIGIN,
+    DenseManifest,
+    ShardManifest,
+    dense_prefix,
+    incarnation_prefix,
+    shard_prefix,
+    step_folder,
+)
+
+SaveKind = Literal["Anchor", "Flush", "Dense"]
+
+_SAVE = re.compile(r"(?P<writer>.+/(?:inc|group)-(?P<number>\d+))/step-(?P<step>\d+)(?:-(?P<kind>flush|dense))?/[^/]+")
+_ORIGIN = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(ORIGIN))
+_KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "dense": "Dense"}
+
+
+@dataclass(frozen=True, slots=True)
+class SaveName:
+    """One save: `folder` ends in a slash, `writer` is the incarnation or group that wrote it."""
+
+    folder: str
+    writer: int
+    step: int
+    kind: SaveKind
+
+    @property
+    def manifest(self) -> str:
+        """The key of its manifest."""
+        return self.folder + MANIFEST
+
+    @property
+    def age(self) -> tuple[int, bool]:
+        """Rises with each save of one writer: a flush comes after the cut of its step."""
+        return self.step, self.kind == "Flush"
+
+
+def shard_save(manifest: ShardManifest) -> SaveName:
+    """Return the name under which this manifest belongs."""
+    m = manifest
+    writer = incarnation_prefix(m.job_uid, m.generation, m.index, m.incarnation)
+    return SaveName(f"{writer}/{step_folder(m.step, m.kind)}/", m.incarnation, m.step, m.kind)
+
+
+def cut_of_shard(job_uid: str, generation: int, index: int, incarnation: int, step: int) -> SaveName:
+    """Return the name of an incarnation's save at a cut."""
+    writer = incarnation_prefix(job_uid, generation, index, incarnation)
+    return SaveName(f"{writer}/{step_folder(step)}/", incarnation, step, "Anchor")
+
+
+def dense_save(manifest: DenseManifest) -> SaveName:
+    """Return the name under which this manifest belongs: an anchor's if it names shards."""
+    m = manifest
+    kind: Literal["Anchor", "Dense"] = "Anchor" if m.shards else "Dense"
+    group = f"{dense_prefix(m.job_uid, m.generation)}/group-{m.group:04d}"
+    return SaveName(f"{group}/{step_folder(m.step, kind)}/", m.group, m.step, kind)
+
+
+def part_name(number: int) -> str:
+    """Return the last piece of a part's key."""
+    return f"part-{number:05d}"
+
+
+def origin_key(job_uid: str, generation: int, index: int, incarnation: int) -> str:
+    """Return the key of an incarnation's origin."""
+    return f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{ORIGIN}"
+
+
+def origins_in(keys: Iterable[str]) -> dict[int, str]:
+    """Incarnations that recorded an origin, and its key, among the keys of one shard and generation."""
+    return {int(found["number"]): key for key in keys if (found := _ORIGIN.fullmatch(key))}
+
+
+def parse_save(key: str) -> SaveName | None:
+    """Return the save that an object belongs to, by its key; None if to none."""
+    found = _SAVE.fullmatch(key)
+    if found is None:
+        return None
+    folder = key.rpartition("/")[0] + "/"
+    return SaveName(folder, int(found["number"]), int(found["step"]), _KINDS[found["kind"]])
+
+
+def committed_in(keys: Iterable[str]) -> tuple[SaveName, ...]:
+    """Return the saves whose manifest is among these keys, in the order of the keys."""
+    found = (parse_save(key) for key in keys if key.endswith("/" + MANIFEST))
+    return tuple(save for save in found if save is not None)
+
+
+def shard_folder(job_uid: str, generation: int, index: int) -> str:
+    """Return the prefix to list for one shard; the slash keeps shard-10000 out of shard-1000."""
+    return shard_prefix(job_uid, generation, index) + "/"

@@ -1,0 +1,55 @@
+"""Credentials for an S3-compatible store: mounted files, or what the workload's surroundings offer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import urllib3
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import ChainedProvider, EnvAWSProvider, EnvMinioProvider, IamAwsProvider, Provider
+
+from cpr_trainer.store.errors import CredentialsRefusedError
+
+_REMEDY = (
+    "Set snapshots.store.credentialsSecret to a Secret with accessKey and secretKey, or give the pods an identity."
+)
+
+
+class FileProvider(Provider):
+    """Reads accessKey, secretKey and perhaps sessionToken for every request, so that a rotated Secret is seen.
+
+    Three small reads, beside a request over the network: not worth a cache that could be stale.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def retrieve(self) -> Credentials:
+        """Return what the files say now."""
+        try:
+            token = self._folder / "sessionToken"
+            return Credentials(
+                _read(self._folder / "accessKey"),
+                _read(self._folder / "secretKey"),
+                (_read(token) or None) if token.exists() else None,
+            )
+        except (OSError, ValueError) as error:
+            raise CredentialsRefusedError(f"The store's credentials cannot be read: {error}.", _REMEDY) from error
+
+
+class WorkloadProvider(Provider):
+    """The environment's variables, else the identity that the cloud gives to the pod."""
+
+    def __init__(self, http: urllib3.PoolManager) -> None:
+        self._chain = ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), IamAwsProvider(http_client=http)])
+
+    def retrieve(self) -> Credentials:
+        """Return the first that is found."""
+        try:
+            return self._chain.retrieve()
+        except (ValueError, OSError, urllib3.exceptions.HTTPError) as error:
+            raise CredentialsRefusedError(f"No credentials for the store were found: {error}.", _REMEDY) from error
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

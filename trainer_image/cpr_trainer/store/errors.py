@@ -1,0 +1,65 @@
+"""What can go wrong with a store, as one tree. Each is a condition of the job, with its remedy.
+
+TrainerError
+└── StoreError
+    ├── StoreUnreachableError    no connection, or no sensible answer: try again later
+    ├── BucketMissingError       the bucket is not there
+    ├── CredentialsRefusedError  the store does not know us, or does not let us
+    ├── StoreFullError           no room, or a quota is reached
+    ├── MissingError             no object has that key
+    └── ExistsError              an object has that key, and it was to be absent
+"""
+
+from __future__ import annotations
+
+from cpr_trainer.errors import TrainerError
+
+
+class StoreError(TrainerError):
+    """Any refusal or failure of the store."""
+
+    reason = "StoreFailed"
+
+
+class StoreUnreachableError(StoreError):
+    """No connection, or no sensible answer."""
+
+    reason = "StoreUnreachable"
+
+
+class BucketMissingError(StoreError):
+    """The bucket is not there."""
+
+    reason = "BucketMissing"
+
+
+class CredentialsRefusedError(StoreError):
+    """The store does not know these credentials, or they may not do what was asked."""
+
+    reason = "CredentialsRefused"
+
+
+class StoreFullError(StoreError):
+    """No room is left, or a quota is reached."""
+
+    reason = "StoreFull"
+
+
+class MissingError(StoreError):
+    """No object has that key."""
+
+    reason = "ObjectMissing"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} is not in the store.", "Check whether it was deleted.")
+        self.key = key
+
+
+class ExistsError(StoreError):
+    """An object has that key already."""
+
+    reason = "ObjectExists"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} is in the store already.", "Check whether two jobs write under one prefix.")
+        self.key = key

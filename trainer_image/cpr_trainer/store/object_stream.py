@@ -1,0 +1,77 @@
+"""An object of an S3-compatible store as a stream: data for training is read once, from front to back."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import urllib3
+from minio import Minio
+
+from cpr_trainer.store.s3_errors import translated
+
+_BUFFER_BYTES = 1 << 20
+_RESUMES = 5  # breaks without a byte between them
+
+
+def open_object(client: Minio, bucket: str, key: str) -> io.BufferedReader:
+    """Open an object to read. Raises MissingError, StoreError; reading may raise StoreUnreachableError."""
+    return io.BufferedReader(_ObjectStream(client, bucket, key), _BUFFER_BYTES)
+
+
+class _ObjectStream(io.RawIOBase):
+    """Reads with one request, and goes on with another where the connection breaks."""
+
+    def __init__(self, client: Minio, bucket: str, key: str) -> None:
+        super().__init__()
+        self._client = client
+        self._bucket = bucket
+        self._key = key
+        self._position = 0
+        with translated(bucket, key):
+            status = client.stat_object(bucket, key)
+            self._size = int(status.size or 0)
+            self._same = {"If-Match": f'"{status.etag}"'}  # a resumed read must not join two versions
+            self._response = self._request()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        for _ in range(_RESUMES):
+            try:
+                return self._read_some(memoryview(buffer).cast("B"))
+            except (urllib3.exceptions.HTTPError, OSError):
+                self._drop()
+                with translated(self._bucket, self._key):
+                    self._response = self._request()
+        with translated(self._bucket, self._key):
+            return self._read_some(memoryview(buffer).cast("B"))
+
+    def _read_some(self, buffer: memoryview) -> int:
+        if self._position == self._size:
+            return 0
+        data = self._response.read(len(buffer))
+        if not data:
+            raise urllib3.exceptions.ProtocolError(f"{self._key} ended after {self._position} of {self._size} bytes")
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def _request(self) -> Any:
+        if self._position >= self._size:
+            return None
+        return self._client.get_object(
+            self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)
+        )
+
+    def _drop(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response.release_conn()
+            self._response = None
+
+    def close(self) -> None:
+        if not self.closed:
+            self._drop()
+        super().close()

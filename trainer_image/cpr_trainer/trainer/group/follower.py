@@ -1,0 +1,143 @@
+"""A follower's side of a group: it goes to the leader, and does what the leader says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from torch import Tensor
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.roster import TrainerRoster
+from cpr_trainer.trainer.group.channel import Channel
+from cpr_trainer.trainer.group.collective import Collective, connect_store
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import Form, Hello
+from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend, Finished, GroupBroken, Superseded
+
+
+class Follower:
+    """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it."""
+
+    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, delays_s: Iterator[float]) -> None:
+        self._lobby = lobby
+        self._hearing = hearing
+        self._roster = roster
+        self._leader = next(peer for peer in roster.trainers if peer.index == roster.leader)
+        self._delays_s = delays_s
+        self._channel: Channel | None = None
+        self._collective: Collective | None = None
+        self._step = 0
+        self._waiting = True
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """See `Group`; `provide` is the leader's."""
+        del provide
+        self._waiting = True
+        while True:
+            try:
+                form = self._meet(replica, attend)
+            except GroupBroken:
+                self.leave()
+                self._pause(attend)
+            else:
+                self._waiting = False
+                return form.survivors
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+        self._tell(Frame(Kind.READY, self._lobby.rank, step))
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """See `Group`."""
+        del cut_step
+        while True:
+            frame = self._take(attend)
+            if frame and frame.kind is Kind.GO:
+                return Go(frame.step, frame.cut_step)
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """See `Group`."""
+        if self._collective is None:
+            raise GroupBroken("no group was built")
+        self._collective.sum(tensors, attend)
+
+    def finish(self, attend: Attend) -> None:
+        """See `Group`."""
+        while True:
+            self._take(attend)
+
+    def absent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return (self._leader.index,) if self._waiting else ()
+
+    def silent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return self._hearing.silent(((self._leader.index, self._leader.incarnation),))
+
+    def leave(self) -> None:
+        """See `Group`."""
+        if self._collective:
+            self._collective.leave()
+            self._collective = None
+        if self._channel:
+            self._lobby.drop(self._channel)
+            self._channel = None
+
+    def _meet(self, replica: Replica, attend: Attend) -> Form:
+        self.leave()
+        attend()
+        try:
+            self._channel = self._lobby.dial(self._leader)
+        except OSError as error:
+            raise GroupBroken(f"the leader cannot be reached: {error}") from error
+        counters = self._roster.counters
+        hello = Hello(self._lobby.rank, self._roster.incarnation, counters.group, counters.generation, replica.done)
+        self._tell(Frame(Kind.HELLO, self._lobby.rank, payload=to_json(hello).encode()))
+        self._hearing.listen_to(self._leader.index, self._leader.incarnation, self._channel)
+        form = self._be_led(replica, attend)
+        store = connect_store(form.host, form.port)
+        self._collective = Collective(store, self._lobby.rank, len(self._roster.trainers), self._lobby.address)
+        return form
+
+    def _be_led(self, replica: Replica, attend: Attend) -> Form:
+        while True:
+            frame = self._take(attend)
+            if frame is None:
+                continue
+            if frame.kind is Kind.FETCH:
+                self._tell(Frame(Kind.STATE, self._lobby.rank, replica.done, payload=replica.pack()))
+            elif frame.kind is Kind.STATE:
+                replica.unpack(frame.payload, frame.step)
+            elif frame.kind is Kind.FORM:
+                return from_json(Form, bytes(frame.payload))
+
+    def _take(self, attend: Attend) -> Frame | None:
+        """Return the leader's next frame, if any came in this slice."""
+        attend()
+        received = self._lobby.inbox.take(SLICE_S)
+        if received is None:
+            return None
+        if received.channel is not self._channel:
+            if received.frame is not None:
+                self._lobby.drop(received.channel)  # It takes this trainer for the leader: its roster is another one.
+            return None
+        if received.frame is None:
+            raise GroupBroken("the leader is gone")
+        if received.frame.kind is Kind.REFUSED:
+            raise Superseded("the leader knows a newer incarnation of this trainer")
+        if received.frame.kind is Kind.DONE:
+            raise Finished
+        return received.frame
+
+    def _pause(self, attend: Attend) -> None:
+        end = monotonic() + next(self._delays_s)
+        while monotonic() < end:
+            self._take(attend)
+
+    def _tell(self, frame: Frame) -> None:
+        if self._channel is None or not self._channel.send(frame):
+            raise GroupBroken("the leader is gone")

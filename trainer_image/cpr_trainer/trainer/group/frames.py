@@ -1,0 +1,100 @@
+"""Frames on a trainer's control connection: a fixed header and an optional payload.
+
+    magic 4s | version u8 | kind u8 | rank u16 | step i64 | cut_step i64 | payload bytes u64      (big-endian, 32 bytes)
+
+A connection belongs to exactly one meeting of a group, so frames need not carry the roster's counters: they are in the
+hello that opens the connection.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import struct
+from dataclasses import dataclass, replace
+
+VERSION = 1
+_MAGIC = b"CPRT"
+_HEADER = struct.Struct("!4sBBHqqQ")
+HEADER_BYTES = _HEADER.size
+#: Larger announcements are noise, not frames: a dense state of 4 G parameters is not trained by replication.
+_MAX_PAYLOAD_BYTES = 2**35
+
+
+class Kind(enum.IntEnum):
+    """What a frame says; the comment names who sends it."""
+
+    HELLO = 1  # follower: a `Hello`
+    FETCH = 2  # leader: send me your dense state
+    STATE = 3  # either: a dense state as safetensors, of step `step`
+    FORM = 4  # leader: build the process group; the payload is a `Form`
+    READY = 5  # follower: about to need the group for `step`
+    GO = 6  # leader: all are ready; `step` is the largest that was named, `cut_step` the announced cut (0: none)
+    PING = 7  # either: alive
+    DONE = 8  # leader: the final anchor is committed
+    REFUSED = 9  # leader: a newer incarnation of you is in my roster
+    PROVE = 10  # either: a document of the handshake
+
+
+class ProtocolError(ConnectionError):
+    """The other side does not speak this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame. `rank` is the sender's."""
+
+    kind: Kind
+    rank: int
+    step: int = 0
+    cut_step: int = 0
+    payload: bytes | bytearray = b""
+
+
+def header_of(frame: Frame) -> bytes:
+    """Return the header's bytes."""
+    return _HEADER.pack(_MAGIC, VERSION, frame.kind, frame.rank, frame.step, frame.cut_step, len(frame.payload))
+
+
+def parse_header(header: bytes | bytearray) -> tuple[Frame, int]:
+    """Return the frame without its payload, and the payload's length. Raises ProtocolError."""
+    magic, version, kind, rank, step, cut_step, length = _HEADER.unpack(header)
+    if magic != _MAGIC or version != VERSION or kind not in set(Kind):
+        raise ProtocolError(f"not a control frame: {bytes(header)!r}")
+    return Frame(Kind(kind), rank, step, cut_step), length
+
+
+def send_frame(connection: socket.socket, frame: Frame) -> None:
+    """Send one frame; raises OSError."""
+    connection.sendall(header_of(frame))
+    if frame.payload:
+        connection.sendall(frame.payload)
+
+
+def receive_frame(connection: socket.socket, *, limit_bytes: int = _MAX_PAYLOAD_BYTES, patient: bool = True) -> Frame:
+    """Wait for one frame; raises OSError when the connection ends, ProtocolError for a payload above the limit.
+
+    The connection's time-out bounds this wait unless it is `patient`: a silent peer is reported, not cut off.
+    """
+    frame, length = parse_header(_receive_exactly(connection, HEADER_BYTES, patient=patient))
+    if length > limit_bytes:
+        raise ProtocolError(f"a payload of {length} bytes")
+    if not length:
+        return frame
+    return replace(frame, payload=_receive_exactly(connection, length, patient=patient))
+
+
+def _receive_exactly(connection: socket.socket, size_bytes: int, *, patient: bool) -> bytearray:
+    data = bytearray(size_bytes)
+    view = memoryview(data)
+    while view:
+        try:
+            received = connection.recv_into(view)
+        except TimeoutError:
+            if not patient:
+                raise
+            continue
+        if not received:
+            raise ConnectionResetError("the connection was closed")
+        view = view[received:]
+    return data

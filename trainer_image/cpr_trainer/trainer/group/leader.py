@@ -1,0 +1,177 @@
+"""The leader's side of a group: it receives the others, decides whose state counts, and calls each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.roster import TrainerRoster
+from cpr_trainer.trainer.group.channel import Channel, Received
+from cpr_trainer.trainer.group.collective import Collective, StoreServer
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import Form, Hello, Meeting, decide_meeting
+from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
+
+
+class Leader:
+    """The `Group` of the trainer that the roster names leader."""
+
+    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster) -> None:
+        self._lobby = lobby
+        self._hearing = hearing
+        self._roster = roster
+        self._others = {peer.index: peer for peer in roster.trainers if peer.index != roster.index}
+        self._arrived: dict[int, tuple[Hello, Channel]] = {}
+        self._members: dict[int, Channel] = {}
+        self._ready: dict[int, int] = {}
+        self._step = 0
+        self._collective: Collective | None = None
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """See `Group`."""
+        while True:
+            try:
+                return self._meet(replica, provide, attend)
+            except GroupBroken:
+                attend()
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """See `Group`."""
+        while self._ready.keys() != self._members.keys():
+            self._take(attend)
+        go = Go(max(self._step, *self._ready.values()), cut_step)
+        self._ready.clear()
+        self._tell_all(Frame(Kind.GO, self._lobby.rank, go.step, go.cut_step))
+        return go
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """See `Group`."""
+        if self._collective is None:
+            raise GroupBroken("no group was built")
+        self._collective.sum(tensors, attend)
+
+    def finish(self, attend: Attend) -> None:
+        """See `Group`."""
+        attend()
+        self._tell_all(Frame(Kind.DONE, self._lobby.rank))
+
+    def absent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        present = self._ready if self._members else self._arrived
+        return tuple(sorted(self._others.keys() - present.keys()))
+
+    def silent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return self._hearing.silent(tuple((peer.index, peer.incarnation) for peer in self._others.values()))
+
+    def leave(self) -> None:
+        """See `Group`."""
+        self._disband()
+        for _, channel in self._arrived.values():
+            self._lobby.drop(channel)
+
+    def _disband(self) -> None:
+        """Let everybody go; each comes back with a new connection."""
+        if self._collective:
+            self._collective.leave()
+            self._collective = None
+        for channel in self._members.values():
+            self._lobby.drop(channel)
+        self._members = {}
+        self._ready = {}
+
+    def _meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        self._disband()
+        while self._arrived.keys() != self._others.keys():
+            self._take(attend)
+        own = Hello(self._lobby.rank, self._roster.incarnation, *self._key, replica.done)
+        meeting = decide_meeting((own, *(hello for hello, _ in self._arrived.values())), self._lobby.rank)
+        self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
+        self._arrived = {}
+        self._share_state(meeting, replica, provide, attend)
+        self._form(meeting, replica)
+        return meeting.source is not None
+
+    def _share_state(self, meeting: Meeting, replica: Replica, provide: Provide, attend: Attend) -> None:
+        if meeting.source is None:
+            provide()
+        elif meeting.source != self._lobby.rank:
+            self._tell(meeting.source, Frame(Kind.FETCH, self._lobby.rank))
+            state = self._await_state(meeting.source, attend)
+            replica.unpack(state.payload, state.step)
+        receivers = tuple(rank for rank in meeting.copy_to if rank != self._lobby.rank)
+        if receivers:
+            state = Frame(Kind.STATE, self._lobby.rank, replica.done, payload=replica.pack())
+            for rank in receivers:
+                self._tell(rank, state)
+
+    def _form(self, meeting: Meeting, replica: Replica) -> None:
+        server = StoreServer(self._lobby.address)
+        form = Form(self._lobby.address, server.port, replica.done, survivors=meeting.source is not None)
+        self._tell_all(Frame(Kind.FORM, self._lobby.rank, replica.done, payload=to_json(form).encode()))
+        self._collective = Collective(server.store, self._lobby.rank, 1 + len(self._members), self._lobby.address)
+
+    def _await_state(self, source: int, attend: Attend) -> Frame:
+        while True:
+            received = self._take(attend)
+            if received and received.frame and received.frame.kind is Kind.STATE and received.frame.rank == source:
+                return received.frame
+
+    def _take(self, attend: Attend) -> Received | None:
+        """Handle one arrival; return it if it is a member's. Raises GroupBroken if a member is lost."""
+        attend()
+        received = self._lobby.inbox.take(SLICE_S)
+        if received is None:
+            return None
+        if received.frame and received.frame.kind is Kind.HELLO:
+            self._receive_hello(received.channel, received.frame)
+            return None
+        for rank, channel in self._members.items():
+            if channel is received.channel:
+                self._hear_member(rank, received.frame)
+                return received
+        self._arrived = {rank: entry for rank, entry in self._arrived.items() if not entry[1].closed}
+        return None
+
+    def _hear_member(self, rank: int, frame: Frame | None) -> None:
+        if frame is None:
+            raise GroupBroken(f"trainer {rank} is gone")
+        if frame.kind is Kind.READY:
+            self._ready[rank] = frame.step
+
+    def _receive_hello(self, channel: Channel, frame: Frame) -> None:
+        try:
+            hello = from_json(Hello, bytes(frame.payload))
+        except ContractError:
+            self._lobby.drop(channel)
+            return
+        peer = self._others.get(hello.rank)
+        if peer and hello.incarnation < peer.incarnation:
+            channel.send(Frame(Kind.REFUSED, self._lobby.rank))
+        if peer is None or hello.incarnation != peer.incarnation or (hello.group, hello.generation) != self._key:
+            self._lobby.drop(channel)  # One of us has an older roster: the other side tries again.
+            return
+        self._hearing.listen_to(hello.rank, hello.incarnation, channel)
+        self._arrived[hello.rank] = (hello, channel)
+        if hello.rank in self._members:
+            raise GroupBroken(f"trainer {hello.rank} came back")
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        return self._roster.counters.group, self._roster.counters.generation
+
+    def _tell(self, rank: int, frame: Frame) -> None:
+        if not self._members[rank].send(frame):
+            raise GroupBroken(f"trainer {rank} is gone")
+
+    def _tell_all(self, frame: Frame) -> None:
+        for rank in self._members:
+            self._tell(rank, frame)

@@ -1,0 +1,80 @@
+"""`Group`: one trainer's view of the trainers it steps with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from cpr_trainer.trainer.interrupts import Attend
+
+
+class Replica(Protocol):
+    """The dense state that meetings copy."""
+
+    done: int  # the last step whose all-reduce is in this state, NO_STATE without one
+
+    def pack(self) -> bytes:
+        """Return the state as bytes."""
+        ...
+
+    def unpack(self, data: bytes | bytearray, done: int) -> None:
+        """Replace the state by one that `pack` returned after step `done`."""
+        ...
+
+
+#: Loads a first state into the replica, where no member has one; only the leader is asked.
+Provide = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """All trainers are ready. `step` is the largest that any of them named, `cut_step` the announced cut (0: none)."""
+
+    step: int
+    cut_step: int
+
+
+class Group(Protocol):
+    """Trainers of one (group, generation).
+
+    All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `attend` raises,
+    and GroupBroken when a member is lost: `meet` again then.
+    """
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """Wait for all members; afterwards all hold the same state.
+
+        Returns whether somebody brought one; else the leader's `provide` made it. Retries until it succeeds.
+        """
+        ...
+
+    def announce(self, step: int) -> None:
+        """Say that this trainer will soon need the group for `step`; returns at once."""
+        ...
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """Wait until all have announced. The leader's `cut_step` is told to all, a follower's is ignored."""
+        ...
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """Sum each tensor over all trainers, in place."""
+        ...
+
+    def finish(self, attend: Attend) -> None:
+        """Leader: tell all that the job is done. Follower: wait until told; then raises Finished."""
+        ...
+
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that this trainer waits for."""
+        ...
+
+    def silent(self) -> tuple[int, ...]:
+        """Ranks that were heard, and not for the job's `silence_s`."""
+        ...
+
+    def leave(self) -> None:
+        """Never use this group again."""
+        ...

@@ -1,0 +1,52 @@
+"""A group of one: nothing to meet, nothing to sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cpr_trainer.trainer.group.meeting import NO_STATE
+from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.interrupts import Attend
+
+
+class Solo:
+    """The `Group` of a job's only trainer."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """See `Group`."""
+        attend()
+        if replica.done != NO_STATE:
+            return True
+        provide()
+        return False
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """See `Group`."""
+        attend()
+        return Go(self._step, cut_step)
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """See `Group`."""
+
+    def finish(self, attend: Attend) -> None:
+        """See `Group`."""
+
+    def absent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return ()
+
+    def silent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return ()
+
+    def leave(self) -> None:
+        """See `Group`."""
