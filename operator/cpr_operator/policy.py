@@ -9,7 +9,7 @@ lost samples. What goes beyond the paper is marked "derived".
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 #: Shorter intervals are saving all the time.
@@ -72,9 +72,21 @@ class Plan:
         return self.expected_pls * self.inputs.total_samples
 
     def figures(self) -> dict[str, float]:
-        """The inputs that are numbers, by name, for people to check the plan with."""
-        known = asdict(self.inputs) | asdict(self.inputs.costs)
-        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+        """The figures that the plan was computed from, as `status.plan.inputs` shows them."""
+        costs = self.inputs.costs
+        return {
+            "limit": self.inputs.limit,
+            "spent": self.inputs.spent,
+            "reserved": self.inputs.reserved,
+            "shards": float(self.inputs.shards),
+            "mtbfSeconds": self.inputs.mtbf_s,
+            "totalSamples": float(self.inputs.total_samples),
+            "samplesPerSecond": self.inputs.samples_per_s or 0.0,
+            "saveStallSeconds": costs.save_stall_s,
+            "commitSeconds": costs.commit_s,
+            "loadSeconds": costs.load_s,
+            "rescheduleSeconds": costs.reschedule_s,
+        }
 
 
 def full_overhead(interval_s: float, mtbf_s: float, costs: Costs) -> float:

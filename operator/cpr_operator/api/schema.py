@@ -20,6 +20,11 @@ _TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
     "exclusiveMinimum": lambda bound: {"minimum": bound, "exclusiveMinimum": True},
     "exclusiveMaximum": lambda bound: {"maximum": bound, "exclusiveMaximum": True},
 }
+#: What the older dialect wants said besides, by type.
+_FOR_TYPE: Mapping[str, Schema] = {
+    "integer": {"format": "int64"},
+    "array": {"x-kubernetes-list-type": "atomic"},
+}
 
 
 def structural(model: type[Model], *, defaults: bool) -> Schema:
@@ -44,16 +49,12 @@ def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) ->
                 out[keyword] = below(value)
             case "additionalProperties", _:  # the API server prunes what an object does not list
                 pass
-            case "default", _ if value is None or not defaults:
-                pass
+            case "default", _:
+                if defaults and value is not None:
+                    out[keyword] = _stated(value)
             case _:
                 out |= _TRANSLATED.get(keyword, lambda same, name=keyword: {name: same})(value)
-    match out.get("type"):
-        case "integer":
-            out["format"] = "int64"
-        case "array":
-            out.setdefault("x-kubernetes-list-type", "atomic")
-    return out
+    return _FOR_TYPE.get(str(out.get("type")), {}) | out
 
 
 def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -71,3 +72,10 @@ def _without_null(node: Schema) -> Schema:
     kept: Schema
     (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
     return kept | {key: value for key, value in node.items() if key != "anyOf"}
+
+
+def _stated(default: Any) -> Any:
+    """A default without the fields that it leaves absent."""
+    if not isinstance(default, dict):
+        return default
+    return {name: _stated(value) for name, value in default.items() if value is not None}

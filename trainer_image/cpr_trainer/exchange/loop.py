@@ -89,17 +89,7 @@ class LinkLoop:
 
     def _turn(self, events: Iterable[tuple[selectors.SelectorKey, int]]) -> None:
         now = self._clock()
-        touched: Iterable[Link] = [key.data for key, _ in events if key.data is not None]
-        for key, mask in events:
-            if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    while self._ear.recv(4096):
-                        self._next_tick = now
-                continue
-            if mask & selectors.EVENT_WRITE:
-                key.data.on_writable(now)
-            if mask & selectors.EVENT_READ:
-                key.data.on_readable(now)
+        touched = self._dispatch(events, now)
         if self._wanted is not None:
             self._adopt(self._wanted, now)
             self._wanted = None
@@ -112,6 +102,27 @@ class LinkLoop:
             self._forget_closed(link)
         for link in touched:
             self._watch(link)
+
+    def _dispatch(self, events: Iterable[tuple[selectors.SelectorKey, int]], now: float) -> tuple[Link, ...]:
+        """Hand events to their links, and return these."""
+        links: list[Link] = []
+        for key, mask in events:
+            if key.data is None:
+                self._hush()
+                self._next_tick = now
+                continue
+            link: Link = key.data
+            links.append(link)
+            if mask & selectors.EVENT_WRITE:
+                link.on_writable(now)
+            if mask & selectors.EVENT_READ:
+                link.on_readable(now)
+        return tuple(links)
+
+    def _hush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._ear.recv(4096):
+                pass
 
     def _adopt(self, roster: TrainerRoster, now: float) -> None:
         new_generation = roster.counters.generation != self._session.counters.generation

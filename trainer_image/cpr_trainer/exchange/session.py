@@ -9,7 +9,6 @@ from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.exchange.handshake import Identity
 
-
 _NO_ROSTER = Counters(roster=0, group=0, generation=0)
 
 

@@ -2,7 +2,15 @@
 
 from cpr_trainer.runtime.backoff import backoff
 from cpr_trainer.runtime.ending import end_with, exit_code, problem_of
-from cpr_trainer.runtime.environment import BadSpecError, ContractVersionError, Environment, check_contract, read_job
+from cpr_trainer.runtime.environment import (
+    BadSpecError,
+    ContractVersionError,
+    Environment,
+    check_contract,
+    optional_path,
+    read_job,
+    termination_file,
+)
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.signals import stop_on_sigterm
 from cpr_trainer.runtime.status_server import StatusServer
@@ -17,7 +25,9 @@ __all__ = [
     "check_contract",
     "end_with",
     "exit_code",
+    "optional_path",
     "problem_of",
     "read_job",
     "stop_on_sigterm",
+    "termination_file",
 ]

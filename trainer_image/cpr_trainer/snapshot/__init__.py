@@ -2,6 +2,7 @@
 
 from cpr_trainer.snapshot.anchors import find_anchor, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import (
+    DENSE_STATE,
     DenseMeta,
     RestoredDense,
     SavedDense,
@@ -26,6 +27,7 @@ from cpr_trainer.snapshot.shards import (
 )
 
 __all__ = [
+    "DENSE_STATE",
     "Candidate",
     "DamagedError",
     "DenseMeta",

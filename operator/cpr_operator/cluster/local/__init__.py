@@ -1,4 +1,4 @@
-"""A cluster on this machine: pods are processes, volumes folders, objects JSON files; Kubernetes' semantics and errors."""
+"""A cluster on this machine: pods are processes, volumes folders, jobs JSON files; semantics are Kubernetes'."""
 
 from cpr_operator.cluster.local.cluster import LocalCluster
 

@@ -242,7 +242,8 @@ class LocalCluster:
 
 def _belongs(pod: Mapping[str, Any], job: JobView) -> bool:
     meta = pod["metadata"]
-    return meta["namespace"] == job.namespace and meta.get("labels", {}).get(env.LABEL_JOB) == job.name
+    label = meta.get("labels", {}).get(env.LABEL_JOB)
+    return (meta["namespace"], label) == (job.namespace, job.name)
 
 
 def _lock(workdir: Path) -> BinaryIO:

@@ -59,20 +59,20 @@ class Collective:
         except RuntimeError as error:
             raise GroupBroken(f"the group could not be built: {error}") from error
         self._store = store  # Gloo looks up peers in it for as long as the group lives.
-        self._work: Any = None
+        self._works: tuple[Any, ...] = ()
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
         """Sum each tensor over all trainers, in place; all get the same bits.
 
         Raises GroupBroken if a trainer is lost, and what `attend` raises; the tensors are then undefined.
         """
-        for tensor in tensors:
-            try:
-                self._work = self._group.allreduce([tensor])
-                _wait(self._work, attend)
-            except RuntimeError as error:
-                raise GroupBroken(f"the all-reduce failed: {error}") from error
-        self._work = None
+        try:
+            self._works = tuple(self._group.allreduce([tensor]) for tensor in tensors)
+            for work in self._works:
+                _wait(work, attend)
+        except RuntimeError as error:
+            raise GroupBroken(f"the all-reduce failed: {error}") from error
+        self._works = ()
 
     def leave(self) -> None:
         """Never use this group again."""
@@ -83,7 +83,7 @@ class Collective:
     @property
     def busy(self) -> bool:
         """Whether a call is under way."""
-        return self._work is not None and not self._work.is_completed()
+        return not all(work.is_completed() for work in self._works)
 
 
 def _wait(work: Any, attend: Attend) -> None:

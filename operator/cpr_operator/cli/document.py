@@ -1,0 +1,115 @@
+"""The manifest that `cprjob` reads: YAML, with the changes that were asked for on the command line."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cpr_operator.api.validate import Invalid, validate
+
+STORE = ("snapshots", "store")
+FOLDER_SCHEME = "file://"
+LOCAL_BUCKET = "saves"
+DEFAULT_NAMESPACE = "default"
+
+
+class DocumentError(ValueError):
+    """A file or a change of it that cannot be understood."""
+
+
+class InvalidDocumentError(ValueError):
+    """A manifest with wrong fields; `invalid` names every one."""
+
+    def __init__(self, invalid: tuple[Invalid, ...]) -> None:
+        super().__init__(f"{len(invalid)} wrong fields")
+        self.invalid = invalid
+
+
+def read_documents(path: Path) -> tuple[Any, ...]:
+    """All YAML documents of a file. Raises DocumentError."""
+    try:
+        return tuple(each for each in yaml.safe_load_all(path.read_text("utf-8")) if each is not None)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DocumentError(f"cannot read {path}: {error}") from error
+
+
+def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any]:
+    """The one CPRJob of a file, changed by every `PATH=VALUE` and made local.
+
+    Saves go to the folder `saves` whatever store the file names, unless that is a folder already or a change names an
+    endpoint: most manifests name a store of their cluster, which this machine cannot or should not reach.
+    Raises DocumentError, InvalidDocumentError.
+    """
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise DocumentError(f"{path} holds {len(documents)} documents; one CPRJob is wanted")
+    document = copy.deepcopy(documents[0])
+    parsed = tuple(map(parse_change, changes))
+    for keys, value in parsed:
+        set_value(document, keys, value)
+    if not any(keys[:2] == STORE for keys, _ in parsed):
+        _use_folder(document, saves)
+    invalid = validate(document)
+    if invalid:
+        raise InvalidDocumentError(invalid)
+    document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
+    return dict(document)
+
+
+def parse_change(text: str) -> tuple[tuple[str, ...], Any]:
+    """`data.samples=20000` as a path below spec (a leading `spec.` may be written) and a YAML value."""
+    path, equals, value = text.partition("=")
+    keys = tuple(path.removeprefix("spec.").split("."))
+    if not equals or not all(keys):
+        raise DocumentError(f"--set {text!r} is not PATH=VALUE, as in data.samples=20000 or model.tables.0.rows=500")
+    try:
+        return keys, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise DocumentError(f"--set {text!r}: the value is not YAML: {error}") from error
+
+
+def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
+    """Set one value below the document's spec; missing objects on the way are made. Raises DocumentError."""
+    shown = ".".join(("spec", *keys))
+    if not isinstance(document, dict):
+        raise DocumentError(f"--set {shown}: the document is not an object")
+    place: Any = document.setdefault("spec", {})
+    for key in keys[:-1]:
+        place = _step(place, key, shown)
+    match place:
+        case dict():
+            place[keys[-1]] = value
+        case list():
+            _item(place, keys[-1], shown)
+            place[int(keys[-1])] = value
+        case _:
+            raise DocumentError(f"--set {shown}: {keys[-1]} lies below a plain value")
+
+
+def _step(place: Any, key: str, shown: str) -> Any:
+    match place:
+        case dict():
+            return place.setdefault(key, {})
+        case list():
+            return _item(place, key, shown)
+        case _:
+            raise DocumentError(f"--set {shown}: {key} lies below a plain value")
+
+
+def _item(items: list[Any], key: str, shown: str) -> Any:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise DocumentError(f"--set {shown}: {key} is no position in a list of {len(items)}")
+    return items[int(key)]
+
+
+def _use_folder(document: Any, saves: Path) -> None:
+    match document:
+        case {"spec": {"snapshots": {"store": {"endpoint": str(endpoint)}}}} if endpoint.startswith(FOLDER_SCHEME):
+            return
+        case {"spec": {"snapshots": {"store": dict()} as snapshots}}:
+            snapshots["store"] = {"endpoint": f"{FOLDER_SCHEME}{saves}", "bucket": LOCAL_BUCKET}
+        case _:
+            return  # validation names what is missing

@@ -1,0 +1,67 @@
+"""`--kill ROLE/INDEX@FRACTION[:SIGNAL]`: what to kill, and when. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from cpr_contract import env
+
+SPECIMEN = "shard/1@0.5, trainer/0@0.25:TERM"
+_FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
+
+
+class KillError(ValueError):
+    """A kill that cannot be understood, or that names a pod the job does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Send `number` to a member's process once `fraction` of all samples are trained."""
+
+    role: Literal["shard", "trainer"]
+    index: int
+    fraction: float
+    number: signal.Signals = signal.SIGKILL
+
+    @property
+    def target(self) -> str:
+        """The member, as `shard/1`."""
+        return f"{self.role}/{self.index}"
+
+
+def parse_kill(text: str) -> Kill:
+    """Read one `--kill`. Raises KillError."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL], as in {SPECIMEN}")
+    fraction = float(match["fraction"])
+    if not 0 <= fraction < 1:
+        raise KillError(f"{text!r}: the fraction must be at least 0 and below 1")
+    role = cast("Literal['shard', 'trainer']", match["role"])
+    return Kill(role, int(match["index"]), fraction, _signal(match["signal"] or "KILL", text))
+
+
+def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
+    """Raises KillError for a member that a job of this size does not have."""
+    for kill in kills:
+        members = shards if kill.role == env.ROLE_SHARD else trainers
+        if kill.index >= members:
+            raise KillError(f"there is no {kill.target}: the job has {members} {kill.role}s, counted from 0")
+
+
+def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
+    """Which kills are due once `samples` of `total` are trained, and which are left; none before the total is known."""
+    if total == 0:
+        return (), kills
+    now = tuple(kill for kill in kills if samples >= kill.fraction * total)
+    return now, tuple(kill for kill in kills if kill not in now)
+
+
+def _signal(name: str, text: str) -> signal.Signals:
+    try:
+        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except KeyError:
+        raise KillError(f"{text!r}: there is no signal {name}; KILL, TERM and STOP are useful ones") from None

@@ -1,0 +1,155 @@
+"""Live progress: a table that is drawn anew on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.cli.snapshot import Snapshot
+from cpr_operator.cluster.protocol import Event
+
+#: Seconds between two plain lines.
+LINE_EVERY_S = 5.0
+#: More members than this are counted by state instead of listed.
+MAX_LISTED = 16
+GOOD = frozenset({"Ready", "Training", "Finished"})
+
+
+class Progress(Protocol):
+    """Shows a job while it runs."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The job as it stands now; called several times a second."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...
+
+
+class LiveProgress:
+    """For terminals."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See `Progress`."""
+        self._live.update(frame(snapshot), refresh=True)
+
+    def tell(self, text: str) -> None:
+        """See `Progress`."""
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """See `Progress`."""
+        self._live.stop()
+
+
+class PlainProgress:
+    """For files and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next_s = 0.0
+        self._phase = ""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See `Progress`."""
+        if snapshot.elapsed_s >= self._next_s or snapshot.status.phase != self._phase:
+            self._next_s, self._phase = snapshot.elapsed_s + LINE_EVERY_S, snapshot.status.phase
+            self.tell(line(snapshot))
+
+    def tell(self, text: str) -> None:
+        """See `Progress`."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """See `Progress`."""
+
+
+def open_progress(console: Console) -> Progress:
+    """What suits the console."""
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+def event_line(event: Event) -> str:
+    """An event in one line."""
+    return f"{'!' if event.type == 'Warning' else '·'} {event.reason}: {event.message}"
+
+
+def line(snapshot: Snapshot) -> str:
+    """The whole state in one line."""
+    status = snapshot.status
+    parts = [f"{snapshot.elapsed_s:.0f} s", status.phase, *figures(snapshot), *states(status)]
+    return "  ".join(parts)
+
+
+def figures(snapshot: Snapshot) -> list[str]:
+    """Samples, speed, AUC, interval and budget; what is not known yet is left out."""
+    plan, budget = snapshot.status.plan, snapshot.status.budget
+    found = []
+    if snapshot.total:
+        percent = 100 * snapshot.samples // snapshot.total
+        found.append(f"{snapshot.samples:,} of {snapshot.total:,} samples ({percent} %)")
+    if snapshot.samples_per_s is not None:
+        found.append(f"{snapshot.samples_per_s:,.0f} samples/s")
+    if snapshot.auc is not None:
+        found.append(f"AUC {snapshot.auc:.4f}")
+    if plan is not None:
+        found.append(f"saves every {plan.interval_seconds:.3g} s ({plan.mode})")
+    if budget is not None:
+        found.append(f"spent {budget.spent:.3%} of {budget.limit:.3g}" if budget.spent else "budget untouched")
+    return found
+
+
+def states(status: Status) -> list[str]:
+    """Each member with its state; of many members how many are in each state."""
+    members = [(f"shard/{s.index}", s.state) for s in status.shards]
+    members += [(f"trainer/{t.index}", t.state) for t in status.trainers]
+    if len(members) <= MAX_LISTED:
+        return [f"{name} {state}" for name, state in members]
+    keys = [(name.partition("/")[0], state) for name, state in members]
+    return [f"{keys.count(key)} {key[0]}s {key[1]}" for key in dict.fromkeys(keys)]
+
+
+def frame(snapshot: Snapshot) -> Group:
+    """The picture for a terminal."""
+    status = snapshot.status
+    head = Table.grid(padding=(0, 2))
+    head.add_row(f"[bold]{escape(snapshot.job)}[/bold]", _coloured(status.phase), f"{snapshot.elapsed_s:.0f} s")
+    bar = ProgressBar(total=max(snapshot.total, 1), completed=snapshot.samples, width=60)
+    text = "   ".join(figures(snapshot))
+    return Group(head, bar, escape(text), _members(status))
+
+
+def _members(status: Status) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("member", "state", "incarnation", "last save at", "reserved"):
+        table.add_column(title, header_style="dim")
+    for shard in status.shards[:MAX_LISTED]:
+        _row(table, f"shard/{shard.index}", shard, f"{shard.saved_samples:,}", f"{shard.reserved_samples:,}")
+    for trainer in status.trainers[:MAX_LISTED]:
+        leads = " (leads)" if trainer.index == status.leader else ""
+        _row(table, f"trainer/{trainer.index}{leads}", trainer, f"{status.dense.saved_samples:,}", "")
+    return table
+
+
+def _row(table: Table, name: str, member: Shard | Trainer, saved: str, reserved: str) -> None:
+    table.add_row(name, _coloured(member.state), str(member.incarnation), saved, "" if reserved == "0" else reserved)
+
+
+def _coloured(state: str) -> str:
+    colour = "green" if state in GOOD else "red" if state in {"Lost", "Failed", "BelowFloor"} else "yellow"
+    return f"[{colour}]{state}[/{colour}]"

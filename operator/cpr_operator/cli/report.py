@@ -1,0 +1,64 @@
+"""`--report`: what became of a job, for programs. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpr_operator.api.status import FailureRecord, Member, Status
+
+
+def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, Any]:
+    """The job's end as plain JSON values; figures that were never measured are None.
+
+    `samples_per_s` is the rate over the whole run, recoveries included.
+    """
+    plan, budget, progress, overhead = status.plan, status.budget, status.progress, status.overhead
+    return {
+        "job": job,
+        "phase": status.phase,
+        "samples": progress.samples,
+        "samples_per_s": samples_per_s,
+        "auc": progress.auc,
+        "logloss": progress.logloss,
+        "plan": None
+        if plan is None
+        else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
+        "budget": None
+        if budget is None
+        else {"limit": budget.limit, "spent": budget.spent, "rollbacks": budget.rollbacks},
+        "failures": [_failure(each) for each in status.failures],
+        "pods": [
+            *(_pod("shard", shard) for shard in status.shards),
+            *(_pod("trainer", trainer) for trainer in status.trainers),
+        ],
+        "overhead": {
+            "save_s": overhead.save_seconds,
+            "load_s": overhead.load_seconds,
+            "lost_s": overhead.lost_seconds,
+            "reschedule_s": overhead.reschedule_seconds,
+        },
+        "result": None if status.result is None else status.result.key,
+    }
+
+
+def _failure(record: FailureRecord) -> dict[str, Any]:
+    return {
+        "role": record.role,
+        "index": record.index,
+        "kind": record.kind,
+        "lost_samples": record.lost_samples,
+        "recovery_s": record.recovery_seconds,
+        "action": record.action,
+        "incarnation": record.incarnation,
+        "message": record.message,
+    }
+
+
+def _pod(role: str, member: Member) -> dict[str, Any]:
+    return {
+        "name": member.pod,
+        "role": role,
+        "index": member.index,
+        "incarnation": member.incarnation,
+        "uid": member.uid,
+    }

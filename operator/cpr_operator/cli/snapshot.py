@@ -1,0 +1,65 @@
+"""What is known of a running job at one moment, for showing it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpr_contract.reports import TrainerReport
+from cpr_operator.api.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The job's status and, fresher, what its leader just reported. Times are seconds."""
+
+    job: str
+    elapsed_s: float
+    status: Status
+    leader: TrainerReport | None
+
+    @property
+    def samples(self) -> int:
+        """Complete samples."""
+        return self.leader.samples if self.leader else self.status.progress.samples
+
+    @property
+    def total(self) -> int:
+        """Samples in all; 0 until the data is read."""
+        return (self.leader.total_samples if self.leader else 0) or self.status.progress.total_samples
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Training speed of the last seconds; None while nobody trains."""
+        return self.leader.samples_per_s if self.leader else None
+
+    @property
+    def auc(self) -> float | None:
+        """Area under the ROC curve so far."""
+        return self.leader.auc if self.leader and self.leader.auc is not None else self.status.progress.auc
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Speed over a whole run: samples between its first and its last report, and the time between these."""
+
+    first_s: float
+    first_samples: int
+    last_s: float
+    last_samples: int
+
+    @classmethod
+    def begin(cls, now: float, samples: int) -> Pace:
+        """The first report."""
+        return cls(now, samples, now, samples)
+
+    def after(self, now: float, samples: int) -> Pace:
+        """One more report; one that brings nothing new does not stretch the time."""
+        if samples <= self.last_samples:
+            return self
+        return Pace(self.first_s, self.first_samples, now, samples)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """The speed; None before anything was trained."""
+        elapsed_s = self.last_s - self.first_s
+        return (self.last_samples - self.first_samples) / elapsed_s if elapsed_s > 0 else None

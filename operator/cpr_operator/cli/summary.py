@@ -1,0 +1,99 @@
+"""What became of a job, for people: what failed, what it cost, what the budget says, where the model lies. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from cpr_operator.api.status import Condition, FailureRecord, Status
+
+UNKNOWN = "-"
+
+
+def summary(job: str, status: Status, samples_per_s: float | None, workdir: Path) -> Group:
+    """The closing picture of a run."""
+    parts: list[RenderableType] = [_headline(job, status), _facts(status, samples_per_s)]
+    if status.failures:
+        parts += ["", _failures(status.failures)]
+    parts += ["", _next_step(status, workdir)]
+    return Group(*parts)
+
+
+def ended_because(status: Status) -> str:
+    """Why a job that did not succeed ended, in the words of its condition."""
+    failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None)
+    return _words(failed) if failed else ""
+
+
+def _headline(job: str, status: Status) -> str:
+    colour = {"Succeeded": "green", "Failed": "red"}.get(status.phase, "yellow")
+    reason = ended_because(status)
+    return f"[bold]{escape(job)}[/bold]: [{colour}]{status.phase}[/{colour}]" + (
+        f" - {escape(reason)}" if reason else ""
+    )
+
+
+def _words(condition: Condition) -> str:
+    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
+
+
+def _facts(status: Status, samples_per_s: float | None) -> Table:
+    progress, plan, budget = status.progress, status.plan, status.budget
+    table = Table.grid(padding=(0, 2))
+    table.add_row("trained", f"{progress.samples:,} of {progress.total_samples:,} samples", _rate(samples_per_s))
+    table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}", f"log loss {_figure(progress.logloss, '.4f')}")
+    if plan is not None:
+        table.add_row("plan", f"{plan.mode}, saves every {plan.interval_seconds:.3g} s", escape(plan.reason))
+    if budget is not None:
+        lost = f"{budget.spent:.3%} of {budget.limit:.3%} lost samples allowed"
+        table.add_row("budget", lost, f"{budget.rollbacks} rollbacks")
+    table.add_row("overhead", _overhead(status), "")
+    return table
+
+
+def _overhead(status: Status) -> str:
+    cost = status.overhead
+    return (
+        f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s, "
+        f"training done again {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s"
+    )
+
+
+def _failures(failures: tuple[FailureRecord, ...]) -> Table:
+    table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
+    for title in ("member", "what", "lost samples", "training again after", "action"):
+        table.add_column(title, header_style="dim")
+    for each in failures:
+        table.add_row(
+            f"{each.role}/{each.index} (incarnation {each.incarnation})",
+            escape(each.kind + (f": {each.message}" if each.message else "")),
+            _figure(each.lost_samples, ","),
+            f"{_figure(each.recovery_seconds, '.1f')} s",
+            each.action or UNKNOWN,
+        )
+    return table
+
+
+def _next_step(status: Status, workdir: Path) -> str:
+    shown = escape(str(workdir))
+    match status.phase:
+        case "Succeeded" if status.result is not None:
+            return (
+                f"The model is anchor {escape(status.result.key)} in {shown}.\n"
+                f"Write it as files: cprjob export --workdir {shown} --to model"
+            )
+        case "Failed":
+            return f"Logs of all processes: {shown}/pods/*/log.txt"
+        case _:
+            return f"Resume it: cprjob run --resume --workdir {shown}"
+
+
+def _rate(samples_per_s: float | None) -> str:
+    return f"{_figure(samples_per_s, ',.0f')} samples/s"
+
+
+def _figure(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else format(value, form)

@@ -1,0 +1,112 @@
+"""A recovery's decision, carried out on the status: who is replaced, what is set aside, where all go back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Recovery, Shard, Status, Trainer
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.figures import restorable
+from cpr_operator.reconcile.members import record, replace_entry, successor
+from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
+from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.recovery.decide import Replace, RollBack
+
+#: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
+KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
+
+
+def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decision: Replace) -> Step:
+    """New incarnations of the lost members and of nobody else; leave to restore for those that wait."""
+    kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
+    step = _replace_lost(world, step, facts, kind)
+    status = step.status
+    grants = {grant.index: grant for grant in decision.shards}
+    shards = tuple(_granted(shard, grants[shard.index].floor) if shard.index in grants else shard for shard in status.shards)
+    counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
+    status = change(status, shards=shards, counters=counters, leader=decision.leader)
+    account = account_of(status).reserve(
+        {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
+    )
+    if decision.dense is not None:
+        dense = change(status.dense, floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
+        status = change(status, dense=dense)
+    status = with_account(under_recovery(world, status, kind, decision.reason), account)
+    return step.to(status, _event(status, EventReason.REPLACING, decision.reason))
+
+
+def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: RollBack) -> Step:
+    """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
+    step = _replace_lost(world, step, facts, "RollBack")
+    status, samples = step.status, decision.anchor.samples if decision.anchor else 0
+    generation = status.counters.generation + 1
+    lost_trainer = any(name.startswith("trainer/") and isinstance(fact, Lost) for name, fact in facts.items())
+    account = account_of(status).roll_back(samples)
+    status = change(
+        status,
+        counters=change(status.counters, generation=generation, group=status.counters.group + lost_trainer),
+        forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],
+        shards=tuple(_sent_back(shard, samples) for shard in status.shards),
+        trainers=tuple(change(t, lost_at=None, state=_anew(t)) for t in status.trainers),
+        dense=change(status.dense, saved_samples=samples, floor_samples=samples),
+        overhead=_with_lost_time(status, samples),
+    )
+    status = change(status, anchors=restorable(status, status.anchors))
+    status = with_account(under_recovery(world, status, "RollBack", decision.reason), account)
+    if status.budget is not None:
+        status = change(status, budget=change(status.budget, rollbacks=status.budget.rollbacks + 1))
+    where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
+    return step.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
+
+
+def under_recovery(world: World, status: Status, kind: str, reason: str) -> Status:
+    """The status with the recovery under way: begun when the first one began, as grave as the gravest."""
+    before = status.recovery
+    if before is not None and before.kind in KINDS:
+        kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
+    since = before.since if before else world.now
+    return change(status, recovery=Recovery(kind=kind, since=since, reason=reason))  # type: ignore[no-any-return]
+
+
+def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+    members: tuple[Shard | Trainer, ...] = (*step.status.shards, *step.status.trainers)
+    for member in members:
+        fact = facts[member_name(role_of(member), member.index)]
+        if isinstance(fact, Lost):
+            step = record(world, step, member, fact.failure, action)
+            heir = successor(world.job.id, member, world.now, lost_at=member.lost_at or world.now)
+            step = step.to(replace_entry(step.status, member, heir))
+    return step
+
+
+def _granted(shard: Shard, floor: int) -> Shard:
+    return change(shard, floor_samples=floor, saved_samples=floor, may_restore=True, predecessor=None)  # type: ignore[no-any-return]
+
+
+def _sent_back(shard: Shard, samples: int) -> Shard:
+    return change(  # type: ignore[no-any-return]
+        shard,
+        floor_samples=samples,
+        saved_samples=samples,
+        reserved=(),
+        may_restore=True,
+        predecessor=None,
+        lost_at=None,
+        state="Pending" if shard.state == "Pending" else "Restoring",
+    )
+
+
+def _anew(trainer: Trainer) -> str:
+    return "Pending" if trainer.state == "Pending" else "Starting"
+
+
+def _with_lost_time(status: Status, samples: int) -> Overhead:
+    rate, undone = status.progress.samples_per_second, status.progress.samples - samples
+    seconds = undone / rate if rate and undone > 0 else 0.0
+    return change(status.overhead, lost_seconds=status.overhead.lost_seconds + seconds)  # type: ignore[no-any-return]
+
+
+def _event(status: Status, reason: EventReason, message: str) -> Event:
+    counters = status.counters
+    return Event("Normal", reason, message, f"{reason}-{counters.generation}-{counters.group}-{status.restarts}")

@@ -1,0 +1,74 @@
+"""Successors, and the record of why they were needed."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
+from cpr_operator.desired.names import JobId, pod_name
+from cpr_operator.failures import Failure
+from cpr_operator.reconcile.observe import member_name, role_of
+from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.cluster.protocol import Event
+
+M = TypeVar("M", bound=Member)
+
+_MESSAGE_CHARS = 1024
+
+
+def successor(job: JobId, member: M, now: float, **fields: object) -> M:
+    """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
+    incarnation = member.incarnation + 1
+    return change(  # type: ignore[no-any-return]
+        member,
+        incarnation=incarnation,
+        pod=pod_name(job, role_of(member), member.index, incarnation),
+        uid="",
+        node="",
+        host="",
+        port_base=0,
+        state="Pending",
+        started_at=now,
+        problem="",
+        **fields,
+    )
+
+
+def record(world: World, step: Step, member: Member, failure: Failure, action: str) -> Step:
+    """Count a failure, once per role, index and incarnation, and say so."""
+    status, role = step.status, role_of(member)
+    known = {(f.role, f.index, f.incarnation) for f in status.failures}
+    if (role, member.index, member.incarnation) in known:
+        return step
+    entry = FailureRecord(
+        time=world.now,
+        role=role,
+        index=member.index,
+        incarnation=member.incarnation,
+        pod=member.pod,
+        node=member.node,
+        kind=failure.kind,
+        reason=failure.reason[:64],
+        message=failure.message[:_MESSAGE_CHARS],
+        exit_code=failure.exit_code,
+        counted=failure.counts_as_restart,
+        action=action,
+    )
+    counted = (world.now,) if failure.counts_as_restart else ()
+    oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
+    status = change(
+        status,
+        failures=(*status.failures, entry)[-MAX_FAILURES:],
+        restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
+        restarts=status.restarts + 1,
+    )
+    name = member_name(role, member.index)
+    message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
+    return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+
+
+def replace_entry(status: Status, old: Member, new: Member) -> Status:
+    """The status with `new` in the place of `old`."""
+    field = "shards" if role_of(old) == "shard" else "trainers"
+    entries = tuple(new if entry.index == old.index else entry for entry in getattr(status, field))
+    return status.model_copy(update={field: entries})

@@ -1,0 +1,176 @@
+"""From facts and reports to the `Situation` that the recovery is decided on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cpr_contract.exits import ExitCode
+from cpr_contract.manifests import generation_prefix
+from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_contract.spec import samples_at
+from cpr_operator.api.status import Anchor, Shard, Status, Trainer
+from cpr_operator.failures import Failure, classify
+from cpr_operator.reconcile.absorb import is_current, takes_part
+from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Fact, Going, Lost, member_name, report_of
+from cpr_operator.reconcile.world import World
+from cpr_operator.recovery.decide import Loss, Situation
+
+#: Steps whose pushes may still arrive at a shard after all trainers are gone.
+STEPS_UNDER_WAY = 2
+
+
+def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Situation | None:
+    """What has to be decided; None if no member is lost or waits for leave to restore."""
+    losses = tuple(_losses(world, status, facts))
+    lost_trainers = tuple(t.index for t in status.trainers if isinstance(_fact(facts, t), Lost))
+    below_floor = _dense_below_floor(world, status)
+    if not losses and not lost_trainers and below_floor is None:
+        return None
+    survivors = tuple(t.index for t in status.trainers if _survives(world, t, facts))
+    flushes = [f for t in status.trainers if (f := _failure(facts, t)) and (flush_of(world, f) is not None)]
+    slack = 0 if lost_trainers and len(flushes) == len(status.trainers) else STEPS_UNDER_WAY
+    saved = [status.dense.saved_samples, *(ref.samples for f in flushes if (ref := flush_of(world, f)))]
+    full = status.plan is not None and status.plan.mode == "Full"
+    return Situation(
+        mode="Full" if full else "Partial",
+        account=account_of(status),
+        losses=losses,
+        lost_trainers=lost_trainers,
+        survivors=survivors,
+        leader=status.leader or 0,
+        trainer_bound=_trainer_bound(world, status),
+        shard_bound=_shard_bound(world, status, facts, slack),
+        shard_state=any(isinstance(_fact(facts, s), Alive | Going) for s in status.shards)
+        or any(loss.flushed for loss in losses),
+        dense_saved=max(saved) if below_floor is None else below_floor,
+        anchors=status.anchors,
+    )
+
+
+def flush_of(world: World, failure: Failure) -> SaveRef | None:
+    """The save that a member of this generation flushed before it ended, if it did."""
+    prefix = generation_prefix(world.job.id.uid, world.job.status.counters.generation) + "/"
+    return failure.save if failure.save is not None and failure.save.key.startswith(prefix) else None
+
+
+def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
+    """What a shard's successor will find: the flush, or else the last save that is known."""
+    save = flush_of(world, failure) if failure else None
+    if save is not None:
+        return Loss(shard.index, save.samples, flushed=True)
+    unchanged = failure is not None and failure.exit_code == ExitCode.FLUSHED and failure.save is None
+    return Loss(shard.index, shard.saved_samples, flushed=unchanged)
+
+
+def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> bool:
+    """Whether a member found the anchor that this generation started from to be damaged."""
+    reports = (report_of(world, member) for member in (*status.shards, *status.trainers))
+    told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(status, r) for r in reports)
+    ended = any(
+        isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
+        for fact in facts.values()
+    )
+    return bool(status.forks and status.forks[-1].anchor) and (told or ended)
+
+
+def anchors_before_origin(status: Status) -> tuple[Anchor, ...]:
+    """Anchors older than the one that this generation started from, oldest first."""
+    origin = status.forks[-1].anchor if status.forks else None
+    return tuple(anchor for anchor in status.anchors if origin and anchor.samples < origin.samples)
+
+
+def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Loss]:
+    for shard in status.shards:
+        fact = _fact(facts, shard)
+        if shard.predecessor is not None:
+            ended, failure = _end_of_predecessor(world, shard)
+            if ended:
+                yield loss_of(world, shard, failure)
+        elif isinstance(fact, Lost):
+            yield loss_of(world, shard, fact.failure)
+        elif shard.state == "BelowFloor" and shard.saved_samples < shard.floor_samples:
+            yield Loss(shard.index, shard.saved_samples)
+
+
+def _end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None]:
+    """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
+    before = shard.predecessor
+    pod = next((pod for pod in world.pods if before and pod.uid == before.uid), None)
+    failure = classify(pod) if pod else None
+    if isinstance(failure, Failure) and failure.ended:
+        return True, failure
+    return pod is None or before is None or world.now >= before.until + GRACE_SLACK_S, None
+
+
+def _fact(facts: Mapping[str, Fact], member: Shard | Trainer) -> Fact:
+    role = "shard" if isinstance(member, Shard) else "trainer"
+    return facts[member_name(role, member.index)]  # type: ignore[arg-type]
+
+
+def _failure(facts: Mapping[str, Fact], member: Trainer) -> Failure | None:
+    fact = _fact(facts, member)
+    return fact.failure if isinstance(fact, Lost) else None
+
+
+def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
+    """A living trainer that holds the dense state. Of a newcomer only its own word tells that it joined."""
+    if not isinstance(_fact(facts, trainer), Alive | Going):
+        return False
+    if trainer.lost_at is None:
+        return True
+    report = report_of(world, trainer)
+    return isinstance(report, TrainerReport) and takes_part(report)
+
+
+def _trainer_bound(world: World, status: Status) -> int | None:
+    """How many samples any shard can have applied, as trainers know it. 0: none of this generation."""
+    if any(t.lost_at is None and t.state == "Pending" for t in status.trainers):
+        return 0  # its process never ran, and nobody trains without it
+    bounds = []
+    for trainer in status.trainers:
+        report = report_of(world, trainer)
+        if isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
+            bounds.append(report.samples_started if is_current(status, report) else 0)
+    return max(bounds, default=None)
+
+
+def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack: int) -> int | None:
+    """The same from the shards, when no trainer is left: every one whose process runs has to answer."""
+    batch, total = world.job.spec.data.batch_size, status.ledger.total_samples
+    bound = 0
+    if any(_is_silent_newcomer(world, t, facts) for t in status.trainers):
+        return None
+    for shard in status.shards:
+        fact, report = _fact(facts, shard), report_of(world, shard)
+        if isinstance(fact, Lost):
+            save = flush_of(world, fact.failure)
+            bound = max(bound, save.samples if save else 0)
+        elif isinstance(report, ShardReport):
+            steps = report.applied_step + slack if report.applied_step else 0
+            applied = samples_at(steps, batch, total or steps * batch)
+            bound = max(bound, applied if is_current(status, report) else 0)
+        elif shard.state != "Pending":
+            return None
+    return bound
+
+
+def _is_silent_newcomer(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
+    """A replaced trainer that runs and did not answer: it may know more than the shards."""
+    alive = isinstance(_fact(facts, trainer), Alive) and trainer.state != "Pending"
+    return alive and report_of(world, trainer) is None
+
+
+def _dense_below_floor(world: World, status: Status) -> int | None:
+    """The samples of the newest dense save there is, if a trainer waits because it is older than the floor."""
+    for trainer in status.trainers:
+        report = report_of(world, trainer)
+        if (
+            isinstance(report, TrainerReport)
+            and report.state is TrainerState.BELOW_FLOOR
+            and is_current(status, report)
+        ):
+            offered = report.dense_save.samples if report.dense_save else 0
+            if offered < status.dense.floor_samples:
+                return offered
+    return None

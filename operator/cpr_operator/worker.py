@@ -1,0 +1,134 @@
+"""When passes run.
+
+A worker per job runs one pass at a time: when woken, when the last pass asked for it, and every so often anyway, because
+a watch may lose events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from cpr_operator.cluster.protocol import ClusterError
+
+logger = logging.getLogger(__name__)
+
+#: A job wakes by itself within this range of seconds, drawn anew each time.
+REGULAR_S = (30.0, 60.0)
+#: Backoff after a failed pass: doubles from the first to the last, with jitter.
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
+#: Pod events come in bunches: a pass waits so long for the rest of them.
+DEBOUNCE_S = 0.2
+#: After a start, first passes of jobs that are not in trouble are spread over so many seconds.
+SPREAD_S = 30.0
+
+
+def backoff_s(failures: int, rng: random.Random) -> float:
+    """Seconds to wait after so many failed passes in a row: full jitter below a doubling bound."""
+    bound = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
+    return rng.uniform(FIRST_BACKOFF_S / 2, bound)
+
+
+class Worker:
+    """Runs `run_pass` until it returns None, which says that there is nothing left to do for this job.
+
+    A pass returns after how many seconds it wants to run again at the latest.
+    """
+
+    def __init__(self, name: str, run_pass: Callable[[], Awaitable[float | None]], rng: random.Random) -> None:
+        self._name = name
+        self._run_pass = run_pass
+        self._rng = rng
+        self._failures = 0
+        self._due = float("inf")
+        self._moved = asyncio.Event()
+        self.started = False
+
+    def wake(self, delay_s: float = 0.0) -> None:
+        """Run a pass after `delay_s` seconds at the latest; one that runs now is followed by another."""
+        self._due = min(self._due, _now() + delay_s)
+        self._moved.set()
+
+    async def run(self) -> None:
+        """Run passes; the first one waits for `wake`."""
+        while True:
+            await self._sleep()
+            self.started, self._due = True, float("inf")
+            wait_s = await self._attempt()
+            if wait_s is not None:
+                self.wake(wait_s)
+            elif self._due == float("inf"):
+                return
+
+    async def _attempt(self) -> float | None:
+        try:
+            wanted_s = await self._run_pass()
+        except ClusterError as error:
+            logger.warning("%s: pass failed: %s: %s", self._name, type(error).__name__, error)
+        except Exception:  # one job's trouble must not end the others' workers
+            logger.exception("%s: pass failed", self._name)
+        else:
+            self._failures = 0
+            return None if wanted_s is None else min(wanted_s, self._rng.uniform(*REGULAR_S))
+        self._failures += 1
+        return backoff_s(self._failures, self._rng)
+
+    async def _sleep(self) -> None:
+        while (left_s := self._due - _now()) > 0:
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(left_s if left_s < float("inf") else None):
+                    await self._moved.wait()
+            except TimeoutError:
+                return
+
+
+class Workers:
+    """One worker for each job that has something to do, by namespace and name."""
+
+    def __init__(self, run_pass: Callable[[str, str], Awaitable[float | None]], rng: random.Random) -> None:
+        self._run_pass = run_pass
+        self._rng = rng
+        self._workers: dict[tuple[str, str], Worker] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def wake(self, namespace: str, name: str, delay_s: float = 0.0) -> None:
+        """The job changed: run a pass within `delay_s`."""
+        self._worker(namespace, name).wake(delay_s)
+
+    def meet(self, namespace: str, name: str, *, urgent: bool) -> None:
+        """A listing shows the job: after a start its first pass comes at once or somewhen, later ones soon."""
+        worker = self._worker(namespace, name)
+        worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, SPREAD_S))
+
+    def nudge(self, namespace: str, name: str) -> None:
+        """A listing shows one of the job's pods: no reason to hurry a first pass."""
+        worker = self._workers.get((namespace, name))
+        if worker is not None and worker.started:
+            worker.wake(DEBOUNCE_S)
+
+    async def close(self) -> None:
+        """Stop all workers; a pass under way is cancelled, which is safe at any point."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _worker(self, namespace: str, name: str) -> Worker:
+        key = (namespace, name)
+        if key not in self._workers:
+            self._workers[key] = Worker(f"{namespace}/{name}", lambda: self._run_pass(*key), self._rng)
+            self._tasks[key] = asyncio.create_task(self._work(key), name=f"worker {namespace}/{name}")
+        return self._workers[key]
+
+    async def _work(self, key: tuple[str, str]) -> None:
+        try:
+            await self._workers[key].run()
+        finally:
+            del self._workers[key], self._tasks[key]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

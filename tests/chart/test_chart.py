@@ -1,0 +1,168 @@
+"""The chart, rendered by helm without a cluster: what it installs, what it allows, what it refuses."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART, CRD = ROOT / "charts" / "cprjob", ROOT / "crds" / "cprjobs.cprjob.io.yaml"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
+Object = dict[str, Any]
+
+SERVED = {
+    ("cprjob.io", "cprjobs"): {"get", "list", "watch", "patch", "delete"},
+    ("cprjob.io", "cprjobs/status"): {"update", "patch"},
+    ("cprjob.io", "cprjobs/finalizers"): {"update"},
+    ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
+    ("", "services"): {"get", "create", "patch", "delete"},
+    ("policy", "poddisruptionbudgets"): {"get", "create", "patch", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch", "delete"},
+    ("", "events"): {"create", "patch"},
+    ("events.k8s.io", "events"): {"create", "patch"},
+    ("", "secrets"): {"create"},
+}
+OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
+LEASE = {("coordination.k8s.io", "leases"): {"get", "create", "update", "patch"}}
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    binary = shutil.which("helm") or (str(CACHE / "helm") if (CACHE / "helm").exists() else None)
+    if binary is None:
+        pytest.skip("no helm: `make cluster-up` builds one")
+    return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
+
+
+def render(*values: str) -> list[Object]:
+    """The chart's objects under --set values."""
+    settings = [part for value in values for part in ("--set", value)]
+    done = helm("template", "cprjob", str(CHART), "--namespace", "operators", *settings)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def rights(role: Object) -> dict[tuple[str, str], set[str]]:
+    """What a role grants, by group and resource; two rules for one resource add up."""
+    granted: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                granted.setdefault((group, resource), set()).update(rule["verbs"])
+    return granted
+
+
+def operator(objects: list[Object]) -> Object:
+    (deployment,) = of_kind(objects, "Deployment")
+    pod: Object = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def test_lint_finds_nothing() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_crd_is_the_generated_one_and_is_kept() -> None:
+    source = yaml.safe_load(CRD.read_text())
+    (crd,) = of_kind(render(), "CustomResourceDefinition")
+    assert crd["spec"] == source["spec"]
+    assert crd["metadata"]["name"] == source["metadata"]["name"]
+    annotations = source["metadata"].get("annotations", {}) | {"helm.sh/resource-policy": "keep"}
+    assert crd["metadata"]["annotations"] == annotations
+    assert of_kind(render("crds.install=false"), "CustomResourceDefinition") == []
+
+
+def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:
+    objects = render()
+    (cluster_role,) = of_kind(objects, "ClusterRole")
+    assert rights(cluster_role) == SERVED | OWN_CRD
+    (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
+    assert own["resourceNames"] == ["cprjobs.cprjob.io"]
+    (lease,) = of_kind(objects, "Role")
+    assert (lease["metadata"]["namespace"], rights(lease)) == ("operators", LEASE)
+
+
+def test_secrets_can_only_be_created() -> None:
+    for role in [*of_kind(render(), "ClusterRole"), *of_kind(render("watchNamespaces={a}"), "Role")]:
+        assert rights(role).get(("", "secrets"), {"create"}) == {"create"}
+
+
+def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
+    objects = render("watchNamespaces={a,b}")
+    (cluster_role,) = of_kind(objects, "ClusterRole")
+    assert rights(cluster_role) == OWN_CRD
+    roles = {role["metadata"]["namespace"]: rights(role) for role in of_kind(objects, "Role")}
+    assert roles == {"operators": LEASE, "a": SERVED, "b": SERVED}
+    environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
+    assert environment["CPR_OPERATOR_NAMESPACES"] == "a,b"
+
+
+def test_every_binding_is_the_operator_s_own() -> None:
+    objects = render("watchNamespaces={a}")
+    bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
+    subjects = [binding["subjects"] for binding in bindings]
+    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 3
+
+
+def test_one_operator_at_a_time() -> None:
+    (deployment,) = of_kind(render(), "Deployment")
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Pod"])
+def test_pods_ask_for_the_restricted_profile_and_bound_their_memory(kind: str) -> None:
+    objects = render()
+    pod = operator(objects) if kind == "Deployment" else of_kind(objects, "Pod")[0]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_probes_metrics_and_service_share_the_port() -> None:
+    objects = render("httpPort=9090", "serviceMonitor.enabled=true")
+    (container,) = operator(objects)["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": 9090}]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert {"name": "CPR_OPERATOR_HTTP_PORT", "value": "9090"} in container["env"]
+    (service,) = of_kind(objects, "Service")
+    assert service["spec"]["ports"] == [{"name": "http", "port": 9090, "targetPort": "http"}]
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+
+
+def test_what_is_optional_is_off() -> None:
+    kinds = {each["kind"] for each in render()}
+    assert not kinds & {"ServiceMonitor", "NetworkPolicy", "Secret", "Namespace"}
+    assert of_kind(render("networkPolicy.enabled=true"), "NetworkPolicy")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "unknown=1",
+        "image.name=x",
+        "httpPort=80",
+        "watchNamespaces={No_Name}",
+        "crds.instal=false",
+        "image.pullPolicy=Maybe",
+    ],
+)
+def test_the_schema_refuses(value: str) -> None:
+    done = helm("template", "cprjob", str(CHART), "--set", value)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr

@@ -1,0 +1,178 @@
+"""Jobs of the end-to-end tests: a small DLRM on real Criteo rows, and what every one of its runs must satisfy."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from harness import Pod, Space, Store, until
+from harness.pods import TRAINER_IMAGE
+from harness.store import BUCKET, ENDPOINT, SECRET
+
+Member = tuple[str, int]
+DATA_KEY = "data/criteo_80k.tsv.gz"
+TABLES, ROWS_PER_TABLE = 26, 5000
+TRAINERS, SHARDS = 2, 4
+FINAL = {"Succeeded", "Failed"}
+
+
+def manifest(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a CPRJob; `changes` replace whole fields of its spec, `a__b` reaching below `a`."""
+    spec: dict[str, Any] = {
+        "image": TRAINER_IMAGE,
+        "accuracyBudget": {"portionOfLostSamples": 0.3},
+        "model": {
+            "embeddingDim": 8,
+            "bottomMlp": [32, 8],
+            "topMlp": [32, 1],
+            "tables": [{"name": f"c{t + 1}", "rows": ROWS_PER_TABLE} for t in range(TABLES)],
+            "denseOptimizer": {"kind": "SGD", "learningRate": 0.1},
+            "sparseOptimizer": {"kind": "RowWiseAdagrad", "learningRate": 0.05},
+        },
+        "data": {"format": "Criteo", "uri": f"s3://{BUCKET}/{DATA_KEY}", "epochs": 3, "batchSize": 128, "seed": 1},
+        "trainers": {"replicas": TRAINERS, "template": pod_template()},
+        "shards": {"replicas": SHARDS, "template": pod_template()},
+        "snapshots": {
+            "store": {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": SECRET},
+            "interval": {"mode": "Fixed", "seconds": 3},
+            "denseIntervalSeconds": 5,
+        },
+        "failurePolicy": {"silenceSeconds": 5},
+    }
+    for path, value in changes.items():
+        *above, last = path.split("__")
+        place = spec
+        for part in above:
+            place = place[part]
+        place[last] = value
+    return {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": name}, "spec": spec}
+
+
+def pod_template(node: str | None = None, *, apart: str | None = None, unstable: bool = False) -> dict[str, Any]:
+    """Return a pod template with small requests.
+
+    `node` pins the pods, `apart` spreads pods of that role over nodes, `unstable` keeps them off the node that carries
+    the operator and the store.
+    """
+    resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources}]}
+    if node:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+    affinity: dict[str, Any] = {}
+    if apart:
+        term = {"labelSelector": {"matchLabels": {"cprjob.io/role": apart}}, "topologyKey": "kubernetes.io/hostname"}
+        weighted = [{"weight": 100, "podAffinityTerm": term}]
+        affinity["podAntiAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": weighted}
+    if unstable:
+        terms = [{"matchExpressions": [{"key": "cprjob.io/stable", "operator": "DoesNotExist"}]}]
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"spec": spec | ({"affinity": affinity} if affinity else {})}
+
+
+@dataclass
+class Run:
+    """One applied job, followed to its end."""
+
+    space: Space
+    name: str
+    before: dict[Member, str] = field(default_factory=dict)  # the uids of all members when training was seen
+
+    @classmethod
+    def start(cls, space: Space, name: str, **changes: Any) -> "Run":
+        """Apply the job and wait until it trains with all its pods."""
+        space.apply(manifest(name, **changes))
+        run = cls(space, name)
+        run.space.wait_job(name, "trains", lambda job: _samples(job) > 0 and phase(job) == "Running", within_s=90)
+        run.before = run.uids()
+        return run
+
+    def status(self) -> dict[str, Any]:
+        """Return the job's status."""
+        found: dict[str, Any] = self.space.job(self.name).get("status", {})
+        return found
+
+    def pod(self, role: str, index: int) -> Pod:
+        """Return the pod of a member's newest incarnation."""
+        return max(self.space.pods(job=self.name, role=role, index=index), key=lambda pod: pod.incarnation)
+
+    def uids(self) -> dict[Member, str]:
+        """Return the uid of each member's newest pod."""
+        newest: dict[Member, Pod] = {}
+        for pod in self.space.pods(job=self.name):
+            if pod.incarnation > (newest[pod.role, pod.index].incarnation if (pod.role, pod.index) in newest else 0):
+                newest[pod.role, pod.index] = pod
+        return {member: pod.uid for member, pod in newest.items()}
+
+    def report(self, role: str, index: int) -> dict[str, Any] | None:
+        """Return a member's own report, None if it does not answer."""
+        try:
+            answer = httpx.get(f"http://{self.pod(role, index).ip}:7071/status", timeout=2)
+        except httpx.HTTPError:
+            return None
+        return dict(answer.json())
+
+    def leader(self) -> int:
+        """Return the rank that leads."""
+        return int(self.status()["leader"])
+
+    def reach(self, fraction: float, within_s: float = 90) -> None:
+        """Wait until the leader says that so much of the data is trained."""
+
+        def there() -> bool:
+            report = self.report("trainer", self.leader())
+            return bool(report and report["total_samples"] and report["samples"] >= fraction * report["total_samples"])
+
+        until(f"{self.name} has trained {fraction:.0%}", there, within_s)
+
+    def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
+        """Wait until the predicate holds for the status; return it."""
+        job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
+        return dict(job["status"])
+
+    def finish(self, within_s: float = 150) -> dict[str, Any]:
+        """Wait for the end and return the status; the job must have succeeded."""
+        status = self.wait("ends", lambda status: status.get("phase") in FINAL, within_s)
+        assert status["phase"] == "Succeeded", status.get("conditions")
+        return status
+
+
+def phase(job: dict[str, Any]) -> str:
+    """Return the phase of a job."""
+    return str(job.get("status", {}).get("phase", ""))
+
+
+def _samples(job: dict[str, Any]) -> int:
+    return int(job.get("status", {}).get("progress", {}).get("samples", 0))
+
+
+def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
+    """What holds after every run: all samples trained, others untouched, the promise kept, the account as saved."""
+    replaced = set(replaced)
+    progress, budget = status["progress"], status["budget"]
+    assert (
+        progress["samples"] == progress["totalSamples"] == 3 * 79_999 or progress["samples"] == progress["totalSamples"]
+    )
+    after = {("shard", s["index"]): s["uid"] for s in status["shards"]}
+    after |= {("trainer", t["index"]): t["uid"] for t in status["trainers"]}
+    assert {member for member in after if after[member] != run.before[member]} == replaced
+    assert budget["spent"] <= budget["limit"]
+    assert budget["reserved"] == 0
+
+
+def account(store: Store, status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return each shard's lost ranges as the manifests of the final anchor say."""
+    anchor = json.loads(store.get(status["result"]["key"]))
+    shards = [json.loads(store.get(ref["key"])) for ref in anchor["shards"]]
+    return {shard["index"]: tuple(tuple(r) for r in shard["lost"]) for shard in shards}
+
+
+def ledger(status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return each shard's lost ranges as the operator has them."""
+    ranges = status["ledger"]["ranges"] or [()] * len(status["shards"])
+    return {index: tuple(tuple(r) for r in shard) for index, shard in enumerate(ranges)}
+
+
+def failures(status: dict[str, Any]) -> list[tuple[str, int, int, str]]:
+    """Return the recorded failures as (role, index, incarnation, kind)."""
+    return [(f["role"], f["index"], f["incarnation"], f["kind"]) for f in status.get("failures", [])]

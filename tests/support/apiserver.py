@@ -1,0 +1,178 @@
+"""A real Kubernetes API server with its etcd on loopback: no nodes, no controllers, so pods never start.
+
+`running_apiserver` starts both in a folder and stops them by their processes. Needs the binaries etcd and
+kube-apiserver, and openssl for one certificate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
+READY_S = 60.0
+FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Where it listens, and a kubeconfig whose user may do everything."""
+
+    url: str
+    ca_file: Path
+    kubeconfig: Path
+
+    def client(self) -> httpx.Client:
+        """A client that is logged in; the caller closes it."""
+        context = ssl.create_default_context(cafile=str(self.ca_file))
+        return httpx.Client(
+            base_url=self.url, verify=context, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30, trust_env=False
+        )
+
+
+def binary(name: str) -> Path:
+    """A server's binary; without it the test is skipped, or fails where cluster tests are required."""
+    found = FOLDER / name
+    if found.exists():
+        return found
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    message = f"{name} is neither in {FOLDER} nor on the PATH"
+    if os.environ.get("CPR_CLUSTER_TESTS") == "required":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@contextlib.contextmanager
+def running_apiserver(folder: Path) -> Iterator[ApiServer]:
+    """Start etcd and the API server in an empty folder; both end with the context."""
+    etcd, apiserver, openssl = binary("etcd"), binary("kube-apiserver"), binary("openssl")
+    port, etcd_port, peer_port = _free_ports(3)
+    server = _prepare(folder, openssl, port)
+    with (
+        _process(_etcd_command(etcd, folder, etcd_port, peer_port), folder / "etcd.log"),
+        _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
+    ):
+        _wait_ready(server, process, folder / "apiserver.log")
+        yield server
+
+
+def install_crd(client: httpx.Client, crd: dict[str, Any]) -> None:
+    """Create a CustomResourceDefinition and wait until the server serves it. Fails the test if it is refused."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    answer = client.post(path, json=crd)
+    assert answer.status_code == httpx.codes.CREATED, answer.text
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        status = client.get(f"{path}/{crd['metadata']['name']}").json().get("status", {})
+        found = {one["type"]: one for one in status.get("conditions") or ()}
+        if found.get("Established", {}).get("status") == "True":
+            assert "NonStructuralSchema" not in found, found["NonStructuralSchema"]["message"]
+            return
+        time.sleep(0.05)
+    pytest.fail("the API server did not establish the CRD")
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return tuple(one.getsockname()[1] for one in sockets)
+
+
+def _prepare(folder: Path, openssl: Path, port: int) -> ApiServer:
+    """A certificate, the token file and a kubeconfig. The certificate's key signs service account tokens too."""
+    key, certificate = folder / "server.key", folder / "server.crt"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    (folder / "tokens.csv").write_text(f"{TOKEN},tester,tester,system:masters\n", encoding="utf-8")
+    url = f"https://127.0.0.1:{port}"
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, certificate)), encoding="utf-8")
+    return ApiServer(url=url, ca_file=certificate, kubeconfig=kubeconfig)
+
+
+def _kubeconfig(url: str, certificate: Path) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority": str(certificate)}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    }
+
+
+def _etcd_command(etcd: Path, folder: Path, port: int, peer_port: int) -> list[str]:
+    return [
+        str(etcd),
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls=http://127.0.0.1:{port}",
+        f"--advertise-client-urls=http://127.0.0.1:{port}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
+        f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
+        "--unsafe-no-fsync",
+        "--log-level=error",
+    ]
+
+
+def _apiserver_command(apiserver: Path, folder: Path, port: int, etcd_port: int) -> list[str]:
+    key, certificate = folder / "server.key", folder / "server.crt"
+    return [
+        str(apiserver),
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={certificate}",
+        f"--tls-private-key-file={key}",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--service-account-key-file={certificate}",
+        f"--service-account-signing-key-file={key}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--authorization-mode=RBAC",
+        "--disable-admission-plugins=ServiceAccount",  # no controller makes service accounts
+    ]
+
+
+@contextlib.contextmanager
+def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing in it is to be kept
+
+
+def _wait_ready(server: ApiServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    with server.client() as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(httpx.TransportError, json.JSONDecodeError):
+                if client.get("/readyz").status_code == httpx.codes.OK and _has_default_namespace(client):
+                    return
+            time.sleep(0.1)
+    pytest.fail(f"the API server did not become ready: {log.read_text(encoding='utf-8')[-2000:]}")
+
+
+def _has_default_namespace(client: httpx.Client) -> bool:
+    return client.get("/api/v1/namespaces/default").status_code == httpx.codes.OK

@@ -1,0 +1,275 @@
+"""CPRJob documents, good and bad: one table for pydantic and for a real API server."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Document = dict[str, Any]
+Edits = Mapping[str, Any]
+
+#: As an edit's value: take the field away.
+GONE = object()
+
+
+def minimal() -> Document:
+    """The shortest manifest: everything else has a default."""
+    return {
+        "apiVersion": "cprjob.io/v1alpha1",
+        "kind": "CPRJob",
+        "metadata": {"name": "minimal"},
+        "spec": {
+            "image": "trainer",
+            "accuracyBudget": {"portionOfLostSamples": 0.1},
+            "model": {
+                "embeddingDim": 4,
+                "bottomMlp": [8, 4],
+                "topMlp": [8, 1],
+                "tables": [{"name": "a", "rows": 10}, {"name": "b", "rows": 5}],
+            },
+            "data": {"format": "Synthetic", "samples": 1000},
+            "snapshots": {"store": {"endpoint": "http://store:9000", "bucket": "saves"}},
+        },
+    }
+
+
+def edited(edits: Edits, base: Document | None = None) -> Document:
+    """`base` (or the minimal manifest) with values set or taken away at dotted paths; numbers index lists."""
+    document = copy.deepcopy(base if base is not None else minimal())
+    for path, value in edits.items():
+        *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        node: Any = document
+        for part in parents:
+            node = node[part] if isinstance(part, int) else node.setdefault(part, {})
+        if value is GONE:
+            del node[last]
+        else:
+            node[last] = value
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One rule: edits of the minimal manifest that keep it and that break it.
+
+    `field` is the one that `validate` names; `says` what both pydantic and the API server answer (empty: only the field
+    is compared, because each says it in its own words).
+    """
+
+    field: str
+    good: Edits
+    bad: Edits
+    says: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule about changes: from the minimal manifest with `before`, with that status, to one more edit."""
+
+    name: str
+    good: Edits
+    bad: Edits
+    says: str
+    before: Edits
+    status: Edits
+
+
+CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "epochs": 1}}
+
+#: Rules that the schema cannot say.
+RULES = (
+    Case("metadata.name", {"metadata.name": "a" + 38 * "-" + "z"}, {"metadata.name": 41 * "a"}, "DNS-1035"),
+    Case("metadata.name", {"metadata.name": "a1"}, {"metadata.name": "1a"}, "DNS-1035"),
+    Case(
+        "spec.model.bottomMlp",
+        {"spec.model.bottomMlp": [4]},
+        {"spec.model.bottomMlp": [4, 8]},
+        "must end in embeddingDim",
+    ),
+    Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
+    Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),
+    Case(
+        "spec.shards.replicas",
+        {"spec.shards.replicas": 15},
+        {"spec.shards.replicas": 16},
+        "more shards than rows in all tables",
+    ),
+    Case(
+        "spec.data.samples",
+        CRITEO,
+        {**CRITEO, "spec.data.samples": 10},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {**CRITEO, "spec.data.epochs": GONE, "spec.data.samples": 10},
+        {"spec.data.samples": GONE},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {"spec.data.samples": 1},
+        {"spec.data.samples": GONE, "spec.data.epochs": 1},
+        "Synthetic data needs samples",
+    ),
+    Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
+    Case("spec.data.uri", CRITEO, {**CRITEO, "spec.data.uri": GONE}, "Criteo data needs a uri"),
+    Case(
+        "spec.snapshots.interval.seconds",
+        {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},
+        {"spec.snapshots.interval": {"mode": "Fixed"}},
+        "a Fixed interval needs seconds",
+    ),
+    Case(
+        "spec.snapshots.interval.seconds",
+        {"spec.snapshots.interval": {}},
+        {"spec.snapshots.interval": {"seconds": 60}},
+        "an Auto one has none",
+    ),
+    Case(
+        "spec.recovery.mode",
+        {"spec.recovery.mode": "Full", "spec.accuracyBudget.portionOfLostSamples": 0},
+        {"spec.recovery.mode": "Partial", "spec.accuracyBudget.portionOfLostSamples": 0},
+        "mode Partial cannot keep a budget of 0",
+    ),
+)
+
+#: What the schema says by itself: bounds, enumerations, patterns, required fields.
+BOUNDS = (
+    Case("spec.image", {"spec.image": "i"}, {"spec.image": GONE}),
+    Case("spec.image", {"spec.image": 512 * "i"}, {"spec.image": ""}),
+    Case("spec.suspend", {"spec.suspend": True}, {"spec.suspend": "yes"}),
+    Case("spec.ttlSecondsAfterFinished", {"spec.ttlSecondsAfterFinished": 0}, {"spec.ttlSecondsAfterFinished": -1}),
+    Case("spec.accuracyBudget", {"spec.accuracyBudget": {"portionOfLostSamples": 0}}, {"spec.accuracyBudget": GONE}),
+    Case(
+        "spec.accuracyBudget.type",
+        {"spec.accuracyBudget.type": "PortionOfLostSamples"},
+        {"spec.accuracyBudget.type": "AUCDrop"},
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.999},
+        {"spec.accuracyBudget.portionOfLostSamples": 1},
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.portionOfLostSamples": 0},
+        {"spec.accuracyBudget.portionOfLostSamples": -0.1},
+    ),
+    Case("spec.recovery.mode", {"spec.recovery.mode": "Full"}, {"spec.recovery.mode": "Sometimes"}),
+    Case(
+        "spec.model.embeddingDim",
+        {"spec.model.embeddingDim": 4096, "spec.model.bottomMlp": [4096]},
+        {"spec.model.embeddingDim": 4097, "spec.model.bottomMlp": [4097]},
+    ),
+    Case("spec.model.bottomMlp", {"spec.model.bottomMlp": 16 * [4]}, {"spec.model.bottomMlp": 17 * [4]}),
+    Case("spec.model.topMlp[0]", {"spec.model.topMlp": [65536, 1]}, {"spec.model.topMlp": [65537, 1]}),
+    Case(
+        "spec.model.tables",
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(26)]},
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(27)]},
+    ),
+    Case("spec.model.tables[0].rows", {"spec.model.tables.0.rows": 2**40}, {"spec.model.tables.0.rows": 0}),
+    Case("spec.model.tables[0].name", {"spec.model.tables.0.name": "user_id-2"}, {"spec.model.tables.0.name": "User"}),
+    Case(
+        "spec.model.denseOptimizer.kind",
+        {"spec.model.denseOptimizer.kind": "Adagrad"},
+        {"spec.model.denseOptimizer.kind": "RowWiseAdagrad"},
+    ),
+    Case(
+        "spec.model.sparseOptimizer.learningRate",
+        {"spec.model.sparseOptimizer.learningRate": 0.001},
+        {"spec.model.sparseOptimizer.learningRate": 0},
+    ),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
+    Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),
+    Case("spec.data.seed", {"spec.data.seed": 2**31 - 1}, {"spec.data.seed": 1.5}),
+    Case("spec.trainers.replicas", {"spec.trainers.replicas": 256}, {"spec.trainers.replicas": 257}),
+    Case("spec.shards.replicas", {"spec.shards.replicas": 1}, {"spec.shards.replicas": 0}),
+    Case(
+        "spec.shards.template",
+        {"spec.shards.template": {"spec": {"nodeSelector": {"disk": "fast"}}}},
+        {"spec.shards.template": []},
+    ),
+    Case(
+        "spec.snapshots.store.endpoint",
+        {"spec.snapshots.store.endpoint": "file:///saves"},
+        {"spec.snapshots.store.endpoint": "ftp://store"},
+    ),
+    Case("spec.snapshots.store.bucket", {"spec.snapshots.store.bucket": "a.b"}, {"spec.snapshots.store.bucket": GONE}),
+    Case(
+        "spec.snapshots.store.caBundle.name",
+        {"spec.snapshots.store.caBundle": {"name": "ca"}},
+        {"spec.snapshots.store.caBundle": {"key": "ca"}},
+    ),
+    Case("spec.snapshots.keep", {"spec.snapshots.keep": 2}, {"spec.snapshots.keep": 1}),
+    Case(
+        "spec.failurePolicy.restartLimit.count",
+        {"spec.failurePolicy.restartLimit.count": 0},
+        {"spec.failurePolicy.restartLimit.count": 1001},
+    ),
+    Case(
+        "spec.failurePolicy.silenceSeconds",
+        {"spec.failurePolicy.silenceSeconds": 1},
+        {"spec.failurePolicy.silenceSeconds": 0},
+    ),
+    Case("spec.data.batchSzie", {"spec.data.batchSize": 1}, {"spec.data.batchSzie": 1}),
+)
+
+STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
+SUSPENDED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
+BUDGET: Edits = STARTED | {"budget": {"limit": 0.1, "spent": 0.03, "reserved": 0.02, "remaining": 0.05}}
+FROZEN = "cannot be changed once the job has started"
+TEMPLATE = {"metadata": {"labels": {"team": "ads"}}}
+
+
+def _frozen(field: str, edits: Edits) -> Change:
+    """A field that is free before the start and frozen after it."""
+    return Change(field, {"spec.suspend": True}, edits, f"spec.{field}: {FROZEN}", before={}, status=STARTED)
+
+
+CHANGES = (
+    _frozen("image", {"spec.image": "other"}),
+    _frozen("recovery", {"spec.recovery.mode": "Full"}),
+    _frozen("model", {"spec.model.tables.0.rows": 11}),
+    _frozen("data", {"spec.data.samples": 1001}),
+    _frozen("trainers.replicas", {"spec.trainers.replicas": 2}),
+    _frozen("shards.replicas", {"spec.shards.replicas": 3}),
+    _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
+    _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
+    _frozen("failurePolicy", {"spec.failurePolicy.silenceSeconds": 11}),
+    Change(
+        "ttl is always free",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.image": "other"},
+        FROZEN,
+        before={},
+        status=SUSPENDED,
+    ),
+    Change(
+        "template while running",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.2},
+        {"spec.shards.template": TEMPLATE},
+        "spec.shards.template: can only be changed while the job is suspended",
+        before={},
+        status=STARTED,
+    ),
+    Change(
+        "template while suspended",
+        {"spec.trainers.template": TEMPLATE},
+        {"spec.trainers.template": TEMPLATE, "spec.suspend": False},
+        "spec.trainers.template: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED,
+    ),
+    Change(
+        "budget above spent",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.05},
+        {"spec.accuracyBudget.portionOfLostSamples": 0.04},
+        "spec.accuracyBudget.portionOfLostSamples: may not be lowered below what is spent and reserved",
+        before={},
+        status=BUDGET,
+    ),
+)

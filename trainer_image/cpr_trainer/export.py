@@ -1,0 +1,107 @@
+"""Writes a finished model as files that any tool reads, out of the anchor that `status.result` names.
+
+DIR/model.json                  the network's shape, and where in the data it stands
+DIR/dense.safetensors           the dense network's parameters by name
+DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, rows in the table's own order
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from cpr_contract import env
+from cpr_contract.codec import to_dict
+from cpr_contract.manifests import DenseManifest
+from cpr_contract.spec import JobSpec
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.runtime import optional_path, read_job
+from cpr_trainer.snapshot import (
+    DENSE_STATE,
+    Candidate,
+    DamagedError,
+    load_shard,
+    read_anchor,
+    read_tensors,
+    resolve_anchor,
+)
+from cpr_trainer.store import Store, open_store
+
+
+def run(environ: Mapping[str, str], anchor_key: str, folder: Path) -> None:
+    """Export by the job and the store that the environment names. Raises TrainerError."""
+    job = read_job(environ)
+    store = open_store(
+        job.snapshots.store, optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    )
+    export_model(store, job, anchor_key, folder)
+
+
+def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> None:
+    """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
+
+    Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor is of another
+    model than `job`, DamagedError, StoreError; OSError if the folder cannot be written.
+    """
+    layout = layout_hash(job.model, job.shards)
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout))
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    (folder / "model.json").unlink(missing_ok=True)
+    safetensors.torch.save_file(_dense_parameters(store, job, manifest, anchor_key), folder / "dense.safetensors")
+    _write_tables(store, job, manifest, folder / "tables")
+    about = {
+        "job": job.job_name,
+        "anchor": anchor_key,
+        "step": manifest.step,
+        "samples": manifest.samples,
+        "totalSamples": manifest.total_samples,
+        "model": to_dict(job.model),
+    }
+    (folder / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest, key: str) -> dict[str, torch.Tensor]:
+    replica = DenseReplica(job.model, job.data.seed)
+    try:
+        replica.load_state(read_tensors(store, manifest)[DENSE_STATE])
+    except (KeyError, ValueError) as error:
+        raise DamagedError(key, f"holds no dense state of this model: {error}") from error
+    # The parameters are views of one buffer, which safetensors rightly refuses to write as such.
+    return {name: value.clone() for name, value in replica.model.state_dict().items()}
+
+
+def _write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path) -> None:
+    """Scatter all shards into tables that are mapped files, so that the tables need not fit into memory."""
+    dim = job.model.embedding_dim
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".scratch-") as scratch:
+        tables = [
+            torch.from_file(f"{scratch}/{number}", shared=True, size=table.rows * dim).view(table.rows, dim)
+            for number, table in enumerate(job.model.tables)
+        ]
+        for index in range(job.shards):
+            _scatter_shard(store, job, manifest, index, tables)
+        for table, weight in zip(job.model.tables, tables, strict=True):
+            safetensors.torch.save_file({"weight": weight}, folder / f"{quote(table.name, safe='')}.safetensors")
+
+
+def _scatter_shard(store: Store, job: JobSpec, manifest: DenseManifest, index: int, tables: list[torch.Tensor]) -> None:
+    placement = Placement.of(job.model, job.shards)
+    size = placement.size(index)
+    arena = torch.empty(size, job.model.embedding_dim)
+    state = torch.empty(size) if job.model.sparse_optimizer.kind == "RowWiseAdagrad" else None
+    ref = manifest.shards[index]
+    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, ref.key, ref.digest), arena, state)
+    for chunk in placement.rows_of(index):
+        values = arena[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
+        chunk_tables, chunk_rows = torch.from_numpy(chunk.tables), torch.from_numpy(chunk.rows)
+        for table in np.unique(chunk.tables).tolist():
+            here = chunk_tables == table
+            tables[table][chunk_rows[here]] = values[here]

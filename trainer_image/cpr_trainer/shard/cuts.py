@@ -1,0 +1,51 @@
+"""When a shard copies its rows: at a cut step, once every rank has reached it and before any has passed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """`pending` is the cut step that was announced and is not reached, 0 if none; `taken` the last one copied.
+
+    Both are of this incarnation in this generation: a cut that another incarnation saved must be taken again, because
+    the anchor names saves of the incarnations in its roster.
+    """
+
+    pending: int = 0
+    taken: int = 0
+
+    def announced(self, step: int, applied: tuple[int, ...]) -> Self:
+        """Return the cuts after a trainer named `step` as the next cut (0: none).
+
+        The newest announcement counts: a new leader voids the cut of its predecessor. A cut that some rank has passed
+        already can no longer be exact, and is not taken.
+        """
+        if step <= max(self.pending, self.taken) or step < max(applied):
+            return self
+        return replace(self, pending=step)
+
+    def holds(self, step: int) -> bool:
+        """Whether a push of `step` must wait for the cut."""
+        return 0 < self.pending < step
+
+    def passed_over(self, step: int, before: int) -> bool:
+        """Whether a rank's push of `step`, after `before`, skips the cut, so that it can never be reached exactly.
+
+        Then this shard was replaced after its predecessor had acknowledged the cut step: the cut is void.
+        """
+        return before < self.pending < step
+
+    def void(self) -> Self:
+        """Return the cuts without the pending one."""
+        return replace(self, pending=0)
+
+    def due(self, applied: tuple[int, ...]) -> bool:
+        """Whether every rank has reached the cut: copy now."""
+        return 0 < self.pending <= min(applied)
+
+    def take(self) -> Self:
+        """Return the cuts after the pending one was copied."""
+        return replace(self, pending=0, taken=self.pending)

@@ -1,0 +1,32 @@
+"""A shard's figures for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class Metrics:
+    """All metrics of one shard, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.rows_read = self._counter("rows_read", "Rows sent to trainers")
+        self.rows_changed = self._counter("rows_changed", "Rows that pushes changed")
+        self.pushes = Counter(
+            "cprjob_shard_pushes_total", "Pushes by what became of them", ["fate"], registry=self.registry
+        )
+        self.saves = self._counter("saves", "Saves committed")
+        self.failed_saves = self._counter("failed_saves", "Attempts to save that failed")
+        self.save_seconds = self._gauge("save_seconds", "Time that the last save took to write")
+        self.copy_seconds = self._gauge("copy_seconds", "Time that the last copy of the rows kept pushes waiting")
+        self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
+        self.rows = self._gauge("rows", "Rows held")
+        self.applied_step = self._gauge("applied_step", "Last step applied of any trainer")
+        self.generation = self._gauge("generation", "Generation of the roster")
+        self.ready = self._gauge("ready", "1 while lookups and pushes are served")
+
+    def _counter(self, name: str, what: str) -> Counter:
+        return Counter(f"cprjob_shard_{name}_total", what, registry=self.registry)
+
+    def _gauge(self, name: str, what: str) -> Gauge:
+        return Gauge(f"cprjob_shard_{name}", what, registry=self.registry)

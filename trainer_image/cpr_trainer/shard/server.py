@@ -1,0 +1,190 @@
+"""The shard's sockets: one thread accepts, checks proofs, reads frames for the service and sends its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cpr_contract.env import ROLE_TRAINER
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
+from cpr_trainer.exchange.wire import FrameReader, FrameWriter
+from cpr_trainer.shard.service import Service
+
+_LOG = logging.getLogger(__name__)
+
+_PATIENCE_S = 3.0  # for a stranger to prove the key
+_BACKLOG = 256
+
+
+class Connection:
+    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer."""
+
+    def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
+        self.link = link
+        self.accepted = self.last_heard = now
+        self.reader = FrameReader(LIMIT_BYTES)
+        self.writer = FrameWriter()
+        self.responder = responder
+        self.hello: Hello | None = None
+        self.backlog: deque[Frame] = deque()
+
+    @property
+    def rank(self) -> int:
+        """The trainer's rank; -1 for a stranger."""
+        return -1 if self.hello is None else self.hello.caller.index
+
+    def send(self, header: Header, *payload: Any) -> None:
+        """Send a frame now, or as soon as the socket takes it."""
+        self.writer.add(header, *payload)
+        with contextlib.suppress(OSError):  # the reading side finds it broken, and clears up
+            self.writer.flush(self.link)
+
+
+class Server:
+    """Serves trainers at `address`:`port` (0: a free one). `identity` tells who this shard is now.
+
+    `trainers` is how many ranks there are; a frame may be `limit_bytes` long. Raises OSError if the address is taken.
+    """
+
+    def __init__(  # noqa: PLR0913 -- where, who, and for whom
+        self,
+        address: str,
+        port: int,
+        key: bytes,
+        identity: Callable[[], Identity],
+        service: Service,
+        *,
+        trainers: int,
+        limit_bytes: int,
+    ) -> None:
+        self._key = key
+        self._identity = identity
+        self._service = service
+        self._trainers = trainers
+        self._limit_bytes = limit_bytes
+        self._connections: set[Connection] = set()
+        self._selector = selectors.DefaultSelector()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        self._listener.settimeout(0.0)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    def turn(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        """Wait up to `timeout_s` for the sockets, and handle what they have."""
+        events = self._selector.select(timeout_s)
+        now = clock()
+        for key, mask in events:
+            if key.data is None:
+                self._accept(now)
+            elif key.data in self._connections:  # not closed by an event before, in this very turn
+                self._serve(key.data, mask, now)
+        for connection in tuple(self._connections):
+            if connection.hello is None and now - connection.accepted > _PATIENCE_S:
+                self._close(connection)
+        for connection in self._connections:
+            self._watch(connection)
+
+    def silent(self, now: float, silence_s: float) -> tuple[int, ...]:
+        """Return the ranks that are connected and were not heard for `silence_s`."""
+        return tuple(sorted(c.rank for c in self._joined() if now - c.last_heard > silence_s))
+
+    def forget_silent(self, now: float, silence_s: float) -> None:
+        """Close connections of silent ranks: their successors will join anew."""
+        for connection in tuple(self._joined()):
+            if now - connection.last_heard > silence_s:
+                self._close(connection)
+
+    def stop(self) -> None:
+        """Close everything: nobody is served or acknowledged any more."""
+        for connection in tuple(self._connections):
+            self._close(connection)
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+
+    def close(self) -> None:
+        """Stop, and give back what the selector holds."""
+        self.stop()
+        self._selector.close()
+
+    def _joined(self) -> Iterable[Connection]:
+        return (connection for connection in self._connections if connection.hello is not None)
+
+    def _accept(self, now: float) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:  # gone again, or no descriptors left: the next turn tries again
+            return
+        link.settimeout(0.0)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES))
+        connection = Connection(link, responder, now)
+        self._connections.add(connection)
+        self._selector.register(link, selectors.EVENT_READ, connection)
+
+    def _serve(self, connection: Connection, mask: int, now: float) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                connection.writer.flush(connection.link)
+            if mask & selectors.EVENT_READ:
+                # One frame a turn: no trainer keeps the others waiting.
+                frame = connection.reader.read(connection.link)
+                if frame is not None:
+                    self._on_frame(connection, frame, now)
+        except (FrameError, HandshakeError) as error:
+            _LOG.warning("refused a connection: %s", error)
+            text = str(error).encode()
+            connection.send(Header(Operation.ERROR, payload_bytes=len(text)), text)
+            self._close(connection)
+        except OSError:
+            self._close(connection)
+
+    def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
+        connection.last_heard = now
+        if connection.hello is not None:
+            self._service.on_frame(connection, frame)
+            return
+        match frame.header.operation:
+            case Operation.HELLO:
+                text = connection.responder.challenge(bytes(frame.payload))
+                connection.send(Header(Operation.CHALLENGE, payload_bytes=len(text)), text)
+            case Operation.PROOF:
+                self._join(connection, connection.responder.accept(bytes(frame.payload)))
+            case _:
+                raise FrameError(f"{frame.header.operation.name} before the handshake was over")
+
+    def _join(self, connection: Connection, hello: Hello) -> None:
+        caller = hello.caller
+        if caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers:
+            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
+        for other in tuple(self._joined()):
+            if other.hello is not None and other.rank == caller.index:
+                if other.hello.caller.incarnation > caller.incarnation:
+                    raise HandshakeError(f"a newer incarnation of trainer/{caller.index} is connected")
+                self._close(other)
+        connection.hello = hello
+        connection.reader.limit_bytes = self._limit_bytes
+        self._service.joined(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._service.left(connection)
+        self._selector.unregister(connection.link)
+        connection.link.close()
+
+    def _watch(self, connection: Connection) -> None:
+        mask = selectors.EVENT_READ | (0 if connection.writer.idle else selectors.EVENT_WRITE)
+        if self._selector.get_key(connection.link).events != mask:
+            self._selector.modify(connection.link, mask, connection)

@@ -1,0 +1,256 @@
+"""What a shard answers: lookups, pushes, pings; and when it copies its rows for a save. No sockets, no store.
+
+One thread calls everything here, so pushes are applied one after another and the arena needs no lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import Counters
+from cpr_contract.spec import JobSpec, samples_at, steps_in
+from cpr_trainer.exchange.frames import FLOAT_BYTES, ROW_NUMBER_BYTES, Frame, FrameError, Header, Operation, payload_bytes
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.cuts import Cuts
+from cpr_trainer.shard.losses import Losses, Ranges, order_of
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.pushes import Fate, fate_of, generation_fate
+from cpr_trainer.tables.arena import Arena
+
+
+class Client(Protocol):
+    """A trainer's connection, as the service needs it. `backlog` holds frames that wait behind a cut."""
+
+    rank: int
+    backlog: deque[Frame]
+
+    def send(self, header: Header, *payload: Any) -> None:
+        """Send a frame; never blocks, never raises."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the rows stand, in one generation. `dirty` says that no save or copy holds what was applied last."""
+
+    generation: int
+    applied: tuple[int, ...]
+    losses: Losses
+    restored_samples: int
+    total_samples: int = 0
+    cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
+    dirty: bool = False
+
+    @property
+    def applied_step(self) -> int:
+        """The last step that any rank's push was applied of."""
+        return max(self.applied)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a copy of the rows holds: the save's manifest says the same."""
+
+    generation: int
+    step: int
+    samples: int
+    applied: tuple[int, ...]
+    lost: Ranges
+
+
+class Service:
+    """Serves one shard. `progress` is None while it does not; `on_cut` is told when the rows are to be copied.
+
+    Counters and the newest save go into every answer; the life of the shard keeps them up to date.
+    """
+
+    def __init__(
+        self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics, on_cut: Callable[[], None]
+    ) -> None:
+        self.arena = arena
+        self.counters = Counters(roster=0, group=0, generation=0)
+        self.newest_save: SaveRef | None = None
+        self.progress: Progress | None = None
+        self._job = job
+        self._placement = placement
+        self._index = index
+        self._metrics = metrics
+        self._on_cut = on_cut
+        self._clients: list[Client] = []
+        self._held_free = False
+
+    def start(self, progress: Progress) -> None:
+        """Serve from here on, and let all clients know."""
+        self.progress = progress
+        for client in self._clients:
+            client.send(self.standing(client.rank, progress.generation))
+
+    def stop(self) -> Progress | None:
+        """Serve nothing from here on; return where the rows stand."""
+        progress, self.progress = self.progress, None
+        for client in self._clients:
+            client.backlog.clear()
+            client.send(self._header(Operation.NOT_READY, client.rank))
+        return progress
+
+    def joined(self, client: Client) -> None:
+        """Welcome a trainer whose proof holds."""
+        self._clients.append(client)
+        client.send(self._header(Operation.WELCOME, client.rank))
+        client.send(self.standing(client.rank, self.counters.generation))
+
+    def left(self, client: Client) -> None:
+        """Forget a trainer's connection and what it had sent ahead: it sends that again."""
+        if client in self._clients:
+            self._clients.remove(client)
+
+    def on_frame(self, client: Client, frame: Frame) -> None:
+        """Handle one frame. Raises FrameError for what a trainer may not send."""
+        header = frame.header
+        if header.rank != client.rank:
+            raise FrameError(f"rank {header.rank} on the connection of rank {client.rank}")
+        self._take_in(header)
+        match header.operation:
+            case Operation.PING:
+                client.send(self.standing(client.rank, header.generation))
+            case Operation.LOOKUP | Operation.PUSH:
+                client.backlog.append(frame)
+                self._work(client)
+                if client.backlog and client.backlog[-1] is frame:
+                    client.backlog[-1] = frame.detached()
+            case _:
+                raise FrameError(f"a trainer does not send {header.operation.name}")
+        while self._held_free:
+            self._held_free = False
+            for other in tuple(self._clients):
+                self._work(other)
+
+    def standing(self, rank: int, generation: int) -> Header:
+        """Return the answer to a trainer of `generation` that asks whether it is served."""
+        fate = generation_fate(generation, None if self.progress is None else self.progress.generation)
+        if fate is None:
+            return self._header(Operation.PONG, rank)
+        return self._header(Operation.STALE if fate is Fate.STALE else Operation.NOT_READY, rank)
+
+    def mark(self, progress: Progress) -> Mark:
+        """Return what a copy of the rows would hold now."""
+        samples = samples_at(progress.applied_step, self._job.data.batch_size, progress.total_samples)
+        lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
+        # Nothing is applied right after a restore: then the samples are those restored.
+        return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost)
+
+    def _take_in(self, header: Header) -> None:
+        """Note what every frame of a trainer carries: the size of the job, and the next cut."""
+        progress = self.progress
+        if progress is None or header.generation != progress.generation:
+            return
+        progress.total_samples = header.total_samples
+        cuts = progress.cuts.announced(header.cut_step, progress.applied)
+        if cuts != progress.cuts:
+            # A later cut may set free what an earlier one held.
+            progress.cuts, self._held_free = cuts, True
+            self._cut_if_due(progress)
+
+    def _work(self, client: Client) -> None:
+        """Handle what a client sent, in order, up to the first push that must wait."""
+        while client.backlog and self._handle(client, client.backlog[0]):
+            # A rollback or a refusal may have emptied it.
+            if client.backlog:
+                client.backlog.popleft()
+
+    def _handle(self, client: Client, frame: Frame) -> bool:
+        """Handle one frame; False if it must wait."""
+        header = frame.header
+        if header.payload_bytes != payload_bytes(header.operation, header.count, self.arena.rows.shape[1]):
+            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
+        if header.operation is Operation.LOOKUP:
+            self._lookup(client, frame)
+            return True
+        return self._push(client, frame)
+
+    def _lookup(self, client: Client, frame: Frame) -> None:
+        standing = self.standing(client.rank, frame.header.generation)
+        if standing.operation is not Operation.PONG:
+            client.send(standing)
+            return
+        vectors = self.arena.gather(self._slots(frame)).numpy()
+        client.send(
+            self._header(
+                Operation.VECTORS, client.rank, frame.header.ticket, count=len(vectors), size_bytes=vectors.nbytes
+            ),
+            vectors,
+        )
+        self._metrics.rows_read.inc(len(vectors))
+
+    def _push(self, client: Client, frame: Frame) -> bool:
+        header, progress = frame.header, self.progress
+        applied = () if progress is None else progress.applied
+        cuts = Cuts() if progress is None else progress.cuts
+        fate = fate_of(header, None if progress is None else progress.generation, applied, cuts)
+        self._metrics.pushes.labels(fate.name.lower()).inc()
+        if fate is Fate.HOLD:
+            return False
+        if fate is Fate.APPLY and progress is not None:
+            self._apply(progress, frame)
+        if fate in {Fate.APPLY, Fate.DROP}:
+            client.send(self._header(Operation.ACK, client.rank))
+        else:
+            client.send(self.standing(client.rank, header.generation))
+        if fate is Fate.APPLY and progress is not None:
+            self._cut_if_due(progress)
+        return True
+
+    def _apply(self, progress: Progress, frame: Frame) -> None:
+        header = frame.header
+        order = order_of(progress.total_samples, self._job.data.batch_size)
+        if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
+            raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
+        if header.count:
+            slots = self._slots(frame)
+            gradients = np.frombuffer(frame.payload, np.float32, offset=header.count * ROW_NUMBER_BYTES)
+            self.arena.apply(slots, torch.from_numpy(gradients).view(header.count, -1))
+        before = progress.applied[header.rank]
+        if progress.cuts.passed_over(header.step, before):
+            progress.cuts, self._held_free = progress.cuts.void(), True
+        progress.losses = progress.losses.applied(header.rank, before, header.step, order)
+        progress.applied = tuple(header.step if r == header.rank else s for r, s in enumerate(progress.applied))
+        progress.dirty = True
+        self._metrics.rows_changed.inc(header.count)
+
+    def _cut_if_due(self, progress: Progress) -> None:
+        if progress.cuts.due(progress.applied):
+            self._on_cut()
+            progress.cuts, self._held_free = progress.cuts.take(), True
+            progress.dirty = False
+
+    def _slots(self, frame: Frame) -> torch.Tensor:
+        numbers = np.frombuffer(frame.payload, np.int64, count=frame.header.count)
+        try:
+            return torch.from_numpy(self._placement.slots_on(self._index, numbers))
+        except ValueError as error:
+            raise FrameError(str(error)) from error
+
+    def _header(
+        self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0
+    ) -> Header:
+        save = self.newest_save
+        return Header(
+            operation,
+            roster=self.counters.roster,
+            group=self.counters.group,
+            generation=self.counters.generation if self.progress is None else self.progress.generation,
+            rank=rank,
+            step=0 if self.progress is None else self.progress.applied[rank],
+            saved_step=0 if save is None else save.step,
+            saved_samples=0 if save is None else save.samples,
+            ticket=ticket,
+            count=count,
+            payload_bytes=size_bytes,
+        )

@@ -1,0 +1,135 @@
+"""What a trainer says about itself: the report on `/status`, and its figures on `/metrics`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_trainer.trainer.interrupts import Attend
+
+#: A wait for peers that lasts longer than this is a pause; a step's usual ready and go take milliseconds.
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is looked up at the moment of a report: names of members, and the shards' committed samples."""
+
+    waiting_for: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    shard_saves: tuple[int, ...] = ()
+
+
+class Board:
+    """Holds the report. The main thread changes it; the status page's threads read it.
+
+    `look` adds what is looked up at the moment of a report; only waiting trainers name whom they wait for.
+    """
+
+    def __init__(self, first: TrainerReport) -> None:
+        self.look: Callable[[], Live] = Live
+        self._report = first
+        self._lock = threading.Lock()
+        self._waited_s = 0.0
+
+    def set(self, **fields: Any) -> None:
+        """Replace fields of the report."""
+        with self._lock:
+            self._report = replace(self._report, **fields)
+
+    @property
+    def state(self) -> TrainerState:
+        """The state reported now."""
+        return self._report.state
+
+    def report(self) -> TrainerReport:
+        """Return the report as of now; any thread may call it."""
+        live = self.look()
+        with self._lock:
+            waits = self._report.state in _WAITING_STATES
+            return replace(
+                self._report,
+                waiting_for=live.waiting_for if waits else (),
+                silent=live.silent,
+                shard_saves=live.shard_saves if self._report.shard_saves is not None else (),
+            )
+
+    def take_waited_s(self) -> float:
+        """Return the seconds paused since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Report Paused, and count the time."""
+        before, start = self.state, monotonic()
+        self.set(state=TrainerState.PAUSED)
+        try:
+            yield
+        finally:
+            self._waited_s += monotonic() - start
+            self.set(state=before)
+
+    @contextmanager
+    def waiting(self, attend: Attend) -> Iterator[Attend]:
+        """Give an `attend` for a wait on peers that turns into a pause when it takes long."""
+        before, start = self.state, monotonic()
+
+        def attend_and_tell() -> None:
+            if self.state is not TrainerState.PAUSED and monotonic() - start > _PATIENCE_S:
+                self.set(state=TrainerState.PAUSED)
+            attend()
+
+        try:
+            yield attend_and_tell
+        finally:
+            if self.state is TrainerState.PAUSED:
+                self._waited_s += monotonic() - start
+                self.set(state=before)
+
+
+_WAITING_STATES = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.FINISHING})
+
+_GAUGES: Mapping[str, tuple[str, str]] = {
+    "step": ("cprjob_trainer_step", "Last complete step"),
+    "samples": ("cprjob_trainer_samples", "Samples of complete steps"),
+    "total_samples": ("cprjob_trainer_job_samples", "Samples of the whole job"),
+    "samples_per_s": ("cprjob_trainer_samples_per_second", "Samples a second while training"),
+    "loss": ("cprjob_trainer_loss_nats", "Mean log loss of the steps merged last"),
+    "auc": ("cprjob_trainer_auc_ratio", "Progressive AUC, the first fifth of the samples left out"),
+    "logloss": ("cprjob_trainer_logloss_nats", "Progressive log loss, the first fifth of the samples left out"),
+    "commit_s": ("cprjob_trainer_commit_seconds", "From the last cut to its commit"),
+}
+_COUNTERS: Mapping[str, tuple[str, str]] = {
+    "saves": ("cprjob_trainer_saves", "Committed cuts"),
+    "save_stall_s": ("cprjob_trainer_save_stall_seconds", "Training time lost to saves"),
+    "paused_s": ("cprjob_trainer_paused_seconds", "Training time lost to waiting"),
+}
+
+
+class ReportCollector(Collector):
+    """The report's figures as Prometheus metrics."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family for each figure that is known."""
+        report = self._board.report()
+        for kind, families in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for field, (name, text) in families.items():
+                value = getattr(report, field)
+                if value is not None:
+                    yield kind(name, text, value=float(value))
+        states = GaugeMetricFamily("cprjob_trainer_state", "1 for the state it is in", labels=("state",))
+        for state in TrainerState:
+            states.add_metric((state.value,), float(state is report.state))
+        yield states

@@ -1,0 +1,48 @@
+"""The arithmetic of one step on one trainer: forward, loss, backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from cpr_trainer.access import Access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.dlrm import loss_share
+from cpr_trainer.model.replica import DenseReplica
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """One slice, computed. The dense gradient is in the replica.
+
+    row_gradients: float32 [u, D], of the unique rows. logits, labels: float32 [n]. loss_share: nats.
+    """
+
+    row_gradients: Tensor
+    logits: Tensor
+    labels: Tensor
+    loss_share: float
+
+
+def compute(replica: DenseReplica, batch: Batch, access: Access, vectors: Tensor, batch_size: int) -> Computed:
+    """Compute a slice of a global batch of `batch_size` samples; its gradients add up over trainers.
+
+    vectors: float32 [u, D], of the unique rows of `access`. Raises DivergedError if the loss is not finite.
+    """
+    embeddings = access.embeddings(vectors).requires_grad_()
+    labels = torch.from_numpy(batch.labels)
+    logits = replica.model(torch.from_numpy(batch.dense), embeddings)
+    loss = loss_share(logits, labels, batch_size)
+    share = float(loss.detach())
+    if not isfinite(share):
+        raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
+    replica.zero_gradients()
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = embeddings.grad
+    if gradients is None:
+        raise ValueError("the model did not use its embeddings")
+    return Computed(access.sum_gradients(gradients), logits.detach(), labels, share)

@@ -1,0 +1,103 @@
+"""What this process is told from outside: rosters and SIGTERM; and whether its main loop still turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from cpr_contract.roster import TrainerRoster
+from cpr_trainer.errors import TrainerError
+from cpr_trainer.runtime import RosterFile
+from cpr_trainer.trainer.interrupts import SLICE_S, RosterChanged, Superseded, Terminated
+
+#: The main loop turns many times a second where it waits; only a step's arithmetic and a store call take longer.
+_STUCK_S = 120.0
+
+
+class Watch:
+    """The newest roster, and the wish to stop.
+
+    A thread follows the roster's file; the main thread calls `attend` in every wait and before every step.
+    `on_roster` is called on the main thread with each newer roster of the same group and generation.
+    """
+
+    def __init__(self, rosters: RosterFile[TrainerRoster], stop: threading.Event) -> None:
+        self.stop = stop
+        self.on_roster: Callable[[TrainerRoster], None] = lambda _: None
+        self._rosters = rosters
+        self._newest: TrainerRoster | None = None
+        self._failure: TrainerError | None = None
+        self._current: TrainerRoster | None = None
+        self._turned = monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="roster", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow the roster's file."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._ended.set()
+
+    def first(self) -> TrainerRoster:
+        """Wait for a roster and take it as the current one. Raises Terminated, Superseded."""
+        while self._newest is None:
+            self.turn()
+            self._raise_failure()
+            if self.stop.wait(SLICE_S):
+                raise Terminated("SIGTERM before the first roster")
+        return self.adopt()
+
+    def adopt(self) -> TrainerRoster:
+        """Take the newest roster as the current one. Raises Superseded."""
+        roster = self._newest
+        if roster is None:
+            raise ValueError("no roster was read")
+        if roster.newest_incarnation > roster.incarnation:
+            raise Superseded(f"incarnation {roster.newest_incarnation} of this trainer exists")
+        self._current = roster
+        return roster
+
+    @property
+    def current(self) -> TrainerRoster | None:
+        """The roster that was adopted last; any thread may look."""
+        return self._current
+
+    def attend(self) -> None:
+        """Turn once, and follow a newer roster. Raises RosterChanged if it is of another group or generation."""
+        self.turn()
+        self._raise_failure()
+        before = self._current
+        if before is None or self._newest is before:
+            return
+        now = self.adopt()
+        if (now.counters.group, now.counters.generation) != (before.counters.group, before.counters.generation):
+            raise RosterChanged(f"roster {now.counters.roster}: another group or generation")
+        self.on_roster(now)
+
+    def attend_or_stop(self) -> None:
+        """Do as `attend`, and raise Terminated after SIGTERM."""
+        self.attend()
+        if self.stop.is_set():
+            raise Terminated("SIGTERM")
+
+    def turn(self) -> None:
+        """Note that the main loop makes progress."""
+        self._turned = monotonic()
+
+    def healthy(self) -> bool:
+        """Whether the main loop turned lately."""
+        return monotonic() - self._turned < _STUCK_S
+
+    def _follow(self) -> None:
+        try:
+            for roster in self._rosters.watch(self._ended):
+                self._newest = roster
+        except TrainerError as error:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
