@@ -1,7 +1,7 @@
 """When passes run.
 
-A worker per job runs one pass at a time: when woken, when the last pass asked for it, and every so often anyway, because
-a watch may lose events.
+A worker per job runs one pass at a time: when woken, when the last pass asked for it, and every so often anyway,
+because a watch may lose events.
 """
 
 from __future__ import annotations

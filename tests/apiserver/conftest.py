@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from support.apiserver import install_crd, running_apiserver
 
 from cpr_operator.api import crd
+from support.apiserver import install_crd, running_apiserver
 
 
 @pytest.fixture(scope="session")

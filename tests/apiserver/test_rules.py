@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from support.documents import BOUNDS, CHANGES, RULES, Case, Change, Document, edited
 
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Condition, Fork, Ledger, Plan, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
+from support.documents import BOUNDS, CHANGES, RULES, Case, Change, Document, edited
 
 pytestmark = pytest.mark.apiserver
 

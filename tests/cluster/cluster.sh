@@ -37,7 +37,7 @@ start() {
 export_image() { # export_image NAME: from buildah's store into a layout folder; zstd: containerd unpacks it 1.6 times as fast as gzip
   local layout=$RUN/images/$1 id; id=$(buildah images -q --no-trunc "localhost/cprjob-$1:dev")
   [ "$(cat "$layout.id" 2>/dev/null)" != "$id" ] || return 0
-  buildah push -q --compression-format zstd "localhost/cprjob-$1:dev" "oci:$layout:dev"
+  python3 "$here/registry.py" "$layout" buildah push -q --tls-verify=false --compression-format zstd "localhost/cprjob-$1:dev" "docker://ADDRESS/$1:dev"
   python3 "$here/oci.py" prune "$layout"
   echo "$id" >"$layout.id"
 }
@@ -57,7 +57,7 @@ load_images() {
 install_operator() { # the annotation rolls the Deployment when the image behind the same tag is another one
   local id
   if [ "$backend" = kind ]; then id=$(docker image inspect -f '{{.Id}}' localhost/cprjob-operator:dev); else id=$(cat "$RUN/images/operator.id"); fi
-  helm upgrade --install cprjob "$root/charts/cprjob" --namespace cprjob-system --create-namespace --wait --timeout 60s \
+  helm upgrade --install cprjob "$root/charts/cprjob" --namespace cprjob-system --create-namespace --take-ownership --wait --timeout 60s \
     --set image.repository=localhost/cprjob-operator,image.tag=dev --set-string 'nodeSelector.cprjob\.io/stable=true' \
     --set-string "podAnnotations.cprjob\.io/image-id=$id" >/dev/null ||
     { kubectl -n cprjob-system logs -l app.kubernetes.io/name=cprjob --tail 20 >&2; die "the operator does not become ready"; }
@@ -76,8 +76,8 @@ up() {
   start
   load_images
   kubectl apply -f "$here/manifests/minio.yaml" >/dev/null
-  [ "${CPR_CLUSTER_OPERATOR:-}" = no ] || install_operator
   kubectl -n cprjob-store rollout status deployment/minio --timeout=90s >/dev/null
+  [ "${CPR_CLUSTER_OPERATOR:-}" = no ] || install_operator
   say "up: export KUBECONFIG=$KUBECONFIG"
 }
 

@@ -50,16 +50,16 @@ class TestRights:
             ("get", "secrets", False),
             ("list", "secrets", False),
             ("patch", "cprjobs.cprjob.io", True),
-            ("update", "cprjobs.cprjob.io/status", True),
+            ("update", "cprjobs.cprjob.io --subresource=status", True),
             ("create", "pods", True),
-            ("create", "pods/exec", False),
-            ("get", "nodes", False),
+            ("create", "pods --subresource=exec", False),
+            ("list", "nodes", False),
         ],
     )
     def test_the_service_account_may(self, cluster: Cluster, verb: str, resource: str, *, allowed: bool) -> None:
         account = f"--as=system:serviceaccount:{NAMESPACE}:cprjob"
-        answer = cluster.kubectl("auth", "can-i", verb, resource, "-n", "default", account, check=False)
-        assert answer.strip().splitlines()[-1] == ("yes" if allowed else "no")
+        said = cluster.kubectl("auth", "can-i", verb, *resource.split(), "-n", "default", account, check=False)
+        assert ("yes" in said.split()) == allowed, said
 
     def test_the_release_s_own_test_passes(self, cluster: Cluster) -> None:
         command = [

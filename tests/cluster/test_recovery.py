@@ -1,4 +1,4 @@
-"""Whole jobs on the real cluster, each losing something different; every test states what may change and what may not."""
+"""Whole jobs on the real cluster, each losing something else; every test says what may change and what may not."""
 
 import os
 import time

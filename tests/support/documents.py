@@ -46,7 +46,7 @@ def edited(edits: Edits, base: Document | None = None) -> Document:
         if value is GONE:
             del node[last]
         else:
-            node[last] = value
+            node[last] = copy.deepcopy(value)
     return document
 
 
@@ -263,6 +263,14 @@ CHANGES = (
         "spec.trainers.template: can only be changed while the job is suspended",
         before={"spec.suspend": True},
         status=SUSPENDED,
+    ),
+    Change(
+        "template while pods still flush",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.trainers.template": TEMPLATE},
+        "spec.trainers.template: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED | {"phase": "Suspending"},
     ),
     Change(
         "budget above spent",

@@ -24,7 +24,7 @@ def scored(logits: Tensor, labels: Tensor, total: int | None = None, first: int 
     return score
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.floats(-6, 6), st.floats(0.3, 5), st.floats(0, 2), st.integers(200, 5000))
 def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread: float, gain: float, n: int) -> None:
     random = np.random.default_rng(seed)
@@ -48,6 +48,7 @@ def test_a_perfect_and_a_reversed_order(sign: int, auc: float) -> None:
     assert scored(logits, torch.tensor([0.0, 0, 0, 1, 1, 1])).auc() == auc
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.lists(st.integers(0, 60), min_size=1, max_size=8))
 def test_the_first_fifth_is_left_out_to_the_sample(total: int, sizes: list[int]) -> None:
     score, start = ProgressiveValidation(total), 0

@@ -116,7 +116,7 @@ def figures(snapshot: Snapshot) -> list[str]:
 
 def states(status: Status) -> list[str]:
     """Each member with its state; of many members how many are in each state."""
-    members = [(f"shard/{s.index}", s.state) for s in status.shards]
+    members: list[tuple[str, str]] = [(f"shard/{s.index}", s.state) for s in status.shards]
     members += [(f"trainer/{t.index}", t.state) for t in status.trainers]
     if len(members) <= MAX_LISTED:
         return [f"{name} {state}" for name, state in members]
@@ -139,15 +139,17 @@ def _members(status: Status) -> Table:
     for title in ("member", "state", "incarnation", "last save at", "reserved"):
         table.add_column(title, header_style="dim")
     for shard in status.shards[:MAX_LISTED]:
-        _row(table, f"shard/{shard.index}", shard, f"{shard.saved_samples:,}", f"{shard.reserved_samples:,}")
+        reserved = sum(end - first for first, end in shard.reserved)
+        _row(table, f"shard/{shard.index}", shard, shard.saved_samples, reserved)
     for trainer in status.trainers[:MAX_LISTED]:
         leads = " (leads)" if trainer.index == status.leader else ""
-        _row(table, f"trainer/{trainer.index}{leads}", trainer, f"{status.dense.saved_samples:,}", "")
+        _row(table, f"trainer/{trainer.index}{leads}", trainer, status.dense.saved_samples, 0)
     return table
 
 
-def _row(table: Table, name: str, member: Shard | Trainer, saved: str, reserved: str) -> None:
-    table.add_row(name, _coloured(member.state), str(member.incarnation), saved, "" if reserved == "0" else reserved)
+def _row(table: Table, name: str, member: Shard | Trainer, saved: int, reserved: int) -> None:
+    cells = (f"{saved:,}", f"{reserved:,}" if reserved else "")
+    table.add_row(name, _coloured(member.state), str(member.incarnation), *cells)
 
 
 def _coloured(state: str) -> str:

@@ -26,7 +26,7 @@ PAGE = 500
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-async def load_configuration(kubeconfig: Path | None) -> kubernetes_client.Configuration:
+async def load_configuration(kubeconfig: Path | None = None) -> kubernetes_client.Configuration:
     """Where the API server is and who we are: `kubeconfig` if given, else the pod's service account.
 
     Falls back to the user's own kubeconfig outside a pod, as kopf does for its watches.

@@ -121,8 +121,10 @@ class KubernetesCluster:
         patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         try:
             await self._server.merge(_pod_path(namespace, name), patch)
-        except ConflictError as error:  # a pod of that name, but of another uid
-            raise NotFoundError(str(error)) from error
+        except RefusedError as error:
+            if "metadata.uid" not in str(error):
+                raise
+            raise NotFoundError(str(error)) from error  # a pod of that name, but of another uid
 
     async def create_secret(self, manifest: Manifest) -> None:
         """See `Cluster`."""

@@ -85,6 +85,8 @@ def _absorb_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
         return put_shard(status, shard)
     if report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}:
         shard = change(shard, saved_samples=report.newest_save.samples if report.newest_save else 0)
+    if report.load_s is not None and shard.lost_at is not None:
+        status = change(status, policy=change(status.policy, load_seconds=report.load_s))
     account = account_of(status)
     if state is ShardState.READY and (shard.lost_at is None or report.resumed_samples is not None):
         account = account.settle(shard.index, report.lost)
@@ -110,9 +112,7 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
     def at_work(member: Member, name: str) -> bool:
         return member.lost_at is None and isinstance(facts[name], Alive)
 
-    shards = tuple(
-        change(s, state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards
-    )
+    shards = tuple(change(s, state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards)
     trainers = tuple(
         change(t, state="Training", lost_at=None)
         if isinstance(facts[member_name("trainer", t.index)], Alive) and t.state not in TRAINING_STATES

@@ -23,7 +23,9 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     step = _replace_lost(world, step, facts, kind)
     status = step.status
     grants = {grant.index: grant for grant in decision.shards}
-    shards = tuple(_granted(shard, grants[shard.index].floor) if shard.index in grants else shard for shard in status.shards)
+    shards = tuple(
+        _granted(shard, grants[shard.index].floor) if shard.index in grants else shard for shard in status.shards
+    )
     counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
     status = change(status, shards=shards, counters=counters, leader=decision.leader)
     account = account_of(status).reserve(

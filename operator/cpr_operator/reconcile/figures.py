@@ -43,7 +43,9 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
     origin = status.forks[-1].anchor if status.forks else None
     fork_samples = origin.samples if origin else 0
     kept = tuple(
-        anchor for anchor in anchors if anchor.generation == status.counters.generation or anchor.samples <= fork_samples
+        anchor
+        for anchor in anchors
+        if anchor.generation == status.counters.generation or anchor.samples <= fork_samples
     )
     return kept[-MAX_ANCHORS:]
 

@@ -130,9 +130,7 @@ def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
     return Alive(pod, trouble)
 
 
-def _silent(
-    status: Status, reports: Mapping[str, Report], facts: Mapping[str, Fact]
-) -> Mapping[str, tuple[str, ...]]:
+def _silent(status: Status, reports: Mapping[str, Report], facts: Mapping[str, Fact]) -> Mapping[str, tuple[str, ...]]:
     """Settled members that enough of their living peers call silent, with those peers' names."""
     members = {member_name(role_of(m), m.index): m for m in (*status.shards, *status.trainers)}
     living = [name for name, fact in facts.items() if isinstance(fact, Alive)]

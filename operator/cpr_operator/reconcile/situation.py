@@ -84,7 +84,7 @@ def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator
     for shard in status.shards:
         fact = _fact(facts, shard)
         if shard.predecessor is not None:
-            ended, failure = _end_of_predecessor(world, shard)
+            ended, failure = end_of_predecessor(world, shard)
             if ended:
                 yield loss_of(world, shard, failure)
         elif isinstance(fact, Lost):
@@ -93,7 +93,7 @@ def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator
             yield Loss(shard.index, shard.saved_samples)
 
 
-def _end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None]:
+def end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None]:
     """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
     before = shard.predecessor
     pod = next((pod for pod in world.pods if before and pod.uid == before.uid), None)

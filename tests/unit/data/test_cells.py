@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.data.cells import Cells
@@ -17,6 +17,7 @@ def cells(*texts: bytes) -> Cells:
     return Cells.of_arrow(pa.array(texts, pa.binary()))
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=20) | st.from_regex(rb"\A-?[0-9]{0,20}\Z"), min_size=1, max_size=20))
 def test_integers_are_what_a_pattern_says(texts: list[bytes]) -> None:
     values, valid = cells(*texts).integers()
@@ -25,11 +26,14 @@ def test_integers_are_what_a_pattern_says(texts: list[bytes]) -> None:
         assert value == (int(text) if good and text else 0)
 
 
-@pytest.mark.parametrize("text", [b"+5", b" 5", b"5 ", b"0x1F", b"-", b"--5", b"1.0", b"1e3", b"9" * 19, b"\xd9\xa3"])
+@pytest.mark.parametrize(
+    "text", [b"+5", b" 5", b"5 ", b"0x1F", b"-", b"--5", b"1.0", b"1:", b"1/", b"1e3", b"9" * 19, b"\xd9\xa3"]
+)
 def test_what_is_no_integer(text: bytes) -> None:
     assert cells(b"7", text, b"-3").integers()[1].tolist() == [True, False, True]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"0", b"1", b"", b"2", b"00", b"01", b"-", b"10", b" ", b"\xff"]), min_size=1))
 def test_flags_are_0_or_1(texts: list[bytes]) -> None:
     values, valid = cells(*texts).flags()

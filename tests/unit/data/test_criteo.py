@@ -57,6 +57,14 @@ def test_ids_follow_from_the_string_alone() -> None:
     assert one.ids[:, 1].tolist() == [807, 408, 807, 889]
 
 
+def test_quotes_and_escapes_are_characters_like_others() -> None:
+    def ids(text: str) -> list[int]:
+        return everything(read(line(categories=[text, *"y" * 25]))).ids[0].tolist()
+
+    assert ids('"')[1:] == ids("\\")[1:] == ids("x")[1:]
+    assert len({ids(text)[0] for text in ['"', '""', '"x"', "x", "\\", "#x", "NULL", " x"]}) == 8
+
+
 def test_samples_are_taken_in_any_order() -> None:
     dataset = read(b"\n".join(line(k % 2, [k] * 13) for k in range(10)))
     batch = dataset.take(np.array([7, 2, 7]))
@@ -112,7 +120,7 @@ def test_bad_lines_up_to_the_limit_are_skipped(bad: bytes, fault: str) -> None:
     assert fault in caught.value.message
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(["good", *FAULTS]), max_size=200), st.integers(0, 8), st.sampled_from([700, 2000, 10**6])
 )
@@ -221,11 +229,11 @@ def test_a_source_that_fails_is_no_bad_data() -> None:
 
 def test_memory_is_the_final_arrays_and_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criteo_stream, "BLOCK_BYTES", 2**16)
-    data = noise(20_000)
+    data = (noise(200) + b"\n") * 200
     tracemalloc.start()
     dataset = read(data)
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     final = dataset.rows * (13 * 4 + 26 * 4 + 1)
     assert held < final * 1.1
-    assert peak < final * 1.25 + 4 * 2**20, "a few blocks beside"
+    assert peak < final * 1.25 + 2**20, "a few blocks beside"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.data.hashing import GOLDEN, hash_strings, hash_words, key64, mix64, scale_to
@@ -35,6 +35,7 @@ def test_mix64_is_the_finaliser_of_splitmix64() -> None:
     assert [hex(value) for value in mix64(state)] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_strings_hash_as_a_plain_loop_would(texts: list[bytes]) -> None:
     assert hash_all(texts).tolist() == [python_hash(text) for text in texts]
@@ -66,6 +67,7 @@ def test_near_strings_differ(texts: tuple[bytes, bytes]) -> None:
     assert hash_all([texts[0]])[0] != hash_all([texts[1]])[0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=20))
 def test_short_strings_may_be_given_as_words(texts: list[bytes]) -> None:
     words = np.array([int.from_bytes(text, "little") for text in texts], np.uint64)
@@ -85,6 +87,7 @@ def test_keys_depend_on_every_part_and_take_any_integer() -> None:
     assert len(set(keys)) == len(keys) - 1, "only 2**70 = 0 modulo 2**64"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**32), st.lists(st.integers(0, M), min_size=1))
 def test_scaling_stays_below_the_bound(bound: int, hashes: list[int]) -> None:
     assert scale_to(np.array(hashes, np.uint64), bound).tolist() == [(h >> 32) * bound >> 32 for h in hashes]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import DataSpec
@@ -28,6 +28,7 @@ def trained(order: BatchOrder, trainers_at: list[int], first_step: int = 1) -> l
     return rows
 
 
+@settings(deadline=None)
 @given(orders, st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_each_sample_is_trained_once_per_epoch_for_any_number_of_trainers(
     order: BatchOrder, trainers_at: list[int]
@@ -42,6 +43,7 @@ def test_each_sample_is_trained_once_per_epoch_for_any_number_of_trainers(
             assert set(epoch) == set(range(order.rows)), "no row left out of a whole epoch"
 
 
+@settings(deadline=None)
 @given(orders, st.integers(1, 9), st.data())
 def test_training_resumes_from_any_step_where_it_would_have_gone_on(
     order: BatchOrder, trainers: int, data: st.DataObject
@@ -51,6 +53,7 @@ def test_training_resumes_from_any_step_where_it_would_have_gone_on(
     assert trained(order, [trainers], resumed_at) == whole[(resumed_at - 1) * order.batch_size :]
 
 
+@settings(deadline=None)
 @given(orders, st.integers(1, 9))
 def test_slices_are_even_contiguous_and_in_rank_order(order: BatchOrder, trainers: int) -> None:
     for step in range(1, order.steps + 1):
@@ -89,6 +92,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
         assert (pair[0] == pair[1]).sum() < 10, "two random orders agree in about one place"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 2**31))
 def test_a_permutation_is_one_to_one(rows: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(rows), np.array([epoch]), rows, seed)), np.arange(rows))

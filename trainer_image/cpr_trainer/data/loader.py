@@ -45,7 +45,7 @@ class Loader(Iterator[tuple[int, Batch]]):
     def close(self) -> None:
         """End the thread; iteration is over."""
         self._ahead = None
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.shutdown(wait=True)
 
     def _prepare(self) -> Future[Batch] | None:
         if self._next_step > self._order.steps:

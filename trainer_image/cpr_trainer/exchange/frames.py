@@ -103,7 +103,7 @@ class Frame:
 
     def detached(self) -> Frame:
         """Return the frame with a payload of its own."""
-        return Frame(self.header, memoryview(bytes(self.payload)))
+        return Frame(self.header, memoryview(bytearray(self.payload)))
 
 
 def payload_bytes(operation: Operation, count: int, dim: int) -> int:

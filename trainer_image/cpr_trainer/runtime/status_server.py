@@ -20,6 +20,7 @@ from cpr_contract.codec import to_json
 _LOG = logging.getLogger(__name__)
 
 _DEADLINE_S = 5.0  # of a client that connects and then says nothing
+_POLL_S = 0.1  # how long `close` may wait
 
 
 class StatusServer:
@@ -47,7 +48,7 @@ class StatusServer:
             "/status": lambda: (HTTPStatus.OK, "application/json", to_json(status()).encode()),
         }
         self._server = _Server(address, port, pages)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="status", daemon=True)
 
     @property
     def port(self) -> int:

@@ -34,6 +34,7 @@ class Connection:
         self.responder = responder
         self.hello: Hello | None = None
         self.backlog: deque[Frame] = deque()
+        self.refused = False
 
     @property
     def rank(self) -> int:
@@ -46,17 +47,23 @@ class Connection:
         with contextlib.suppress(OSError):  # the reading side finds it broken, and clears up
             self.writer.flush(self.link)
 
+    def refuse(self, why: str) -> None:
+        """Say why this connection ends; the server closes it soon."""
+        _LOG.warning("refused a connection of rank %d: %s", self.rank, why)
+        text = why.encode()
+        self.send(Header(Operation.ERROR, payload_bytes=len(text)), text)
+        self.refused = True
+
 
 class Server:
-    """Serves trainers at `address`:`port` (0: a free one). `identity` tells who this shard is now.
+    """Serves trainers at `address`, host and port (0: a free one). `identity` tells who this shard is now.
 
     `trainers` is how many ranks there are; a frame may be `limit_bytes` long. Raises OSError if the address is taken.
     """
 
     def __init__(  # noqa: PLR0913 -- where, who, and for whom
         self,
-        address: str,
-        port: int,
+        address: tuple[str, int],
         key: bytes,
         identity: Callable[[], Identity],
         service: Service,
@@ -71,8 +78,8 @@ class Server:
         self._limit_bytes = limit_bytes
         self._connections: set[Connection] = set()
         self._selector = selectors.DefaultSelector()
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -91,7 +98,7 @@ class Server:
             elif key.data in self._connections:  # not closed by an event before, in this very turn
                 self._serve(key.data, mask, now)
         for connection in tuple(self._connections):
-            if connection.hello is None and now - connection.accepted > _PATIENCE_S:
+            if connection.refused or (connection.hello is None and now - connection.accepted > _PATIENCE_S):
                 self._close(connection)
         for connection in self._connections:
             self._watch(connection)
@@ -144,10 +151,7 @@ class Server:
                 if frame is not None:
                     self._on_frame(connection, frame, now)
         except (FrameError, HandshakeError) as error:
-            _LOG.warning("refused a connection: %s", error)
-            text = str(error).encode()
-            connection.send(Header(Operation.ERROR, payload_bytes=len(text)), text)
-            self._close(connection)
+            connection.refuse(str(error))
         except OSError:
             self._close(connection)
 

@@ -16,7 +16,14 @@ import torch
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
-from cpr_trainer.exchange.frames import FLOAT_BYTES, ROW_NUMBER_BYTES, Frame, FrameError, Header, Operation, payload_bytes
+from cpr_trainer.exchange.frames import (
+    ROW_NUMBER_BYTES,
+    Frame,
+    FrameError,
+    Header,
+    Operation,
+    payload_bytes,
+)
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, Ranges, order_of
@@ -28,11 +35,19 @@ from cpr_trainer.tables.arena import Arena
 class Client(Protocol):
     """A trainer's connection, as the service needs it. `backlog` holds frames that wait behind a cut."""
 
-    rank: int
     backlog: deque[Frame]
+
+    @property
+    def rank(self) -> int:
+        """The trainer's rank."""
+        ...
 
     def send(self, header: Header, *payload: Any) -> None:
         """Send a frame; never blocks, never raises."""
+        ...
+
+    def refuse(self, why: str) -> None:
+        """Tell the trainer why its connection is closed, and close it once this frame is handled."""
         ...
 
 
@@ -43,7 +58,6 @@ class Progress:
     generation: int
     applied: tuple[int, ...]
     losses: Losses
-    restored_samples: int
     total_samples: int = 0
     cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
     dirty: bool = False
@@ -71,18 +85,16 @@ class Service:
     Counters and the newest save go into every answer; the life of the shard keeps them up to date.
     """
 
-    def __init__(
-        self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics, on_cut: Callable[[], None]
-    ) -> None:
+    def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
         self.arena = arena
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.progress: Progress | None = None
+        self.on_cut: Callable[[], None] = lambda: None
         self._job = job
         self._placement = placement
         self._index = index
         self._metrics = metrics
-        self._on_cut = on_cut
         self._clients: list[Client] = []
         self._held_free = False
 
@@ -112,10 +124,11 @@ class Service:
             self._clients.remove(client)
 
     def on_frame(self, client: Client, frame: Frame) -> None:
-        """Handle one frame. Raises FrameError for what a trainer may not send."""
+        """Handle one frame; a trainer that sends what it may not is refused."""
         header = frame.header
         if header.rank != client.rank:
-            raise FrameError(f"rank {header.rank} on the connection of rank {client.rank}")
+            client.refuse(f"rank {header.rank} on the connection of rank {client.rank}")
+            return
         self._take_in(header)
         match header.operation:
             case Operation.PING:
@@ -126,7 +139,7 @@ class Service:
                 if client.backlog and client.backlog[-1] is frame:
                     client.backlog[-1] = frame.detached()
             case _:
-                raise FrameError(f"a trainer does not send {header.operation.name}")
+                client.refuse(f"a trainer does not send {header.operation.name}")
         while self._held_free:
             self._held_free = False
             for other in tuple(self._clients):
@@ -143,7 +156,6 @@ class Service:
         """Return what a copy of the rows would hold now."""
         samples = samples_at(progress.applied_step, self._job.data.batch_size, progress.total_samples)
         lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
-        # Nothing is applied right after a restore: then the samples are those restored.
         return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost)
 
     def _take_in(self, header: Header) -> None:
@@ -160,10 +172,12 @@ class Service:
 
     def _work(self, client: Client) -> None:
         """Handle what a client sent, in order, up to the first push that must wait."""
-        while client.backlog and self._handle(client, client.backlog[0]):
-            # A rollback or a refusal may have emptied it.
-            if client.backlog:
+        try:
+            while client.backlog and self._handle(client, client.backlog[0]):
                 client.backlog.popleft()
+        except FrameError as error:
+            client.backlog.clear()
+            client.refuse(str(error))
 
     def _handle(self, client: Client, frame: Frame) -> bool:
         """Handle one frame; False if it must wait."""
@@ -226,7 +240,7 @@ class Service:
 
     def _cut_if_due(self, progress: Progress) -> None:
         if progress.cuts.due(progress.applied):
-            self._on_cut()
+            self.on_cut()
             progress.cuts, self._held_free = progress.cuts.take(), True
             progress.dirty = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -19,23 +19,14 @@ from cpr_trainer.trainer.interrupts import Attend
 _PATIENCE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What is looked up at the moment of a report: names of members, and the shards' committed samples."""
-
-    waiting_for: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
-    shard_saves: tuple[int, ...] = ()
-
-
 class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
-    `look` adds what is looked up at the moment of a report; only waiting trainers name whom they wait for.
+    `look` fills in what is looked up at the moment of a report; it must not block.
     """
 
     def __init__(self, first: TrainerReport) -> None:
-        self.look: Callable[[], Live] = Live
+        self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self._report = first
         self._lock = threading.Lock()
         self._waited_s = 0.0
@@ -52,15 +43,9 @@ class Board:
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
-        live = self.look()
         with self._lock:
-            waits = self._report.state in _WAITING_STATES
-            return replace(
-                self._report,
-                waiting_for=live.waiting_for if waits else (),
-                silent=live.silent,
-                shard_saves=live.shard_saves if self._report.shard_saves is not None else (),
-            )
+            report = self._report
+        return self.look(report)
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""
@@ -95,8 +80,6 @@ class Board:
                 self._waited_s += monotonic() - start
                 self.set(state=before)
 
-
-_WAITING_STATES = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.FINISHING})
 
 _GAUGES: Mapping[str, tuple[str, str]] = {
     "step": ("cprjob_trainer_step", "Last complete step"),

@@ -85,6 +85,7 @@ class Saver:
         saved: Callable[[], tuple[SaveState, ...]],
         incarnations: Callable[[], tuple[int, ...]],
         keep: int,
+        *,
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
     ) -> None:
@@ -149,7 +150,7 @@ class Saver:
         """Do what can be done now. Raises StoreError: it is done again."""
         dense = self._dense
         if dense is not None:
-            self._note(dense_save=write_dense(self._store, dense))
+            self._note(dense_save=write_dense(self._store, dense) or self.state.dense_save)
             if self._dense is dense:
                 self._dense = None
         if self._cut is not None:

@@ -1,4 +1,4 @@
-"""The dense state of one trainer: network, optimizer, evaluation, and what is lost of it. What meetings copy, saves hold.
+"""The dense state of one trainer: network, optimizer, evaluation, and what is lost of it.
 
 Which step it belongs to is part of it: everything in a state counts the samples of steps 1 to `done`.
 """

@@ -40,7 +40,7 @@ FAREWELL_S = 1.0
 
 
 class LocalCluster:
-    """A `Cluster` of processes. `changed` is called whenever a pod changes; `environment` is what pods inherit.
+    """A `Cluster` of processes, which inherit `environment`.
 
     Raises `UnavailableError` if another process works in the folder.
     """
@@ -52,13 +52,12 @@ class LocalCluster:
         clock: Callable[[], float],
         rng: random.Random,
         environment: Mapping[str, str],
-        changed: Callable[[], None],
     ) -> None:
         self._workdir = workdir
         self._clock = clock
         self._rng = rng
         self._environment = environment
-        self._changed = changed
+        self._subscribers: list[Callable[[], None]] = []
         self._lock = _lock(workdir)
         self._jobs = ObjectFiles(workdir / "jobs")
         self._pods: dict[tuple[str, str], LocalPod] = {}
@@ -88,6 +87,10 @@ class LocalCluster:
         written = job_view(self._jobs.replace({**job, "spec": {**job["spec"], **changes}}))
         self._changed()
         return written
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called whenever a pod or a spec changes, as a watch would."""
+        self._subscribers.append(changed)
 
     def signal_pod(self, namespace: str, name: str, number: signal.Signals) -> None:
         """Send a signal to a pod's processes. Raises NotFoundError."""
@@ -193,6 +196,10 @@ class LocalCluster:
         return await self._reports.fetch(pod, deadline_s)
 
     # The rest is what API server, kubelet and garbage collector do.
+
+    def _changed(self) -> None:
+        for changed in self._subscribers:
+            changed()
 
     def _as_read(self, job: JobView) -> dict[str, Any]:
         """The stored job under the version that `job` was read at, so that a write of it meets a conflict."""

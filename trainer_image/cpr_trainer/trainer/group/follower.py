@@ -65,10 +65,12 @@ class Follower:
             raise GroupBroken("no group was built")
         self._collective.sum(tensors, attend)
 
-    def finish(self, attend: Attend) -> None:
+    def listen(self, attend: Attend) -> None:
         """See `Group`."""
-        while True:
-            self._take(attend)
+        self._take(attend)
+
+    def dismiss(self) -> None:
+        """See `Group`; the leader's alone."""
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`."""

@@ -58,10 +58,14 @@ class Leader:
             raise GroupBroken("no group was built")
         self._collective.sum(tensors, attend)
 
-    def finish(self, attend: Attend) -> None:
+    def listen(self, attend: Attend) -> None:
         """See `Group`."""
-        attend()
-        self._tell_all(Frame(Kind.DONE, self._lobby.rank))
+        self._take(attend)
+
+    def dismiss(self) -> None:
+        """See `Group`."""
+        for channel in self._members.values():
+            channel.send(Frame(Kind.DONE, self._lobby.rank))
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`."""

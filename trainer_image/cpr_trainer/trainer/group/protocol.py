@@ -63,8 +63,12 @@ class Group(Protocol):
         """Sum each tensor over all trainers, in place."""
         ...
 
-    def finish(self, attend: Attend) -> None:
-        """Leader: tell all that the job is done. Follower: wait until told; then raises Finished."""
+    def listen(self, attend: Attend) -> None:
+        """Take in what the others say, for one slice of a wait. Raises Finished when the leader ends the job."""
+        ...
+
+    def dismiss(self) -> None:
+        """The leader's last word: the job is done."""
         ...
 
     def absent(self) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import sleep
 
 from torch import Tensor
 
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
-from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend
 
 
 class Solo:
@@ -31,13 +32,18 @@ class Solo:
 
     def go(self, cut_step: int, attend: Attend) -> Go:
         """See `Group`."""
-        attend()
+        del attend
         return Go(self._step, cut_step)
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
         """See `Group`."""
 
-    def finish(self, attend: Attend) -> None:
+    def listen(self, attend: Attend) -> None:
+        """See `Group`."""
+        attend()
+        sleep(SLICE_S)
+
+    def dismiss(self) -> None:
         """See `Group`."""
 
     def absent(self) -> tuple[int, ...]:

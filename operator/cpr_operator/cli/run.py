@@ -1,0 +1,152 @@
+"""`cprjob run`: the operator's own controller over processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.cli.document import DocumentError, read_job
+from cpr_operator.cli.kills import Kill, check_targets
+from cpr_operator.cli.progress import open_progress
+from cpr_operator.cli.report import report
+from cpr_operator.cli.summary import summary
+from cpr_operator.cli.watch import Watch
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.views import JobView
+from cpr_operator.controller import Controller
+from cpr_operator.worker import Workers
+
+RUNS = Path("cprjob-runs")
+#: A shell's own exit code for a program that SIGINT ended.
+INTERRUPTED = 130
+#: A pod's change is acted upon after so many seconds: several come together.
+DEBOUNCE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line asks for: a new run of `file`, or, if that is None, to resume the job in `workdir`."""
+
+    file: Path | None
+    kills: tuple[Kill, ...]
+    changes: tuple[str, ...]
+    workdir: Path | None
+    report: Path | None
+
+
+def run(options: RunOptions, console: Console) -> int:
+    """Run a job to its end; returns the exit code: 0 only if it succeeded.
+
+    Raises DocumentError, InvalidDocumentError, KillError before any process is started.
+    """
+    return asyncio.run(_run(options, console))
+
+
+async def _run(options: RunOptions, console: Console) -> int:
+    workdir = _workdir(options)
+    document = None if options.file is None else read_job(options.file, options.changes, workdir / "store")
+    if document is not None:
+        _check_kills(options.kills, document["spec"])
+    async with _open_cluster(workdir) as cluster:
+        job = await _open_job(cluster, document, workdir)
+        _check_kills(options.kills, job.spec)
+        watch, status = await _follow(cluster, job, options.kills, console)
+    speed = watch.pace.samples_per_s if watch.pace else None
+    console.print(summary(job.name, status, speed, workdir), highlight=False)
+    if options.report is not None:
+        options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
+    if status.phase == "Succeeded":
+        return 0
+    return INTERRUPTED if watch.interrupted else 1
+
+
+async def _follow(
+    cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: Console
+) -> tuple[Watch, Status]:
+    """Run passes and watch until the job is over."""
+    controller = Controller(cluster, time.time)
+    workers = Workers(controller.run_pass, random.Random())
+    cluster.subscribe(lambda: workers.wake(job.namespace, job.name, DEBOUNCE_S))
+    progress = open_progress(console)
+    watch = Watch(cluster, job, kills=kills, progress=progress, clock=time.monotonic)
+    try:
+        with _interrupts(watch):
+            workers.wake(job.namespace, job.name)
+            return watch, await watch.follow()
+    finally:
+        progress.close()
+        await workers.close()
+
+
+def _workdir(options: RunOptions) -> Path:
+    """Where everything of this run lies; absolute, because saves are named by it."""
+    if options.workdir is not None:
+        return options.workdir.resolve()
+    if options.file is None:
+        raise DocumentError("--resume needs --workdir DIR, the folder of the run to resume")
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return (RUNS / f"{options.file.stem}-{stamp}").resolve()
+
+
+def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
+    parsed = parse_spec(spec)
+    check_targets(kills, parsed.trainers.replicas, parsed.shards.replicas)
+
+
+@contextlib.asynccontextmanager
+async def _open_cluster(workdir: Path) -> AsyncIterator[LocalCluster]:
+    """A cluster in the folder, and the operator's log beside it; every process is gone at the end."""
+    cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=os.environ)
+    log = logging.FileHandler(workdir / "operator.log")
+    log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("cpr_operator")
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+        logger.removeHandler(log)
+        log.close()
+
+
+async def _open_job(cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path) -> JobView:
+    """The job of a new run, or the one that an earlier run left in the folder. Raises DocumentError."""
+    jobs = await cluster.list_jobs(())
+    match document, jobs:
+        case None, (job,):
+            return cluster.change_spec(job.namespace, job.name, {"suspend": False})
+        case None, _:
+            raise DocumentError(f"there is no job to resume in {workdir}")
+        case dict(), ():
+            return cluster.create_job(document)
+        case _:
+            raise DocumentError(f"{workdir} holds a job already: --resume goes on with it, another folder starts anew")
+
+
+@contextlib.contextmanager
+def _interrupts(watch: Watch) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go to the watch."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, watch.interrupt)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,123 @@
+"""Following one job to its end: what it says, what is to be killed, and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.reports import TrainerReport
+from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.cli.kills import Kill, due
+from cpr_operator.cli.progress import Progress, event_line
+from cpr_operator.cli.snapshot import Pace, Snapshot
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.protocol import NotFoundError
+from cpr_operator.cluster.views import JobView, PodView
+
+LOOK_EVERY_S = 0.2
+REPORT_DEADLINE_S = 1.0
+
+
+class Watch:
+    """Looks at a job several times a second, fires kills, and knows when the run is over.
+
+    `pace` is the speed of the whole run so far, None before the first report of a leader.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        job: JobView,
+        *,
+        kills: tuple[Kill, ...],
+        progress: Progress,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._kills = kills
+        self._progress = progress
+        self._clock = clock
+        self._start = clock()
+        self._told = 0
+        self._interrupts = 0
+        self._abandoned = asyncio.Event()
+        self.pace: Pace | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked to stop."""
+        return self._interrupts > 0
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the first suspends the job, so that everything is saved; the next one stops at once."""
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._cluster.change_spec(self._job.namespace, self._job.name, {"suspend": True})
+            self._progress.tell("Saving everything and stopping; Ctrl-C again stops at once.")
+        else:
+            self._abandoned.set()
+
+    async def follow(self) -> Status:
+        """The job's status once it succeeded, failed, was suspended or given up."""
+        while True:
+            job = await self._cluster.get_job(self._job.namespace, self._job.name)
+            status = Status.model_validate(job.status)
+            pods = await self._cluster.list_pods(job)
+            leader = await self._ask_leader(status, pods)
+            self._fire(leader, pods)
+            self._tell_events()
+            self._progress.show(Snapshot(job.name, self._clock() - self._start, status, leader))
+            if _is_over(job, status) or await self._nap():
+                return status
+
+    async def _nap(self) -> bool:
+        """Wait until it is time to look again; True if the user gave up."""
+        try:
+            await asyncio.wait_for(self._abandoned.wait(), LOOK_EVERY_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ask_leader(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
+        pod = next((p for p in pods if p.role == env.ROLE_TRAINER and p.index == status.leader and p.host), None)
+        body = None if pod is None else await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
+        if body is None:
+            return None
+        try:
+            report = from_json(TrainerReport, body)
+        except ContractError:
+            return None
+        if report.total_samples:
+            now = self._clock()
+            self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)
+        return report
+
+    def _fire(self, leader: TrainerReport | None, pods: tuple[PodView, ...]) -> None:
+        if leader is None:
+            return
+        now, self._kills = due(self._kills, leader.samples, leader.total_samples)
+        for kill in now:
+            living = [p for p in pods if (p.role, p.index) == (kill.role, kill.index) and p.phase == "Running"]
+            if not living:  # it is away just now: its successor is meant
+                self._kills += (kill,)
+                continue
+            pod = max(living, key=lambda each: each.incarnation)
+            self._progress.tell(f"> {kill.number.name} to {kill.target} (pod {pod.name})")
+            try:
+                self._cluster.signal_pod(self._job.namespace, pod.name, kill.number)
+            except NotFoundError:
+                self._kills += (kill,)
+
+    def _tell_events(self) -> None:
+        events = tuple(self._cluster.events.values())
+        for event in events[self._told :]:
+            self._progress.tell(event_line(event))
+        self._told = len(events)
+
+
+def _is_over(job: JobView, status: Status) -> bool:
+    suspended = status.phase == "Suspended" and bool(job.spec.get("suspend"))
+    return status.phase in TERMINAL_PHASES or suspended

@@ -1,0 +1,116 @@
+"""kopf: the process, the watches, nothing else. Its events wake workers; what to do is read from the API server then.
+
+Only raw event handlers are used, so kopf writes neither annotations nor finalizers, and keeps no state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+from pydantic import ValidationError
+
+from cpr_contract import env
+from cpr_operator.api.spec import GROUP, PLURAL, VERSION
+from cpr_operator.api.status import Status
+from cpr_operator.metrics import Metrics
+from cpr_operator.worker import DEBOUNCE_S, Workers
+
+#: Phases of jobs that must not wait for their turn after the operator's start.
+URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
+#: The server ends a watch after so many seconds; a connection that outlives it is dead.
+WATCH_S, WATCH_LIMIT_S = 300, 330
+CONNECT_S = 5
+REQUEST_S = 30
+EXIT_S = 20
+
+NAMESPACES = "CPR_OPERATOR_NAMESPACES"
+HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"
+DEFAULT_HTTP_PORT = 8080
+
+
+class ConfigurationError(ValueError):
+    """The operator's environment cannot be understood; the message names the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the operator's environment says. No namespaces: all of the cluster."""
+
+    namespaces: tuple[str, ...]
+    http_port: int
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Configuration:
+        """Read the variables. Raises ConfigurationError."""
+        names = tuple(part.strip() for part in environ.get(NAMESPACES, "").split(","))
+        port = environ.get(HTTP_PORT, "").strip() or str(DEFAULT_HTTP_PORT)
+        if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 -- the largest port
+            raise ConfigurationError(f"{HTTP_PORT} is {port!r}; it must be a port number")
+        return cls(tuple(name for name in names if name), int(port))
+
+
+def make_settings() -> kopf.OperatorSettings:
+    """Settings of kopf: every wait bounded, no peering, no events of its own, no rights beyond the watched kinds."""
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_LIMIT_S
+    settings.watching.connect_timeout = CONNECT_S
+    settings.networking.request_timeout = REQUEST_S
+    settings.networking.connect_timeout = CONNECT_S
+    settings.networking.enforce_retry_after = True
+    settings.process.ultimate_exiting_timeout = EXIT_S
+    return settings
+
+
+def make_registry(workers: Workers, metrics: Metrics) -> kopf.OperatorRegistry:
+    """The operator's handlers."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_via_client(**kwargs)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def job_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002 -- kopf's name for it
+        namespace, name = _key(body["metadata"], body["metadata"]["name"])
+        status = read_status(body.get("status", {}))
+        if type is None:
+            workers.meet(namespace, name, urgent=status is not None and status.phase in URGENT)
+        else:
+            workers.wake(namespace, name)
+        if type == "DELETED":
+            metrics.forget(namespace, name)
+        elif status is not None:
+            metrics.observe_status(namespace, name, status)
+
+    @kopf.on.event("", "v1", "pods", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
+    async def pod_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
+        namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
+        if type is None:
+            workers.nudge(namespace, name)
+        else:
+            workers.wake(namespace, name, DEBOUNCE_S)
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await workers.close()
+
+    return registry
+
+
+def read_status(status: Any) -> Status | None:
+    """A job's status; None if it is of another version's shape, which is the controller's to say."""
+    try:
+        return Status.model_validate(dict(status))
+    except ValidationError:
+        return None
+
+
+def _key(meta: Mapping[str, Any], name: str) -> tuple[str, str]:
+    return str(meta["namespace"]), name

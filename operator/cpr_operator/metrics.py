@@ -1,0 +1,120 @@
+"""What Prometheus reads from the operator: figures of its passes, and of each job's status.
+
+Figures of a status are set whenever a job is seen with a new one. Failures are counted from the records in it, each
+once; those that a job already had when the operator first saw it were counted before its start.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from cpr_operator.api.status import FailureRecord, Phase, Status
+
+JOB = ("namespace", "job")
+RECOVERY_BUCKETS_S = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600)
+PASS_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+_Record = tuple[str, int, int]
+
+
+class Metrics:
+    """All metrics of one operator, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._records: dict[tuple[str, str], dict[_Record, FailureRecord]] = {}
+        self._phases: dict[tuple[str, str], Phase] = {}
+        self._define_events()
+        self._define_gauges()
+
+    def _define_events(self) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self._registry)
+
+        self._passes = counter("cprjob_passes", "Passes over jobs, by how they ended.", "result")
+        self._failures = counter("cprjob_failures", "Failures of pods, by kind.", *JOB, "role", "kind")
+        self._pass_s = Histogram(
+            "cprjob_pass_seconds", "Duration of a pass.", buckets=PASS_BUCKETS_S, registry=self._registry
+        )
+        self._recovery_s = Histogram(
+            "cprjob_recovery_seconds",
+            "From a failure seen to training again.",
+            ("role", "action"),
+            buckets=RECOVERY_BUCKETS_S,
+            registry=self._registry,
+        )
+
+    def _define_gauges(self) -> None:
+        self._gauges: list[Gauge] = []
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            made = Gauge(name, text, (*JOB, *labels), registry=self._registry)
+            self._gauges.append(made)
+            return made
+
+        self._phase = gauge("cprjob_phase", "1 for the phase that the job is in.", "phase")
+        self._samples = gauge("cprjob_samples", "Samples trained.")
+        self._total = gauge("cprjob_total_samples", "Samples in all; 0 until the data is read.")
+        self._auc = gauge("cprjob_auc", "Area under the ROC curve so far.")
+        self._limit = gauge("cprjob_budget_limit_ratio", "Portion of samples that may be lost.")
+        self._spent = gauge("cprjob_budget_spent_ratio", "Portion of samples that is lost.")
+        self._reserved = gauge("cprjob_budget_reserved_ratio", "Portion of samples set aside for recoveries under way.")
+        self._rollbacks = gauge("cprjob_rollbacks", "How often the whole job went back to an anchor.")
+        self._interval_s = gauge("cprjob_interval_seconds", "Planned training time between two cuts.")
+        self._restarts = gauge("cprjob_restarts", "Pods replaced so far.")
+        self._overhead_s = gauge("cprjob_overhead_seconds", "Time that fault tolerance has cost so far.", "kind")
+
+    def observe_pass(self, result: str, seconds: float) -> None:
+        """A pass is over; `result` is ok or the class of its error."""
+        self._passes.labels(result).inc()
+        self._pass_s.observe(seconds)
+
+    def observe_status(self, namespace: str, job: str, status: Status) -> None:
+        """A job was seen with this status."""
+        key = (namespace, job)
+        self._set_phase(key, status.phase)
+        self._samples.labels(*key).set(status.progress.samples)
+        self._total.labels(*key).set(status.progress.total_samples)
+        self._restarts.labels(*key).set(status.restarts)
+        if status.progress.auc is not None:
+            self._auc.labels(*key).set(status.progress.auc)
+        if status.plan is not None:
+            self._interval_s.labels(*key).set(status.plan.interval_seconds)
+        if status.budget is not None:
+            self._limit.labels(*key).set(status.budget.limit)
+            self._spent.labels(*key).set(status.budget.spent)
+            self._reserved.labels(*key).set(status.budget.reserved)
+            self._rollbacks.labels(*key).set(status.budget.rollbacks)
+        for kind, seconds in status.overhead:
+            self._overhead_s.labels(*key, kind.removesuffix("_seconds")).set(seconds)
+        self._count_failures(key, status.failures)
+
+    def forget(self, namespace: str, job: str) -> None:
+        """The job is gone: its figures would be stale."""
+        for gauge in self._gauges:
+            gauge.remove_by_labels({"namespace": namespace, "job": job})
+        self._failures.remove_by_labels({"namespace": namespace, "job": job})
+        self._records.pop((namespace, job), None)
+        self._phases.pop((namespace, job), None)
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _set_phase(self, key: tuple[str, str], phase: Phase) -> None:
+        before = self._phases.get(key)
+        if before is not None and before != phase:
+            self._phase.remove(*key, before)
+        self._phase.labels(*key, phase).set(1)
+        self._phases[key] = phase
+
+    def _count_failures(self, key: tuple[str, str], failures: tuple[FailureRecord, ...]) -> None:
+        now: dict[_Record, FailureRecord] = {(each.role, each.index, each.incarnation): each for each in failures}
+        before = self._records.get(key, now)
+        self._records[key] = now
+        for record, failure in now.items():
+            if record not in before:
+                self._failures.labels(*key, failure.role, failure.kind).inc()
+            seen = before.get(record)
+            if failure.recovery_seconds is not None and (seen is None or seen.recovery_seconds is None):
+                self._recovery_s.labels(failure.role, failure.action).observe(failure.recovery_seconds)

@@ -1,0 +1,144 @@
+"""Conditions: what holds for the job, why, and what to do about it. A closed list, with metav1's semantics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cpr_contract.exits import Problem
+from cpr_operator.api.status import Condition, ConditionType, Status
+from cpr_operator.failures import Trouble
+from cpr_operator.reconcile.absorb import leader_report
+from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled, member_name, role_of
+from cpr_operator.reconcile.world import World, change
+
+#: Problems of pods that are about saves.
+STORE_PROBLEMS = frozenset(
+    {"StoreUnreachable", "BucketMissing", "CredentialsRefused", "StoreFull", "DamagedSave", "AnchorDamaged"}
+)
+#: The part of the budget beyond which it is at risk.
+AT_RISK = 0.75
+
+_MESSAGE_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a condition says now."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+def with_findings(world: World, status: Status, *findings: Finding) -> Status:
+    """The status with these conditions; the time of transition moves only when a condition's status does."""
+    conditions = {condition.type: condition for condition in status.conditions}
+    for finding in findings:
+        old = conditions.get(finding.type)
+        moved = old is None or old.status != finding.status
+        conditions[finding.type] = Condition(
+            type=finding.type,
+            status=finding.status,
+            reason=finding.reason,
+            message=finding.message[:_MESSAGE_CHARS],
+            last_transition_time=world.now if moved or old is None else old.last_transition_time,
+            observed_generation=world.job.generation,
+        )
+    return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
+
+
+def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:
+    """All that this pass can say about a job that has pods."""
+    yield Finding("Suspended", "False", "Active")
+    yield pods_ready(world, status, facts)
+    yield recovering(status, facts)
+    yield from reports_available(world, status)
+    yield from budget(status)
+    yield from snapshots(world, status)
+
+
+def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:
+    """Whether all members work; if not, the first that is in trouble, or who is waited for."""
+    members = (*status.shards, *status.trainers)
+    for name, fact in facts.items():
+        match fact:
+            case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
+                return Finding("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
+            case Unborn(refusal=words) if words:
+                remedy = "free quota, or correct the pod template; it is tried again"
+                return Finding("PodsReady", "False", "CreateRefused", f"{name}: {words}; {remedy}")
+            case _:
+                pass
+    for pod_name, words in world.refusals.items():
+        return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; it is tried again")
+    waiting = [member_name(role_of(m), m.index) for m in members if not is_settled(m)]
+    if not waiting:
+        return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")
+    shown = ", ".join(waiting[:8]) + (", ..." if len(waiting) > 8 else "")  # noqa: PLR2004 -- enough for a message
+    return Finding("PodsReady", "False", "Waiting", f"waiting for {shown}")
+
+
+def recovering(status: Status, facts: Mapping[str, Fact]) -> Finding:
+    """Whether a recovery is under way, why, and what holds it up."""
+    if status.recovery is None:
+        return Finding("Recovering", "False", "NoFailure")
+    stuck = [
+        f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
+    ]
+    stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
+    return Finding("Recovering", "True", status.recovery.kind, "; ".join([status.recovery.reason, *stuck]))
+
+
+def reports_available(world: World, status: Status) -> Iterator[Finding]:
+    """Whether the leader answers. That it does not is no evidence of anything else."""
+    if leader_report(world) is not None:
+        yield Finding("ReportsAvailable", "True", "LeaderAnswers")
+    elif status.trainers and status.trainers[status.leader or 0].host:
+        message = "the leader does not answer on its HTTP port; see its log, and the network policies"
+        yield Finding("ReportsAvailable", "False", "NoAnswer", message)
+
+
+def budget(status: Status) -> Iterator[Finding]:
+    """How much of the accuracy budget is gone."""
+    book = status.budget
+    if book is None or not status.ledger.total_samples:
+        return
+    used = book.spent + book.reserved
+    share = used / book.limit if book.limit else 0.0
+    words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
+    remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
+    least = 1 / status.ledger.total_samples
+    exhausted = book.limit > 0 and book.limit - used < least
+    yield Finding("BudgetAtRisk", _truth(share >= AT_RISK), "AlmostSpent" if share >= AT_RISK else "Enough", words)
+    yield Finding(
+        "BudgetExhausted",
+        _truth(exhausted),
+        "Spent" if exhausted else "Enough",
+        f"{words}; {remedy}" if exhausted else words,
+    )
+
+
+def snapshots(world: World, status: Status) -> Iterator[Finding]:
+    """Whether saves are written and read without trouble, as far as those say who answered."""
+    problem = store_problem(world)
+    if problem is not None:
+        who, what = problem
+        yield Finding("SnapshotsDegraded", "True", what.reason, f"{who}: {what.message}; {what.remedy}")
+    elif leader_report(world) is not None or not status.conditions:
+        yield Finding("SnapshotsDegraded", "False", "Healthy")
+
+
+def store_problem(world: World) -> tuple[str, Problem] | None:
+    """The first problem with saves that a pod reports, and whose it is."""
+    names = {m.uid: member_name(role_of(m), m.index) for m in (*world.job.status.shards, *world.job.status.trainers)}
+    for uid, report in world.reports.items():
+        if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
+            return names[uid], report.problem
+    return None
+
+
+def _truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
+    return "True" if value else "False"

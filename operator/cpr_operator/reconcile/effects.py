@@ -1,0 +1,129 @@
+"""What the cluster lacks of what the status wants. Level-triggered: a lost effect is found again by the next pass.
+
+Only creates follow from a change of the status: a create whose answer was lost is never sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cpr_contract.roster import ShardRoster, TrainerRoster
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.cluster.protocol import Manifest
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.names import JobId
+from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, roster_annotations
+from cpr_operator.desired.rosters import shard_roster, trainer_roster
+from cpr_operator.reconcile.observe import role_of
+from cpr_operator.reconcile.world import PodDelete, RosterPatch, World, change
+
+#: Phases of a pod whose process may run.
+LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
+
+
+def stamped(before: Status, after: Status) -> Status:
+    """`after` with the next roster number, if anything that pods are told has changed, on all whom it concerns."""
+    number = before.counters.roster + 1
+
+    def stamp(member: Member, old: Mapping[int, object], new: object) -> Member:
+        return member if old.get(member.index) == new else change(member, roster=number)
+
+    old_shards = {s.index: shard_content(before, s) for s in before.shards}
+    old_trainers = {t.index: (t.incarnation, trainer_content(before)) for t in before.trainers}
+    told = trainer_content(after)
+    shards = tuple(stamp(s, old_shards, shard_content(after, s)) for s in after.shards)
+    trainers = tuple(stamp(t, old_trainers, (t.incarnation, told)) for t in after.trainers)
+    if shards == after.shards and trainers == after.trainers:
+        return after
+    return change(after, shards=shards, trainers=trainers, counters=change(after.counters, roster=number))  # type: ignore[no-any-return]
+
+
+def shard_content(status: Status, shard: Shard) -> ShardRoster:
+    """What a shard is told, but for the roster number."""
+    return shard_roster(_unnumbered(status), shard, shard.incarnation)
+
+
+def trainer_content(status: Status) -> TrainerRoster | None:
+    """What all trainers are told, but for the roster number and who they are."""
+    return trainer_roster(_unnumbered(status), Trainer(index=0), 0) if status.trainers else None
+
+
+def _unnumbered(status: Status) -> Status:
+    return change(status, counters=change(status.counters, roster=0))  # type: ignore[no-any-return]
+
+
+def creates(world: World, after: Status) -> Iterator[Manifest]:
+    """Pods of incarnations that this pass decided, and of those whose create was refused: shards, then trainers."""
+    if after.runtime is None:
+        return
+    before = {(role_of(m), m.index): m.incarnation for m in _members(world.job.status)}
+    plan = pod_plan(world.job.id, world.job.spec, after)
+    for member in _members(after):
+        decided = before.get((role_of(member), member.index)) != member.incarnation
+        if decided or (not member.uid and member.pod in world.refusals):
+            yield pod_manifest(plan, roster_for(after, member, member.incarnation))
+
+
+def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
+    """What the job's pods are made from: as it was frozen when the job started."""
+    if status.runtime is None:
+        raise ValueError("a job that has not started has no pods")
+    return PodPlan(
+        job=job,
+        spec=spec,
+        image=status.runtime.image,
+        job_spec=status.runtime.job_spec,
+        grace_s=grace_s(status.policy.commit_seconds),
+    )
+
+
+def deletes(world: World, after: Status) -> Iterator[PodDelete]:
+    """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted."""
+    newest = {(role_of(m), m.index): m.incarnation for m in _members(after)}
+    for pod in world.pods:
+        incarnation = newest.get((pod.role, pod.index))  # type: ignore[arg-type]
+        if pod.deleting_until is not None or incarnation is None or pod.incarnation >= incarnation:
+            continue
+        if pod.phase in LIVE_PHASES:
+            yield PodDelete(pod.name, pod.uid, f"replaced by incarnation {incarnation}")
+        elif pod.incarnation < incarnation - 1:
+            yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
+
+
+def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
+    """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
+
+    At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.
+    """
+    members = {(role_of(m), m.index): m for m in _members(after)}
+    flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
+    early = after.phase == "Starting" and not all(m.host for m in _members(after))
+    for pod in sorted(world.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
+        member = members.get((pod.role, pod.index))  # type: ignore[arg-type]
+        if member is None or pod.phase not in LIVE_PHASES or pod.uid in flushing:
+            continue
+        if pod.roster_version >= member.roster or pod.incarnation > member.incarnation:
+            continue
+        if not (early and pod.role == "trainer"):
+            yield RosterPatch(pod.name, pod.uid, roster_annotations(roster_for(after, member, pod.incarnation)))
+
+
+def roster_for(status: Status, member: Member, incarnation: int) -> ShardRoster | TrainerRoster:
+    """The roster of one incarnation of a member."""
+    match member:
+        case Shard():
+            return shard_roster(status, member, incarnation)
+        case Trainer():
+            return trainer_roster(status, member, incarnation)
+        case _:
+            raise TypeError(f"not a member: {member!r}")
+
+
+def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
+    """Those whose process may run."""
+    return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
+
+
+def _members(status: Status) -> tuple[Shard | Trainer, ...]:
+    return (*status.shards, *status.trainers)

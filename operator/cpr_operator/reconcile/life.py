@@ -1,0 +1,105 @@
+"""A job's life: which phase follows which, how it starts, is suspended, and ends.
+
+Pending -> Starting -> Running <-> Recovering | RollingBack -> Finishing -> Succeeded
+any phase but the last two may go to Suspending -> Suspended -> Starting, or to Failed
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.codec import to_json
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.status import Anchor, Counters, Fork, Phase, Runtime, Shard, Status, Trainer
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.figures import with_total
+from cpr_operator.reconcile.members import successor
+from cpr_operator.reconcile.observe import is_settled
+from cpr_operator.reconcile.planning import planned
+from cpr_operator.reconcile.world import EventReason, Step, World, change
+
+_ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
+
+#: Which phases may follow which within one pass; a phase may also stay. Nothing follows the last two.
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    "Pending": frozenset({"Starting", "Suspended", "Failed"}),
+    **{phase: (_ALIVE - {"Starting", phase}) | {"Suspending", "Succeeded", "Failed"} for phase in _ALIVE},
+    "Suspending": frozenset({"Suspended", "Recovering", "RollingBack", "Running", "Finishing", "Succeeded", "Failed"}),
+    "Suspended": frozenset({"Starting", "RollingBack", "Recovering", "Failed"}),
+    "Succeeded": frozenset(),
+    "Failed": frozenset(),
+}
+
+
+def phase_of(world: World, status: Status) -> Phase:
+    """The phase of a job that has pods and goes on."""
+    before = world.job.status.phase
+    starting = before in {"Pending", "Suspended", "Starting"}
+    if starting and not all(is_settled(m) for m in (*status.shards, *status.trainers)):
+        return "Starting"
+    if status.recovery is not None:
+        return "RollingBack" if status.recovery.kind == "RollBack" else "Recovering"
+    leader = status.trainers[status.leader or 0]
+    return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
+
+
+def start(world: World) -> Step:
+    """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
+    spec, job, status = world.job.spec, world.job.id, world.job.status
+    status = change(
+        status,
+        start_time=world.now,
+        runtime=runtime(world),
+        counters=Counters(generation=1, group=1, roster=0),
+        forks=(Fork(generation=1),),
+        leader=0,
+        shards=tuple(successor(job, Shard(index=i), world.now) for i in range(spec.shards.replicas)),
+        trainers=tuple(successor(job, Trainer(index=i), world.now) for i in range(spec.trainers.replicas)),
+    )
+    status = with_total(world, status, spec.data.samples or 0)
+    status = planned(spec, with_account(status, account_of(status)), anew=True)
+    message = f"{len(status.trainers)} trainers and {len(status.shards)} shards"
+    return Step(status).to(status, Event("Normal", EventReason.STARTED, message, "started"))
+
+
+def runtime(world: World) -> Runtime:
+    """What all pods are made from until the job is suspended and resumed."""
+    spec, job = world.job.spec, world.job.id
+    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
+    return Runtime(
+        image=spec.image,
+        contract_version=CONTRACT_VERSION,
+        template_hash=hashlib.sha256(templates.encode()).hexdigest()[:16],
+        job_spec=to_json(to_job_spec(spec, job.uid, job.name)),
+    )
+
+
+def is_overdue(world: World, status: Status, phase: Phase) -> bool:
+    """Whether the first pods took longer to run than the user allows: all of them, or none."""
+    deadline = world.job.spec.failure_policy.startup_deadline_seconds
+    return phase == "Starting" and status.start_time is not None and world.now >= status.start_time + deadline
+
+
+def succeed(world: World, step: Step, result: Anchor) -> Step:
+    """The final anchor is committed: the job has a model. What nobody settled any more counts as lost."""
+    status = with_account(step.status, account_of(step.status).charge_reserved())
+    progress = change(status.progress, step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
+    status = change(
+        status,
+        phase="Succeeded",
+        completion_time=world.now,
+        result=result,
+        progress=progress,
+        recovery=None,
+    )
+    return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))
+
+
+def fail(world: World, step: Step, cause: str, reason: str) -> Step:
+    """The job ends without a model; its saves stay in the store."""
+    status = change(step.status, phase="Failed", completion_time=world.now, recovery=None)
+    return step.to(status, Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed"))

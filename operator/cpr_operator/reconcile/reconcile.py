@@ -1,0 +1,185 @@
+"""`reconcile`: one pure function from what a pass sees to what it wants. Run at any moment, after any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile import effects
+from cpr_operator.reconcile.absorb import absorb
+from cpr_operator.reconcile.conditions import Finding, findings, with_findings
+from cpr_operator.reconcile.figures import result_of
+from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
+from cpr_operator.reconcile.observe import Done, Fact, Lost, observe
+from cpr_operator.reconcile.planning import planned
+from cpr_operator.reconcile.recover import recover
+from cpr_operator.reconcile.suspend import resume, suspend
+from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
+from cpr_operator.recovery.decide import FailJob
+
+#: How long trainers may take to end by themselves once the job has succeeded.
+LINGER_S = 30.0
+#: Looking again grows to this part of the time that was waited already.
+PATIENCE = 0.1
+
+
+def reconcile(world: World) -> Outcome:
+    """What becomes of the job now."""
+    status = world.job.status
+    if world.job.deleting:
+        return Outcome(status)
+    if status.phase in TERMINAL_PHASES:
+        return _after_the_end(world)
+    if world.job.spec.suspend:
+        step, deletes = suspend(world)
+        state = "True" if step.status.phase == "Suspended" else "False"
+        finding = Finding("Suspended", state, step.status.phase, "spec.suspend is true")
+        return _outcome(world, step.to(with_findings(world, step.status, finding)), deletes)
+    match status.phase:
+        case "Pending" if world.hold:
+            finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
+            return _outcome(world, Step(with_findings(world, status, finding)))
+        case "Pending":
+            return _begin(world, start(world))
+        case "Suspended":
+            return _begin(world, resume(world))
+        case _:
+            return _go_on(world)
+
+
+def _begin(world: World, step: Step) -> Outcome:
+    status = change(step.status, phase="Starting")
+    status = with_findings(
+        world,
+        status,
+        Finding("Suspended", "False", "Active"),
+        Finding("PodsReady", "False", "Starting", "the first pods are being created"),
+    )
+    return _outcome(world, step.to(status))
+
+
+def _go_on(world: World) -> Outcome:
+    """A pass over a job that has pods."""
+    facts = observe(world)
+    step = Step(absorb(world, facts))
+    result = result_of(step.status, facts)
+    if result is not None:
+        return _ended(world, succeed(world, step, result), Finding("Complete", "True", "Trained", result.key))
+    restarts = step.status.restarts
+    done = recover(world, step, _no_result(step.status, facts))
+    if isinstance(done, FailJob):
+        return _failed(world, step, done.cause, done.reason)
+    status = done.status
+    if status.recovery is None:
+        anew = restarts != status.restarts or world.job.status.recovery is not None
+        status = planned(world.job.spec, status, anew=anew)
+    phase = phase_of(world, status)
+    if is_overdue(world, status, phase):
+        waited = world.job.spec.failure_policy.startup_deadline_seconds
+        reason = f"not all pods worked within {waited} s: {_condition(status, 'PodsReady')}"
+        return _failed(world, done.to(status), "StartupDeadlineExceeded", reason)
+    status = change(status, phase=phase)
+    status = with_findings(world, status, *findings(world, status, facts))
+    return _outcome(world, done.to(status, *_news(world, status)))
+
+
+def _no_result(status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
+    """A leader that ended well and left no anchor did not end well."""
+    name = f"trainer/{status.leader or 0}"
+    if isinstance(facts.get(name), Done):
+        failure = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
+        return {**facts, name: Lost(None, failure)}
+    return facts
+
+
+def _news(world: World, status: Status) -> tuple[Event, ...]:
+    """Events that follow from what has changed."""
+    before = world.job.status
+    news = []
+    if status.phase == "Running" and before.phase == "Starting":
+        message = status.plan.reason if status.plan else "all pods work"
+        news.append(Event("Normal", EventReason.RUNNING, message, f"running-{status.counters.group}"))
+    for kind, reason in (
+        ("SnapshotsDegraded", EventReason.SNAPSHOTS_DEGRADED),
+        ("BudgetExhausted", EventReason.BUDGET_EXHAUSTED),
+    ):
+        old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
+        if new is not None and new.status == "True" and (old is None or old.reason != new.reason):
+            news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+    for pod, words in world.refusals.items():
+        news.append(Event("Warning", EventReason.REFUSED, words, f"refused-{pod}"))
+    return tuple(news)
+
+
+def _failed(world: World, step: Step, cause: str, reason: str) -> Outcome:
+    return _ended(world, fail(world, step, cause, reason), Finding("Failed", "True", cause, reason))
+
+
+def _ended(world: World, step: Step, finding: Finding) -> Outcome:
+    ready = Finding("PodsReady", "False", step.status.phase)
+    recovering = Finding("Recovering", "False", step.status.phase)
+    status = with_findings(world, step.status, finding, ready, recovering)
+    return _outcome(world, step.to(status), tuple(_superfluous(world, status)))
+
+
+def _after_the_end(world: World) -> Outcome:
+    """Terminal stays terminal: what still runs is removed, and in time the job itself."""
+    status, ttl = world.job.status, world.job.spec.ttl_seconds_after_finished
+    ended = status.completion_time or world.now
+    deletes = tuple(_superfluous(world, status))
+    left = None if ttl is None else max(ended + ttl - world.now, 0.0)
+    lingering = bool(effects.live_pods(world.pods))
+    return Outcome(
+        status,
+        deletes=deletes,
+        delete_job=left == 0.0,
+        wake_after_s=world.timing.running_s if lingering else left,
+    )
+
+
+def _superfluous(world: World, status: Status) -> list[PodDelete]:
+    """Pods that may still run; after success, trainers get time to end by themselves."""
+    lingers = status.phase == "Succeeded" and world.now < (status.completion_time or 0.0) + LINGER_S
+    return [
+        PodDelete(pod.name, pod.uid, f"the job has {status.phase.lower()}")
+        for pod in effects.live_pods(world.pods)
+        if pod.deleting_until is None and not (lingers and pod.role == "trainer")
+    ]
+
+
+def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = None) -> Outcome:
+    """The outcome with everything that the cluster lacks of what the status wants."""
+    status = effects.stamped(world.job.status, step.status)
+    status = change(status, observed_generation=world.job.generation)
+    active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
+    return Outcome(
+        status=status,
+        creates=tuple(effects.creates(world, status)) if active else (),
+        deletes=tuple(effects.deletes(world, status)) if deletes is None else deletes,
+        rosters=tuple(effects.rosters(world, status)) if active else (),
+        guarded=active,
+        events=step.events,
+        wake_after_s=_wake_after(world, status),
+    )
+
+
+def _wake_after(world: World, status: Status) -> float | None:
+    """Often while something is awaited, less often the longer it takes, seldom while all is well."""
+    timing, phase = world.timing, status.phase
+    if phase in {"Suspended", "Pending"}:
+        return timing.running_s
+    if phase == "Running":
+        return timing.running_s
+    since = status.recovery.since if status.recovery else status.start_time or world.now
+    patience = PATIENCE * max(world.now - since, 0.0)
+    return min(max(timing.changing_s, patience), timing.running_s) if not _is_end(phase) else timing.changing_s
+
+
+def _is_end(phase: Phase) -> bool:
+    return phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"}
+
+
+def _condition(status: Status, kind: str) -> str:
+    return next((c.message for c in status.conditions if c.type == kind), "")

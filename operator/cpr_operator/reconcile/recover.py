@@ -1,0 +1,179 @@
+"""Way B through the house: members are lost, and one decision over all of them is made and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cpr_operator.api.status import Predecessor, Shard, Status
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.names import pod_name
+from cpr_operator.failures import Kind
+from cpr_operator.reconcile.absorb import AT_WORK, is_current, leader_report
+from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
+from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.members import record, replace_entry, successor
+from cpr_operator.reconcile.observe import (
+    Fact,
+    Going,
+    Lost,
+    Unborn,
+    is_settled,
+    member_name,
+    observe,
+    role_of,
+)
+from cpr_operator.reconcile.situation import anchors_before_origin, damaged_origin, situation_of
+from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.recovery.decide import (
+    Decision,
+    FailJob,
+    Replace,
+    RollBack,
+    Situation,
+    WaitForReport,
+    decide,
+)
+from cpr_operator.recovery.decide import roll_back as back_to_newest
+
+
+def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> Step | FailJob:
+    """The next step of whatever recovery is due; a `FailJob` if the job is to end."""
+    step = _bear_again(world, step, facts)
+    step = _succeed_going(world, step, facts)
+    step, facts = _replace_waiting(world, step, facts)
+    decision = _decision(world, step.status, facts)
+    match decision:
+        case None:
+            return _finish(world, step)
+        case Replace():
+            return replace_members(world, step, facts, decision)
+        case RollBack():
+            return roll_back(world, step, facts, decision)
+        case WaitForReport():
+            return step.to(_waiting(world, step.status, facts, decision))
+        case FailJob():
+            return decision
+
+
+def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
+    failed = _hopeless(world, status, facts)
+    if failed is not None:
+        return failed
+    if damaged_origin(world, status, facts):
+        return back_to_newest(anchors_before_origin(status), "the anchor that this generation started from is damaged")
+    ledger = account_of(status).ledger
+    if ledger.total and ledger.spent > ledger.limit:
+        return back_to_newest(status.anchors, "more was lost than the budget allows")
+    situation: Situation | None = situation_of(world, status, facts)
+    return decide(situation) if situation is not None else None
+
+
+def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
+    """Whether the failures of this pass end the job: one that would come again, or too many."""
+    lost = [fact.failure for fact in facts.values() if isinstance(fact, Lost)]
+    for failure in lost:
+        if failure.permanent and not (failure.kind is Kind.DAMAGED and damaged_origin(world, status, facts)):
+            return FailJob(failure.kind, failure.message)
+    limit = world.job.spec.failure_policy.restart_limit
+    counted = sum(failure.counts_as_restart for failure in lost)
+    earlier = sum(time > world.now - limit.window_seconds for time in status.restart_times)
+    if counted and earlier + counted > limit.count:
+        last = next(failure for failure in lost if failure.counts_as_restart)
+        return FailJob(
+            "RestartLimitReached",
+            f"{earlier + counted} failures within {limit.window_seconds} s, and {limit.count} are allowed; "
+            f"the last: {last.kind}: {last.message}; see status.failures, mend the cause, and create the job anew",
+        )
+    return None
+
+
+def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+    """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
+    for member in (*step.status.shards, *step.status.trainers):
+        fact = facts[member_name(role_of(member), member.index)]
+        if isinstance(fact, Unborn) and not fact.refusal:
+            heir = successor(world.job.id, member, member.started_at or world.now)
+            step = step.to(replace_entry(step.status, member, heir))
+    return step
+
+
+def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+    """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
+    for shard in step.status.shards:
+        fact = facts[member_name("shard", shard.index)]
+        if not isinstance(fact, Going):
+            continue
+        step = record(world, step, shard, fact.failure, "ReplaceShards")
+        before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
+        heir = successor(
+            world.job.id,
+            shard,
+            world.now,
+            lost_at=shard.lost_at or world.now,
+            may_restore=False,
+            predecessor=before,
+        )
+        reason = f"{member_name('shard', shard.index)} is being deleted: its successor waits for what it still saves"
+        status = replace_entry(step.status, shard, heir)
+        step = step.to(under_recovery(world, status, "ReplaceShards", reason))
+    return step
+
+
+def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
+    """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
+    rest = dict(facts)
+    for shard in step.status.shards:
+        name = member_name("shard", shard.index)
+        fact = facts[name]
+        if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
+            continue
+        step = record(world, step, shard, fact.failure, "ReplaceShards")
+        heir = successor(world.job.id, shard, world.now)
+        step = step.to(replace_entry(step.status, shard, heir))
+        rest[name] = Unborn("")
+    return step, rest
+
+
+def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:
+    """Nothing is decided yet: the lost are shown as lost."""
+
+    def shown(shard: Shard) -> Shard:
+        lost = isinstance(facts[member_name("shard", shard.index)], Lost)
+        return change(shard, state="Lost") if lost else shard  # type: ignore[no-any-return]
+
+    shards = tuple(shown(shard) for shard in status.shards)
+    status = change(status, shards=shards)
+    kind = status.recovery.kind if status.recovery else "ReplaceShards"
+    return under_recovery(world, status, kind, decision.reason)
+
+
+def _finish(world: World, step: Step) -> Step:
+    """A recovery is over when everybody works and the leader trains in the present group and generation."""
+    status, leader = step.status, leader_report(world)
+    if status.recovery is None:
+        return step
+    waiting = tuple(member_name(role_of(m), m.index) for m in (*status.shards, *status.trainers) if not is_settled(m))
+    trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
+    if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
+        recovery = change(status.recovery, waiting_for=waiting[:32])
+        return step.to(change(status, recovery=recovery))
+    took = world.now - status.recovery.since
+    failures = tuple(
+        change(f, recovery_seconds=max(world.now - f.time, 0.0)) if f.recovery_seconds is None else f
+        for f in status.failures
+    )
+    message = f"training again after {took:.1f} s ({status.recovery.kind})"
+    event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
+    return step.to(_with_time(change(status, recovery=None, failures=failures), took), event)
+
+
+def _with_time(status: Status, took_s: float) -> Status:
+    """What a recovery took, split into the load that shards measured and the rest: a new process."""
+    load = min(status.policy.load_seconds or 0.0, took_s)
+    overhead = change(
+        status.overhead,
+        load_seconds=status.overhead.load_seconds + load,
+        reschedule_seconds=status.overhead.reschedule_seconds + took_s - load,
+    )
+    policy = change(status.policy, reschedule_seconds=took_s - load)
+    return change(status, overhead=overhead, policy=policy)  # type: ignore[no-any-return]

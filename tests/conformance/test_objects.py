@@ -1,0 +1,165 @@
+"""What every `Cluster` must do with objects, errors included. Pods need not start here."""
+
+from __future__ import annotations
+
+import pytest
+
+from cpr_operator.cluster.protocol import (
+    AlreadyExistsError,
+    ConflictError,
+    Event,
+    NotFoundError,
+    RefusedError,
+)
+from support.benches import NAMESPACE, Bench, pod_manifest
+
+
+async def test_a_job_that_is_not_there_is_not_found(bench: Bench) -> None:
+    with pytest.raises(NotFoundError):
+        await bench.cluster.get_job(NAMESPACE, "nobody")
+
+
+async def test_a_job_is_listed_in_its_namespace(bench: Bench) -> None:
+    job = await bench.make_job("listed")
+    assert job.uid in {each.uid for each in await bench.cluster.list_jobs((NAMESPACE,))}
+    assert job.uid in {each.uid for each in await bench.cluster.list_jobs(())}
+    assert job.uid not in {each.uid for each in await bench.cluster.list_jobs(("elsewhere",))}
+
+
+async def test_status_is_replaced_and_nothing_else(bench: Bench) -> None:
+    job = await bench.make_job("status")
+    first = await bench.cluster.write_status(job, {"phase": "Starting", "restarts": 1})
+    second = await bench.cluster.write_status(first, {"phase": "Running"})
+    read = await bench.cluster.get_job(NAMESPACE, "status")
+    assert read == second
+    assert read.status["phase"] == "Running"
+    assert "restarts" not in read.status
+    assert (read.spec, read.generation, read.uid) == (job.spec, job.generation, job.uid)
+
+
+async def test_status_of_a_job_that_was_written_meanwhile_conflicts(bench: Bench) -> None:
+    job = await bench.make_job("conflict")
+    await bench.suspend("conflict")
+    with pytest.raises(ConflictError):
+        await bench.cluster.write_status(job, {"phase": "Running"})
+    read = await bench.cluster.get_job(NAMESPACE, "conflict")
+    assert read.spec["suspend"] is True
+    assert read.generation == job.generation + 1
+    assert "phase" not in read.status
+
+
+async def test_status_of_a_job_that_is_gone_is_not_found(bench: Bench) -> None:
+    job = await bench.make_job("gone")
+    await bench.cluster.delete_job(job)
+    with pytest.raises(NotFoundError):
+        await bench.cluster.write_status(job, {"phase": "Running"})
+    with pytest.raises(NotFoundError):
+        await bench.cluster.delete_job(job)
+
+
+async def test_status_never_reaches_a_later_job_of_the_same_name(bench: Bench) -> None:
+    old = await bench.make_job("again")
+    await bench.cluster.delete_job(old)
+    new = await bench.make_job("again")
+    assert new.uid != old.uid
+    with pytest.raises(ConflictError):
+        await bench.cluster.write_status(old, {"phase": "Running"})
+    with pytest.raises(NotFoundError):
+        await bench.cluster.delete_job(old)
+    assert (await bench.cluster.get_job(NAMESPACE, "again")).uid == new.uid
+
+
+async def test_a_finalizer_holds_a_deleted_job(bench: Bench) -> None:
+    job = await bench.cluster.set_finalizers(await bench.make_job("held"), ("cprjob.io/test",))
+    assert job.finalizers == ("cprjob.io/test",)
+    await bench.cluster.delete_job(job)
+    going = await bench.cluster.get_job(NAMESPACE, "held")
+    assert going.deleting
+    with pytest.raises(ConflictError):
+        await bench.cluster.set_finalizers(job, ())
+    await bench.cluster.set_finalizers(going, ())
+    with pytest.raises(NotFoundError):
+        await bench.cluster.get_job(NAMESPACE, "held")
+
+
+async def test_a_pod_is_created_once(bench: Bench) -> None:
+    job = await bench.make_job("once")
+    manifest = pod_manifest(job, index=2, incarnation=5)
+    created = await bench.cluster.create_pod(manifest)
+    assert (created.role, created.index, created.incarnation) == ("shard", 2, 5)
+    assert (created.owner_uid, created.phase, created.roster_version) == (job.uid, "Pending", 3)
+    with pytest.raises(AlreadyExistsError):
+        await bench.cluster.create_pod(manifest)
+    assert [pod.uid for pod in await bench.cluster.list_pods(job)] == [created.uid]
+
+
+async def test_pods_of_an_earlier_job_of_the_same_name_are_listed_with_their_owner(bench: Bench) -> None:
+    job = await bench.make_job("heir")
+    stranger = pod_manifest(job)
+    stranger["metadata"]["ownerReferences"][0]["uid"] = "earlier"
+    await bench.cluster.create_pod(stranger)
+    assert [pod.owner_uid for pod in await bench.cluster.list_pods(job)] == ["earlier"]
+    assert await bench.cluster.list_pods(await bench.make_job("other")) == ()
+
+
+async def test_an_impossible_pod_is_refused_with_words(bench: Bench) -> None:
+    job = await bench.make_job("refused")
+    manifest = pod_manifest(job)
+    manifest["spec"]["containers"] = []
+    for ask in (bench.cluster.check_pod, bench.cluster.create_pod):
+        with pytest.raises(RefusedError, match="container"):
+            await ask(manifest)
+
+
+async def test_a_check_creates_nothing(bench: Bench) -> None:
+    job = await bench.make_job("checked")
+    await bench.cluster.check_pod(pod_manifest(job))
+    assert await bench.cluster.list_pods(job) == ()
+
+
+async def test_only_the_pod_of_that_uid_is_deleted(bench: Bench) -> None:
+    job = await bench.make_job("deleted")
+    pod = await bench.cluster.create_pod(pod_manifest(job))
+    await bench.cluster.delete_pod(NAMESPACE, pod.name, "another", 0)
+    assert len(await bench.cluster.list_pods(job)) == 1
+    await bench.cluster.delete_pod(NAMESPACE, pod.name, pod.uid, 0)
+    assert await bench.cluster.list_pods(job) == ()
+    await bench.cluster.delete_pod(NAMESPACE, pod.name, pod.uid, None)  # gone is success
+
+
+async def test_only_the_pod_of_that_uid_is_annotated(bench: Bench) -> None:
+    job = await bench.make_job("annotated")
+    pod = await bench.cluster.create_pod(pod_manifest(job))
+    for name, uid in ((pod.name, "another"), ("nobody", pod.uid)):
+        with pytest.raises(NotFoundError):
+            await bench.cluster.annotate_pod(NAMESPACE, name, uid, {"cprjob.io/roster-version": "9"})
+    assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [3]
+    await bench.cluster.annotate_pod(NAMESPACE, pod.name, pod.uid, {"cprjob.io/roster-version": "9"})
+    assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [9]
+
+
+async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(bench: Bench) -> None:
+    job = await bench.make_job("twice")
+    meta = {"name": "twice", "namespace": NAMESPACE}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"key": "a"}}
+    selector = {"matchLabels": {"cprjob.io/job": job.name}}
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": meta,
+        "spec": {"minAvailable": 1, "selector": selector},
+    }
+    event = Event("Normal", "Started", "It began.", key="start")
+    for _ in range(2):
+        await bench.cluster.create_secret(secret)
+        await bench.cluster.apply(budget)
+        await bench.cluster.emit(job, event)
+    for _ in range(2):
+        await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "twice")
+        await bench.cluster.delete("Secret", NAMESPACE, "twice")
+
+
+async def test_a_pod_without_an_address_reports_nothing(bench: Bench) -> None:
+    job = await bench.make_job("silent")
+    pod = await bench.cluster.create_pod(pod_manifest(job))
+    assert await bench.cluster.fetch_report(pod, 0.1) is None

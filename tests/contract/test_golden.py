@@ -1,0 +1,256 @@
+"""The contract's documents, byte for byte, as an operator and an image of other releases know them.
+
+A failure here means: either take the change back, or raise CONTRACT_VERSION, keep reading the version before, and add a
+folder of golden files. `python tests/contract/test_golden.py` writes the files of the present version.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cpr_contract
+from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roster, spec
+from cpr_contract.codec import from_dict, to_dict, to_json
+from cpr_contract.exits import PERMANENT, ExitCode, Problem
+from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    StoreSpec,
+    TableSpec,
+    samples_at,
+    steps_in,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
+COUNTERS = Counters(roster=9, group=4, generation=2)
+CUT = f"{UID}/gen-0002/dense/group-0004/step-000012000"
+SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
+ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
+PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
+
+EXAMPLES: dict[str, Any] = {
+    "job_spec": JobSpec(
+        contract=1,
+        job_uid=UID,
+        job_name="criteo",
+        model=ModelSpec(
+            embedding_dim=16,
+            bottom_mlp=(64, 16),
+            top_mlp=(64, 1),
+            tables=(TableSpec("user", 100000), TableSpec("page", 5000)),
+            dense_optimizer=OptimizerSpec("Adagrad", 0.01),
+            sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
+        ),
+        data=DataSpec("Criteo", "s3://data/day0.tsv.gz", 1, None, 512, 7, 10),
+        trainers=2,
+        shards=4,
+        snapshots=SnapshotSpec(StoreSpec("https://s3.example.org", "eu-1", "models", "team"), 2, 30.0, None),
+        silence_s=10.0,
+    ),
+    "shard_roster": ShardRoster(
+        contract=1,
+        counters=COUNTERS,
+        index=3,
+        incarnation=5,
+        newest_incarnation=5,
+        may_restore=True,
+        floor_samples=6144000,
+        anchor=ANCHOR,
+        trainers=2,
+    ),
+    "trainer_roster": TrainerRoster(
+        contract=1,
+        counters=COUNTERS,
+        index=0,
+        incarnation=1,
+        newest_incarnation=1,
+        leader=0,
+        trainers=(Peer(0, 1, "10.0.0.1", 7070), Peer(1, 2, "", 7070)),
+        shards=(Peer(0, 1, "10.0.0.2", 7070), Peer(1, 1, "fd00::3", 7070)),
+        anchor=None,
+        dense_floor_samples=6000000,
+        interval_s=120.5,
+    ),
+    "shard_report": ShardReport(
+        contract=1,
+        job_uid=UID,
+        index=3,
+        incarnation=5,
+        counters=COUNTERS,
+        state=ShardState.BELOW_FLOOR,
+        applied_step=12001,
+        newest_save=SaveRef(f"{SHARD}/manifest.json", 12000, 6144000),
+        restored_samples=6144000,
+        resumed_samples=6150144,
+        lost=((6144000, 6150144),),
+        load_s=1.25,
+        silent=("trainer/1",),
+        problem=PROBLEM,
+    ),
+    "trainer_report": TrainerReport(
+        contract=1,
+        job_uid=UID,
+        index=0,
+        incarnation=1,
+        counters=COUNTERS,
+        state=TrainerState.PAUSED,
+        step=12012,
+        samples=6150144,
+        samples_started=6151168,
+        total_samples=40000000,
+        waiting_for=("shard/3",),
+        silent=(),
+        lost=(),
+        problem=None,
+        samples_per_s=51234.5,
+        loss=0.45,
+        auc=0.79,
+        logloss=0.46,
+        shard_saves=(6144000, 6144000, 6144000, -1),
+        dense_save=SaveRef(f"{CUT}-dense/manifest.json", 12000, 6144000),
+        anchors=(ANCHOR,),
+        result=None,
+        saves=3,
+        save_stall_s=0.2,
+        commit_s=1.5,
+        paused_s=2.5,
+    ),
+    "shard_manifest": ShardManifest(
+        contract=1,
+        job_uid=UID,
+        generation=2,
+        index=3,
+        incarnation=5,
+        kind="Anchor",
+        step=12000,
+        samples=6144000,
+        layout="ab" * 32,
+        applied=(12000, 12000),
+        lost=((1024, 2048),),
+        parts=(Part(f"{SHARD}/part-00000", 1048608, 3808858755, 15420),),
+    ),
+    "dense_manifest": DenseManifest(
+        contract=1,
+        job_uid=UID,
+        generation=2,
+        group=4,
+        step=12000,
+        samples=6144000,
+        total_samples=40000000,
+        layout="ab" * 32,
+        parts=(Part(f"{CUT}/part-00000", 4096, 1, 0),),
+        shards=(ManifestRef(f"{SHARD}/manifest.json", "cd" * 32),),
+        lost=(((1024, 2048),),),
+        dense_lost=((0, 512),),
+    ),
+    "origin": Origin(
+        contract=1,
+        job_uid=UID,
+        generation=2,
+        index=3,
+        incarnation=6,
+        parent_incarnation=5,
+        parent=ManifestRef(f"{SHARD}/manifest.json", "cd" * 32),
+        step=12000,
+        samples=6144000,
+    ),
+    "problem": PROBLEM,
+    "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
+    "anchor_ref": ANCHOR,
+}
+
+
+def names() -> dict[str, Any]:
+    """All that is agreed on and is no document."""
+    return {
+        "environment": {name: value for name, value in vars(env).items() if name.isupper()},
+        "exit_codes": {code.name: code.value for code in ExitCode},
+        "permanent": sorted(code.name for code in PERMANENT),
+        "shard_states": [state.value for state in ShardState],
+        "trainer_states": [state.value for state in TrainerState],
+        "folders": [
+            manifests.incarnation_prefix(UID, 2, 3, 5),
+            manifests.dense_prefix(UID, 2),
+            *(manifests.step_folder(12000, kind) for kind in ("Anchor", "Flush", "Dense")),
+            manifests.MANIFEST,
+            manifests.ORIGIN,
+        ],
+    }
+
+
+def text(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def golden_files() -> dict[str, str]:
+    """The present version's files by name."""
+    return {name: text(to_dict(example)) for name, example in EXAMPLES.items()} | {"names": text(names())}
+
+
+@pytest.mark.parametrize("name", sorted(golden_files()))
+def test_what_is_written_is_what_was_agreed(name: str) -> None:
+    agreed = (GOLDEN / f"v{CONTRACT_VERSION}" / f"{name}.json").read_text()
+    assert golden_files()[name] == agreed
+
+
+def test_every_agreed_file_is_tested() -> None:
+    assert {path.stem for path in (GOLDEN / f"v{CONTRACT_VERSION}").iterdir()} == set(golden_files())
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        (version, name)
+        for version in (CONTRACT_VERSION - 1, CONTRACT_VERSION)
+        for name in EXAMPLES
+        if (GOLDEN / f"v{version}" / f"{name}.json").exists()
+    ],
+)
+def test_this_version_and_the_one_before_are_read(version: int, name: str) -> None:
+    document = json.loads((GOLDEN / f"v{version}" / f"{name}.json").read_text())
+    read = from_dict(type(EXAMPLES[name]), document)
+    if version == CONTRACT_VERSION:
+        assert read == EXAMPLES[name]
+    assert json.loads(to_json(read)) == document
+
+
+def test_every_document_has_an_example() -> None:
+    kinds = {
+        kind
+        for module in (exits, manifests, reports, roster, spec)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
+    }
+    inner = {Counters, Peer, Part, ManifestRef, TableSpec, OptimizerSpec, ModelSpec, DataSpec, StoreSpec, SnapshotSpec}
+    assert kinds - inner == {type(example) for example in EXAMPLES.values()}
+
+
+@pytest.mark.parametrize(("step", "samples"), [(0, 0), (1, 512), (3, 1536), (4, 2000), (5, 2000)])
+def test_steps_and_samples(step: int, samples: int) -> None:
+    assert samples_at(step, batch_size=512, total_samples=2000) == samples
+    assert steps_in(2000, 512) == 4
+
+
+def test_the_contract_stands_on_the_standard_library() -> None:
+    folder = Path(cpr_contract.__file__).parent
+    foreign = ("torch", "numpy", "pydantic", "kopf", "kubernetes", "cpr_trainer", "cpr_operator")
+    for path in folder.glob("*.py"):
+        assert not any(f"import {name}" in path.read_text() or f"from {name}" in path.read_text() for name in foreign)
+
+
+if __name__ == "__main__":
+    (GOLDEN / f"v{CONTRACT_VERSION}").mkdir(parents=True, exist_ok=True)
+    for stem, content in golden_files().items():
+        (GOLDEN / f"v{CONTRACT_VERSION}" / f"{stem}.json").write_text(content)

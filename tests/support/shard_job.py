@@ -1,0 +1,174 @@
+"""Small jobs and rosters for tests of shards and of the exchange, and shard processes that serve them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.reports import ShardReport, ShardState
+from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+
+KEY = b"a key of this test"
+HOST = "127.0.0.1"
+PATIENCE_S = 30.0
+_MAIN = (
+    "import os, sys; from cpr_trainer.runtime import Environment; from cpr_trainer.shard.main import run; "
+    "sys.exit(run(Environment.read(os.environ)))"
+)
+
+
+def small_job(folder: Path, *, shards: int = 1, trainers: int = 1, rows: tuple[int, ...] = (50, 30), dim: int = 4) -> JobSpec:
+    tables = tuple(TableSpec(f"t{i}", n) for i, n in enumerate(rows))
+    adagrad = OptimizerSpec("RowWiseAdagrad", 0.1)
+    return JobSpec(
+        contract=CONTRACT_VERSION,
+        job_uid="0b5c",
+        job_name="small",
+        model=ModelSpec(dim, (dim,), (1,), tables, OptimizerSpec("SGD", 0.1), adagrad),
+        data=DataSpec("Synthetic", None, None, 1000, 10, 7, 0),
+        trainers=trainers,
+        shards=shards,
+        snapshots=SnapshotSpec(StoreSpec(f"file://{folder}/store", None, "bucket", ""), 2, 30.0, None),
+        silence_s=5.0,
+    )
+
+
+def shard_roster(**changes: Any) -> ShardRoster:
+    roster = ShardRoster(
+        contract=CONTRACT_VERSION,
+        counters=Counters(roster=1, group=1, generation=1),
+        index=0,
+        incarnation=1,
+        newest_incarnation=1,
+        may_restore=True,
+        floor_samples=0,
+        anchor=None,
+        trainers=1,
+    )
+    return replace(roster, **changes)
+
+
+def trainer_roster(shards: tuple[Peer, ...], *, roster: int = 1, generation: int = 1, anchor: AnchorRef | None = None) -> TrainerRoster:
+    return TrainerRoster(
+        contract=CONTRACT_VERSION,
+        counters=Counters(roster=roster, group=1, generation=generation),
+        index=0,
+        incarnation=1,
+        newest_incarnation=1,
+        leader=0,
+        trainers=(),
+        shards=shards,
+        anchor=anchor,
+        dense_floor_samples=0,
+        interval_s=60.0,
+    )
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive ports that were free a moment ago."""
+    while True:
+        taken = []
+        try:
+            with socket.create_server((HOST, 0)) as first:
+                base = int(first.getsockname()[1])
+                taken = [socket.create_server((HOST, base + i)) for i in range(1, count)]
+                return base
+        except OSError:
+            continue
+        finally:
+            for one in taken:
+                one.close()
+
+
+@dataclass
+class ShardProcess:
+    """A shard as a process of its own, with a hand-written roster."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    peer: Peer
+
+    @classmethod
+    def start(cls, folder: Path, job: JobSpec, roster: ShardRoster, key: bytes = KEY) -> ShardProcess:
+        folder = folder / f"shard-{roster.index}-{roster.incarnation}"
+        folder.mkdir()
+        (folder / "key").write_bytes(key)
+        base = free_ports(3)
+        environment = {
+            env.SPEC: to_json(job),
+            env.ROSTER_FILE: str(folder / "roster.json"),
+            env.KEY_FILE: str(folder / "key"),
+            env.ADDRESS: HOST,
+            env.PORT_BASE: str(base),
+            env.SCRATCH_DIR: str(folder),
+            env.TERMINATION_FILE: str(folder / "termination"),
+            "OMP_NUM_THREADS": "1",
+        }
+        process = subprocess.Popen([sys.executable, "-W", "error", "-c", _MAIN], env=os.environ | environment)
+        shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base))
+        shard.give(roster)
+        return shard
+
+    def give(self, roster: ShardRoster) -> None:
+        """Publish a roster, as the kubelet does: whole or not at all."""
+        draft = self.folder / "draft.json"
+        draft.write_text(to_json(roster))
+        draft.rename(self.folder / "roster.json")
+
+    def report(self) -> ShardReport | None:
+        """What it answers on /status; None if it does not."""
+        try:
+            with urllib.request.urlopen(self.url("/status"), timeout=5) as answer:  # noqa: S310 -- loopback
+                return from_json(ShardReport, answer.read())
+        except OSError:
+            return None
+
+    def url(self, page: str) -> str:
+        return f"http://{HOST}:{self.peer.port_base + env.HTTP_PORT}{page}"
+
+    def status_of(self, page: str) -> int:
+        try:
+            with urllib.request.urlopen(self.url(page), timeout=5) as answer:  # noqa: S310 -- loopback
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def wait_until(self, condition: Callable[[ShardReport], bool]) -> ShardReport:
+        """Return the first report that meets a condition."""
+        deadline = time.monotonic() + PATIENCE_S
+        report = None
+        while time.monotonic() < deadline and self.process.poll() is None:
+            report = self.report()
+            if report is not None and condition(report):
+                return report
+            time.sleep(0.02)
+        raise AssertionError(f"last report {report}, exit code {self.process.poll()}")
+
+    def wait_ready(self) -> ShardReport:
+        return self.wait_until(lambda report: report.state is ShardState.READY)
+
+    def end(self) -> int:
+        """Wait for the process to end by itself; its exit code, negative for a signal."""
+        return self.process.wait(PATIENCE_S)
+
+    def termination(self) -> Any:
+        return json.loads((self.folder / "termination").read_text())
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)

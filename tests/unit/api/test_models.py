@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.model import format_time, parse_time
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Anchor, Counters, FailureRecord, Shard, Status
+from cpr_operator.api.validate import parse_spec
+from support.documents import edited
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5, 1_790_000_000.123])
+def test_times_are_rfc3339_and_come_back(seconds: float) -> None:
+    text = format_time(seconds)
+    assert text.endswith("Z")
+    parsed = parse_time(text)
+    assert isinstance(parsed, float)
+    assert math.isclose(parsed, seconds, abs_tol=0.0005)
+
+
+def test_a_new_status_is_pending_and_comes_back_from_its_json() -> None:
+    status = Status(start_time=5.0, shards=(Shard(index=0),), restart_times=(1.0, 2.5))
+    assert Status().phase == "Pending"
+    assert Status.model_validate(status.to_dict()) == status
+    assert status.to_dict()["startTime"] == "1970-01-01T00:00:05.000Z"
+
+
+def test_absent_values_are_left_out_of_the_json() -> None:
+    record = FailureRecord(time=0.0, role="shard", index=0, incarnation=1, kind="Killed").to_dict()
+    assert "lostSamples" not in record
+    assert record["counted"] is False
+
+
+def test_status_is_frozen_and_bounded() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Status().phase = "Running"  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="at most 20"):
+        Status(failures=tuple(FailureRecord(time=0, role="shard", index=0, incarnation=i, kind="K") for i in range(21)))
+
+
+def test_a_status_of_a_newer_operator_can_be_read() -> None:
+    assert Status.model_validate({"phase": "Running", "inventedLater": {"a": 1}}).phase == "Running"
+
+
+def test_anchors_and_counters_go_to_the_contract_and_back() -> None:
+    ref = AnchorRef(key="k", digest="d", generation=2, step=3, samples=4)
+    assert Anchor.of(ref).to_contract() == ref
+    assert Counters(generation=1, group=2, roster=3).to_contract().roster == 3
+
+
+def test_the_contract_gets_all_that_pods_need() -> None:
+    document = edited(
+        {
+            "spec.snapshots.store.prefix": "p",
+            "spec.snapshots.store.region": "r",
+            "spec.snapshots.denseIntervalSeconds": 7,
+            "spec.snapshots.keep": 3,
+            "spec.snapshots.restoreFrom": "other/anchor",
+            "spec.failurePolicy.silenceSeconds": 4,
+            "spec.trainers.replicas": 3,
+            "spec.model.sparseOptimizer": {"kind": "SGD", "learningRate": 0.5},
+        }
+    )
+    job = to_job_spec(parse_spec(document["spec"]), uid="u-1", name="n")
+    assert (job.job_uid, job.job_name, job.trainers, job.shards, job.silence_s) == ("u-1", "n", 3, 2, 4.0)
+    assert (job.snapshots.keep, job.snapshots.dense_interval_s, job.snapshots.restore_from) == (3, 7.0, "other/anchor")
+    assert (job.snapshots.store.prefix, job.snapshots.store.region) == ("p", "r")
+    assert job.model.sparse_optimizer.learning_rate == 0.5
+    assert [table.rows for table in job.model.tables] == [10, 5]
+    assert from_json(JobSpec, to_json(job)) == job
+
+
+def test_models_take_python_names_where_python_makes_them() -> None:
+    assert CPRJobSpec.model_validate(edited({})["spec"]).to_dict() == parse_spec(edited({})["spec"]).to_dict()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cpr_operator.api import crd, rules
+from cpr_operator.api.schema import structural
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Status
+
+FORBIDDEN = {"$ref", "$defs", "anyOf", "allOf", "oneOf", "const", "title", "prefixItems", "propertyNames"}
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema node below `node`, with its path; values of defaults and the like are no nodes."""
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for below in ("items", "additionalProperties"):
+        if below in node:
+            yield from nodes(node[below], f"{path}.{below}")
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = crd.build()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+ALL = tuple(nodes(schema()))
+
+
+def test_no_keyword_is_beyond_a_structural_schema() -> None:
+    assert [(path, FORBIDDEN & node.keys()) for path, node in ALL if FORBIDDEN & node.keys()] == []
+    assert [path for path, node in ALL if "type" not in node] == []
+    assert [path for path, node in ALL if not isinstance(node.get("exclusiveMinimum", True), bool)] == []
+
+
+def test_every_field_is_documented() -> None:
+    mute = [
+        p
+        for p, node in ALL
+        if not node.get("description") and p.rsplit(".", 1)[-1] not in {"items", "additionalProperties"}
+    ]
+    assert mute == [".apiVersion", ".kind", ".metadata"]
+
+
+def test_every_list_map_and_string_is_bounded() -> None:
+    bound = {"array": "maxItems", "string": "maxLength"}
+    unbounded = [
+        path
+        for path, node in ALL
+        if path not in {".apiVersion", ".kind"}
+        and not {"enum", "format"} & node.keys()
+        and bound.get(node["type"], "type") not in node
+    ]
+    assert unbounded == []
+    assert [path for path, node in ALL if "additionalProperties" in node and "maxProperties" not in node] == []
+
+
+def test_every_list_says_how_it_merges() -> None:
+    kinds = {path: node["x-kubernetes-list-type"] for path, node in ALL if node["type"] == "array"}
+    maps = {path for path, kind in kinds.items() if kind == "map"}
+    assert maps == {".spec.model.tables", ".status.conditions"}
+    assert set(kinds.values()) == {"map", "atomic"}
+
+
+def test_defaults_are_the_servers_in_spec_and_absent_in_status() -> None:
+    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {"replicas": 2, "template": {}}
+    assert [path for path, node in nodes(structural(Status, defaults=False)) if "default" in node] == []
+
+
+def test_every_rule_of_cel_is_in_the_schema_once() -> None:
+    written = [rule["message"] for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
+    assert sorted(written) == sorted(rule.text for rule in rules.ALL if rule.cel)
+
+
+def test_hash_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = crd.schema_hash()
+    monkeypatch.setattr(crd, "COLUMNS", ())
+    assert crd.schema_hash() != before

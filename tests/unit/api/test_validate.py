@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
+from support.documents import BOUNDS, GONE, RULES, Case, edited
+
+EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/*.yaml"))
+
+
+def case_id(case: Case) -> str:
+    return f"{case.field}-{case.says}"
+
+
+@pytest.mark.parametrize("case", RULES + BOUNDS, ids=case_id)
+def test_accepts_the_good_and_names_the_bad(case: Case) -> None:
+    assert validate(edited(case.good)) == ()
+    (invalid,) = validate(edited(case.bad))
+    assert invalid.field == case.field
+    assert case.says in invalid.message
+    assert invalid.remedy
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    document = edited(
+        {
+            "kind": "CPRJobs",
+            "metadata.name": "Bad_Name",
+            "spec.image": GONE,
+            "spec.modle": {},
+            "spec.model.bottomMlp": [5],
+            "spec.model.topMlp": [],
+            "spec.model.tables.1.row": 3,
+            "spec.data.batchSize": "64",
+            "spec.data.samples": GONE,
+            "spec.snapshots.store.endpoint": "store:9000",
+            "spec.snapshots.interval": {"mode": "Fixed"},
+        }
+    )
+    assert {invalid.field for invalid in validate(document)} == {
+        "kind",
+        "metadata.name",
+        "spec.image",
+        "spec.modle",
+        "spec.model.bottomMlp",
+        "spec.model.topMlp",
+        "spec.model.tables[1].row",
+        "spec.data.batchSize",
+        "spec.data.samples",
+        "spec.snapshots.store.endpoint",
+        "spec.snapshots.interval.seconds",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("spec.acuracyBudget", "accuracyBudget"),
+        ("spec.model.embedding_dim", "embeddingDim"),
+        ("spec.model.tables.0.row", "rows"),
+        ("spec.snapshots.store.buckt", "bucket"),
+    ],
+)
+def test_an_unknown_field_comes_with_the_one_that_was_meant(path: str, meant: str) -> None:
+    (invalid,) = validate(edited({path: 1}))
+    assert invalid.message == "is not a field of a CPRJob"
+    assert invalid.remedy == f"did you mean {meant}?"
+
+
+def test_an_unknown_field_like_no_other_comes_with_the_list() -> None:
+    (invalid,) = validate(edited({"spec.data.zzz": 1}))
+    assert "format, uri, epochs, samples" in invalid.remedy
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 3])
+def test_a_document_that_is_no_object_is_named_as_such(document: object) -> None:
+    (invalid,) = validate(document)
+    assert invalid.message == "is not an object"
+
+
+def test_an_empty_document_names_what_is_missing() -> None:
+    assert [invalid.field for invalid in validate({})] == ["apiVersion", "kind", "metadata", "spec"]
+
+
+def test_parse_spec_raises_every_wrong_field_with_its_path() -> None:
+    spec = edited({"spec.image": GONE, "spec.data.seed": -1})["spec"]
+    with pytest.raises(InvalidSpecError, match="image: is missing") as caught:
+        parse_spec(spec)
+    assert [invalid.field for invalid in caught.value.invalid] == ["spec.image", "spec.data.seed"]
+
+
+def test_a_name_in_python_style_is_no_field_of_the_resource() -> None:
+    with pytest.raises(InvalidSpecError, match="batch_size"):
+        parse_spec(edited({"spec.data.batch_size": 5})["spec"])
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: str(file.name))
+def test_examples_are_valid(file: Path) -> None:
+    jobs = [d for d in yaml.safe_load_all(file.read_text(encoding="utf-8")) if d["kind"] == "CPRJob"]
+    assert [validate(job) for job in jobs] == [()] * len(jobs)

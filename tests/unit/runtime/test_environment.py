@@ -1,0 +1,116 @@
+"""The environment: read as it is meant, or refused with the variable's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import to_json
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    StoreSpec,
+    TableSpec,
+)
+from cpr_trainer.errors import TrainerError
+from cpr_trainer.runtime import BadSpecError, ContractVersionError, Environment, exit_code, termination_file
+
+JOB = JobSpec(
+    contract=CONTRACT_VERSION,
+    job_uid="uid",
+    job_name="job",
+    model=ModelSpec(
+        4, (8, 4), (8, 1), (TableSpec("a", 10),), OptimizerSpec("SGD", 0.1), OptimizerSpec("RowWiseAdagrad", 0.1)
+    ),
+    data=DataSpec("Synthetic", None, None, 1000, 100, 1, 0),
+    trainers=1,
+    shards=2,
+    snapshots=SnapshotSpec(StoreSpec("file:///store", None, "bucket", ""), 2, 30.0, None),
+    silence_s=10.0,
+)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "key").write_bytes(b"secret")
+    return {
+        env.SPEC: to_json(JOB),
+        env.ROSTER_FILE: "/roster/roster.json",
+        env.KEY_FILE: str(tmp_path / "key"),
+        env.ADDRESS: "10.0.0.7",
+        env.PORT_BASE: "9000",
+        env.CREDENTIALS_DIR: "/credentials",
+        env.CA_FILE: "",
+        env.SCRATCH_DIR: "/scratch",
+        env.TERMINATION_FILE: "/word",
+    }
+
+
+def test_a_complete_environment_is_read(environ: dict[str, str]) -> None:
+    assert Environment.read(environ) == Environment(
+        job=JOB,
+        roster_file=Path("/roster/roster.json"),
+        key=b"secret",
+        address="10.0.0.7",
+        port_base=9000,
+        credentials_dir=Path("/credentials"),
+        ca_file=None,
+        scratch_dir=Path("/scratch"),
+        termination_file=Path("/word"),
+    )
+
+
+def test_what_has_a_default_may_be_left_out(environ: dict[str, str]) -> None:
+    for name in (env.PORT_BASE, env.CREDENTIALS_DIR, env.CA_FILE, env.TERMINATION_FILE):
+        environ.pop(name)
+    read = Environment.read(environ)
+    assert (read.port_base, read.credentials_dir, read.ca_file) == (7070, None, None)
+    assert read.termination_file == Path("/dev/termination-log")
+
+
+BROKEN: list[tuple[str, Mapping[str, str], str]] = [
+    *((f"no {name}", {name: ""}, name) for name in (env.SPEC, env.ROSTER_FILE, env.KEY_FILE, env.ADDRESS)),
+    ("no scratch", {env.SCRATCH_DIR: ""}, env.SCRATCH_DIR),
+    ("spec is no JSON", {env.SPEC: "{"}, "CPR_SPEC cannot be read"),
+    ("spec lacks a field", {env.SPEC: '{"contract":1}'}, r"JobSpec\.job_uid is missing"),
+    ("no key there", {env.KEY_FILE: "/no/such/key"}, env.KEY_FILE),
+    ("key is empty", {env.KEY_FILE: "/dev/null"}, env.KEY_FILE),
+    ("port is no number", {env.PORT_BASE: "http"}, "'http'"),
+    ("port leaves no room for the others", {env.PORT_BASE: "65534"}, "65534"),
+    ("port is zero", {env.PORT_BASE: "0"}, env.PORT_BASE),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_what_is_wrong_is_named(environ: dict[str, str], changes: Mapping[str, str], named: str) -> None:
+    with pytest.raises(BadSpecError, match=named) as raised:
+        Environment.read(environ | changes)
+    assert exit_code(raised.value) == 20
+
+
+@pytest.mark.parametrize("version", [CONTRACT_VERSION + 1, CONTRACT_VERSION - 2])
+def test_a_contract_of_another_age_is_refused(environ: dict[str, str], version: int) -> None:
+    with pytest.raises(ContractVersionError, match=f"version {version}") as raised:
+        Environment.read(environ | {env.SPEC: to_json(replace(JOB, contract=version))})
+    assert exit_code(raised.value) == 23
+
+
+def test_the_contract_before_is_spoken(environ: dict[str, str]) -> None:
+    older = replace(JOB, contract=CONTRACT_VERSION - 1)
+    assert Environment.read(environ | {env.SPEC: to_json(older)}).job == older
+
+
+def test_the_last_word_has_a_place_whatever_is_wrong() -> None:
+    assert termination_file({}) == Path("/dev/termination-log")
+    assert termination_file({env.TERMINATION_FILE: "/word"}) == Path("/word")
+
+
+def test_an_error_nobody_foresaw_may_go_away() -> None:
+    assert exit_code(TrainerError("odd.", "wait")) == 1

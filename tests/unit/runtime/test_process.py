@@ -1,0 +1,165 @@
+"""How a process shows itself, waits and ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
+
+from cpr_contract.codec import from_json
+from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import SaveRef
+from cpr_trainer.errors import DataError, DivergedError, TrainerError
+from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, stop_on_sigterm
+from cpr_trainer.snapshot import DamagedError, LayoutError
+from cpr_trainer.store import BucketMissingError
+
+STATUS = SaveRef("key", 3, 300)
+
+
+class Process:
+    """What a status server is told."""
+
+    def __init__(self) -> None:
+        self.good = True
+        self.registry = CollectorRegistry()
+        self.steps = Counter("cprjob_test_steps", "Steps.", registry=self.registry)
+
+    def status(self) -> SaveRef:
+        if not self.good:
+            raise RuntimeError("no status now")
+        return STATUS
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+@pytest.fixture
+def url(process: Process) -> Iterator[str]:
+    with StatusServer(
+        "127.0.0.1",
+        0,
+        status=process.status,
+        healthy=lambda: process.good,
+        ready=lambda: not process.good,
+        registry=process.registry,
+    ) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def test_the_report_is_a_document_of_the_contract(url: str) -> None:
+    answer = httpx.get(f"{url}/status?pretty")
+    assert answer.headers["content-type"] == "application/json"
+    assert from_json(SaveRef, answer.content) == STATUS
+
+
+def test_probes_say_yes_and_no(url: str, process: Process) -> None:
+    assert (httpx.get(f"{url}/healthz").status_code, httpx.get(f"{url}/readyz").status_code) == (200, 503)
+    process.good = False
+    assert (httpx.get(f"{url}/healthz").status_code, httpx.get(f"{url}/readyz").status_code) == (503, 200)
+
+
+def test_metrics_are_those_of_the_registry(url: str, process: Process) -> None:
+    process.steps.inc(3)
+    assert "cprjob_test_steps_total 3.0" in httpx.get(f"{url}/metrics").text
+
+
+def test_other_pages_and_failing_ones_do_not_end_the_server(
+    url: str, process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert httpx.get(f"{url}/").status_code == 404
+    process.good = False
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{url}/status")
+    assert "no status now" in caplog.text
+    process.good = True
+    assert httpx.get(f"{url}/status").status_code == 200
+
+
+def test_a_client_that_says_nothing_is_in_nobodys_way(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))):
+        assert httpx.get(f"{url}/status").status_code == 200
+
+
+def test_a_server_is_closed_though_it_was_never_started(process: Process) -> None:
+    server = StatusServer("127.0.0.1", 0, status=process.status, healthy=bool, ready=bool, registry=process.registry)
+    server.close()
+    with socket.create_server(("127.0.0.1", server.port)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("odd row.", "fix it"), ExitCode.BAD_DATA),
+        (LayoutError("other tables.", "match them"), ExitCode.BAD_SPEC),
+        (DamagedError("key", "is missing"), ExitCode.DAMAGED),
+        (BucketMissingError("no bucket.", "make it"), ExitCode.INTERNAL),
+        (DivergedError("nan.", "lower the rate"), ExitCode.INTERNAL),
+    ],
+)
+def test_every_error_has_its_exit_code(error: TrainerError, code: ExitCode) -> None:
+    assert exit_code(error) == code
+
+
+def test_the_last_word_is_a_document(tmp_path: Path) -> None:
+    word = tmp_path / "word"
+    assert end_with(word, STATUS, ExitCode.FLUSHED) is ExitCode.FLUSHED
+    assert from_json(SaveRef, word.read_bytes()) == STATUS
+    end_with(word, problem_of(DamagedError("job/part-1", "is missing")), ExitCode.DAMAGED)
+    assert from_json(Problem, word.read_bytes()).reason == "DamagedSave"
+
+
+@given(st.text(max_size=6000))
+def test_the_last_word_is_never_too_long(tmp_path_factory: pytest.TempPathFactory, message: str) -> None:
+    word = tmp_path_factory.mktemp("word") / "word"
+    end_with(word, Problem("Reason", message, "remedy"), ExitCode.INTERNAL)
+    assert word.stat().st_size <= 4096
+    read = from_json(Problem, word.read_bytes())
+    assert (read.reason, read.remedy) == ("Reason", "remedy")
+    assert read.message == message or message.startswith(read.message.removesuffix("..."))
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e4", "\U0001f600", '"'])
+def test_a_long_message_keeps_what_fits(tmp_path: Path, letter: str) -> None:
+    end_with(tmp_path / "word", Problem("Reason", letter * 9000, "remedy"), ExitCode.INTERNAL)
+    assert 4096 - 24 <= (tmp_path / "word").stat().st_size <= 4096
+
+
+def test_a_last_word_that_nobody_can_write_does_not_matter(tmp_path: Path) -> None:
+    assert end_with(tmp_path / "no" / "folder", STATUS, ExitCode.OK) is ExitCode.OK
+
+
+def test_delays_grow_to_a_limit_and_never_beyond() -> None:
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert a == 0
+            return b
+
+    assert list(itertools.islice(backoff(Highest(), first_s=0.1, cap_s=1.0), 6)) == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    some = [list(itertools.islice(backoff(random.Random(seed)), 5)) for seed in (1, 1, 2)]
+    assert some[0] == some[1] != some[2]
+
+
+def test_sigterm_is_a_request() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stop = stop_on_sigterm()
+        assert not stop.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,110 @@
+"""Every refusal of a store becomes the right error, with what to do about it."""
+
+import errno
+from pathlib import Path
+
+import pytest
+import urllib3
+from minio.error import ServerError
+
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.errors import DataError
+from cpr_trainer.store import StoreError, StoreUnreachableError, open_store, open_uri
+from cpr_trainer.store.folder import FolderStore, _store_error
+from cpr_trainer.store.s3_errors import refusal, translated
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        ("NoSuchKey", "ObjectMissing", "deleted"),
+        ("PreconditionFailed", "ObjectExists", "prefix"),
+        ("NoSuchBucket", "BucketMissing", "snapshots.store.bucket"),
+        ("AccessDenied", "CredentialsRefused", "credentialsSecret"),
+        ("ExpiredToken", "CredentialsRefused", "credentialsSecret"),
+        ("AuthorizationHeaderMalformed", "CredentialsRefused", "region"),
+        ("XMinioStorageFull", "StoreFull", "snapshots.keep"),
+        ("QuotaExceeded", "StoreFull", "quota"),
+        ("ConditionalRequestConflict", "StoreUnreachable", "again"),
+        ("SlowDown", "StoreUnreachable", "again"),
+        (None, "StoreUnreachable", "again"),
+    ],
+)
+def test_codes_of_s3(code: str | None, reason: str, remedy: str) -> None:
+    error = refusal(code, "What the server says.", "bucket", "job/a")
+    assert error.reason == reason
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerError("server failed with HTTP status code 500", 500),
+        urllib3.exceptions.ProtocolError("broken"),
+        urllib3.exceptions.MaxRetryError(urllib3.HTTPConnectionPool("h"), "/", OSError("refused")),
+        TimeoutError("timed out"),
+    ],
+)
+def test_failures_on_the_way_to_s3(error: Exception) -> None:
+    with pytest.raises(StoreUnreachableError, match=r"refused|broken|500|timed out"), translated("bucket", "key"):
+        raise error
+
+
+def test_an_error_of_the_caller_is_no_error_of_the_store() -> None:
+    with pytest.raises(ZeroDivisionError), translated("bucket", "key"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.ENOSPC, "StoreFull"),
+        (errno.EDQUOT, "StoreFull"),
+        (errno.EACCES, "CredentialsRefused"),
+        (errno.EROFS, "CredentialsRefused"),
+        (errno.EIO, "StoreUnreachable"),
+        (errno.ESTALE, "StoreUnreachable"),
+    ],
+)
+def test_errors_of_a_folder(number: int, reason: str) -> None:
+    error = _store_error(OSError(number, "said the system"), Path("/data"))
+    assert error.reason == reason
+    assert "/data" in error.message
+    assert error.remedy
+
+
+def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = FolderStore(tmp_path / "file" / "bucket")
+    with pytest.raises(StoreError):
+        store.put("job/a", b"a")
+
+
+@pytest.mark.parametrize("key", ["", "/etc/passwd", "../a", "a/../../b", "a//b", "a/"])
+def test_a_key_never_leaves_the_folder(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match="no key"):
+        FolderStore(tmp_path / "root").put(key, b"")
+
+
+def test_a_folders_place_is_endpoint_bucket_prefix(tmp_path: Path) -> None:
+    open_store(StoreSpec(tmp_path.as_uri() + "/a%20b", None, "bucket", "x/y"), None, None).put("job/a", b"a")
+    assert (tmp_path / "a b" / "bucket" / "x" / "y" / "job" / "a").read_bytes() == b"a"
+
+
+def test_files_on_their_way_are_no_objects(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("job/a", b"a")
+    (tmp_path / "job" / ".writing-0123").write_bytes(b"ha")
+    assert store.list("job/") == ("job/a",)
+
+
+def test_local_data_is_opened_by_path_and_by_uri(tmp_path: Path) -> None:
+    file = tmp_path / "click log.tsv"
+    file.write_bytes(b"0\t1")
+    spec = StoreSpec(tmp_path.as_uri(), None, "bucket", "")
+    for uri in (str(file), file.as_uri()):
+        with open_uri(uri, spec, None, None) as stream:
+            assert stream.read() == b"0\t1"
+    for uri in (str(file) + "x", "s3://bucket/key"):
+        with pytest.raises(DataError, match=r"data\.uri"):
+            open_uri(uri, spec, None, None)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpr_contract.codec import to_json
+from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import SaveRef
+from cpr_operator import failures
+from cpr_operator.cluster.views import ContainerView, PodView
+from cpr_operator.failures import FREE, PERMANENT, Failure, Kind, Trouble, classify
+
+SHARD = PodView("job-shard-1-1", "uid", "job", "shard", 1, 1, "Running", 0.0, container=ContainerView("Running"))
+TRAINER = replace(SHARD, role="trainer")
+SAVE = SaveRef(key="gen-0001/shard-0001/inc-0001/step-000000005/manifest.json", step=5, samples=320)
+PROBLEM = Problem(reason="TooManyBadLines", message="line 3 has 2 columns", remedy="correct data.uri")
+
+
+def exited(code: int | None, reason: str = "Error", message: str = "") -> ContainerView:
+    return ContainerView("Terminated", reason, message, code)
+
+
+def waiting(reason: str) -> ContainerView:
+    return ContainerView("Waiting", reason, f"the kubelet on {reason}")
+
+
+def failure(pod: PodView | None) -> Failure:
+    found = classify(pod)
+    assert isinstance(found, Failure)
+    return found
+
+
+#: One row a line of the table: what the pod shows, and kind, reason, ended.
+ROWS: list[tuple[dict[str, Any], Kind, str, bool]] = [
+    *(
+        ({"disruption": reason, "deleting_until": 9.0}, Kind.DISRUPTION, reason, False)
+        for reason in (
+            "PreemptionByScheduler",
+            "DeletionByTaintManager",
+            "EvictionByEvictionAPI",
+            "DeletionByPodGC",
+            "TerminationByKubelet",
+        )
+    ),
+    *(
+        ({"phase": "Failed", "reason": reason, "container": None}, kind, reason, True)
+        for reason, kind in (
+            ("Evicted", Kind.EVICTED),
+            ("NodeLost", Kind.NODE_LOST),
+            ("NodeShutdown", Kind.NODE_SHUTDOWN),
+            ("Shutdown", Kind.NODE_SHUTDOWN),
+            ("Terminated", Kind.NODE_SHUTDOWN),
+            ("OutOfcpu", Kind.REJECTED),
+            ("OutOfmemory", Kind.REJECTED),
+            ("OutOfpods", Kind.REJECTED),
+            ("NodeAffinity", Kind.REJECTED),
+            ("UnexpectedAdmissionError", Kind.REJECTED),
+            ("Preempting", Kind.PREEMPTED),
+            ("DeadlineExceeded", Kind.DEADLINE_EXCEEDED),
+        )
+    ),
+    ({"container": exited(137, "OOMKilled")}, Kind.OOM_KILLED, "OOMKilled", True),
+    ({"container": exited(0, "OOMKilled")}, Kind.OOM_KILLED, "OOMKilled", True),
+    ({"container": exited(0, "Completed")}, Kind.CRASHED, "Completed", True),
+    ({"container": exited(1)}, Kind.CRASHED, "Error", True),
+    ({"container": exited(None)}, Kind.CRASHED, "Error", True),
+    ({"container": exited(255)}, Kind.CRASHED, "Error", True),
+    ({"container": exited(137)}, Kind.KILLED, "Error", True),
+    ({"container": exited(139)}, Kind.KILLED, "Error", True),
+    ({"container": exited(143)}, Kind.KILLED, "Error", True),
+    ({"container": exited(137), "deleting_until": 9.0}, Kind.DELETED, "Error", True),
+    ({"container": exited(143), "deleting_until": 9.0}, Kind.DELETED, "Error", True),
+    ({"container": exited(139), "deleting_until": 9.0}, Kind.KILLED, "Error", True),
+    ({"container": exited(ExitCode.FLUSHED)}, Kind.FLUSHED, "Error", True),
+    ({"container": exited(ExitCode.SUPERSEDED)}, Kind.SUPERSEDED, "Error", True),
+    ({"container": exited(ExitCode.BAD_SPEC)}, Kind.BAD_SPEC, "Error", True),
+    ({"container": exited(ExitCode.BAD_DATA)}, Kind.BAD_DATA, "Error", True),
+    ({"container": exited(ExitCode.DAMAGED)}, Kind.DAMAGED, "Error", True),
+    ({"container": exited(ExitCode.CONTRACT)}, Kind.CONTRACT, "Error", True),
+    ({"phase": "Failed", "container": None}, Kind.CRASHED, "Failed", True),
+    ({"phase": "Failed"}, Kind.CRASHED, "Failed", False),
+    ({"phase": "Unknown", "deleting_until": 9.0}, Kind.NODE_LOST, "NodeLost", False),
+    ({"deleting_until": 9.0}, Kind.DELETED, "Deleted", False),
+    ({"phase": "Pending", "container": None, "deleting_until": 9.0}, Kind.DELETED, "Deleted", False),
+]
+
+
+@pytest.mark.parametrize(("shown", "kind", "reason", "ended"), ROWS)
+def test_every_line_of_the_table(shown: dict[str, Any], kind: Kind, reason: str, *, ended: bool) -> None:
+    found = failure(replace(SHARD, **shown))
+    assert (found.kind, found.reason, found.ended) == (kind, reason, ended)
+    assert found.message
+
+
+@pytest.mark.parametrize("reason", list(failures._REMEDIES))
+def test_what_keeps_a_container_waiting_is_trouble_with_a_remedy(reason: str) -> None:
+    found = classify(replace(SHARD, phase="Pending", container=waiting(reason)))
+    assert isinstance(found, Trouble)
+    assert (found.reason, found.message) == (reason, f"the kubelet on {reason}")
+    assert found.remedy
+
+
+def test_a_pod_without_a_node_is_trouble_in_the_schedulers_words() -> None:
+    found = classify(replace(SHARD, phase="Pending", container=None, unschedulable="0/3 nodes: Insufficient cpu"))
+    assert isinstance(found, Trouble)
+    assert (found.reason, found.message) == ("Unschedulable", "0/3 nodes: Insufficient cpu")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        SHARD,
+        TRAINER,
+        replace(SHARD, phase="Pending", container=None),
+        replace(SHARD, phase="Pending", container=ContainerView("Waiting", "ContainerCreating")),
+        replace(SHARD, phase="Unknown"),
+        replace(SHARD, disruption="PreemptionByScheduler"),
+        replace(TRAINER, phase="Succeeded", container=exited(ExitCode.OK, "Completed")),
+        replace(TRAINER, phase="Succeeded", container=exited(ExitCode.OK, "Completed"), deleting_until=9.0),
+        replace(TRAINER, phase="Succeeded", container=exited(ExitCode.OK, "Completed"), disruption="DeletionByPodGC"),
+    ],
+)
+def test_a_pod_that_starts_runs_or_finished_is_no_failure(pod: PodView) -> None:
+    assert classify(pod) is None
+
+
+def test_a_pod_that_is_gone_vanished() -> None:
+    found = failure(None)
+    assert (found.kind, found.ended, found.counts_as_restart) == (Kind.VANISHED, True, False)
+
+
+#: Signs of lines 1, 2, 3 and 6, each with the kind it means alone.
+SIGNS: list[tuple[dict[str, Any], Kind]] = [
+    ({"disruption": "EvictionByEvictionAPI"}, Kind.DISRUPTION),
+    ({"reason": "Evicted"}, Kind.EVICTED),
+    ({"container": exited(ExitCode.BAD_DATA)}, Kind.BAD_DATA),
+    ({"deleting_until": 9.0}, Kind.DELETED),
+]
+
+
+@pytest.mark.parametrize("chosen", [c for n in (2, 3, 4) for c in itertools.combinations(range(4), n)])
+def test_of_several_signs_the_first_line_of_the_table_counts(chosen: tuple[int, ...]) -> None:
+    shown = {name: value for index in chosen for name, value in SIGNS[index][0].items()}
+    first = chosen[0]
+    if chosen == (0, 1):  # a condition on a pod that is not going says nothing yet
+        first = 1
+    assert failure(replace(SHARD, **shown)).kind is SIGNS[first][1]
+
+
+@pytest.mark.parametrize("role", ["shard", "trainer"])
+@pytest.mark.parametrize(
+    ("shown", "kind"),
+    [
+        ({}, Kind.FLUSHED),
+        ({"deleting_until": 9.0}, Kind.FLUSHED),
+        ({"deleting_until": 9.0, "disruption": "EvictionByEvictionAPI"}, Kind.DISRUPTION),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, Kind.NODE_SHUTDOWN),
+    ],
+)
+def test_what_was_flushed_is_known_whatever_the_kind(role: str, shown: dict[str, Any], kind: Kind) -> None:
+    pod = replace(SHARD, role=role, container=exited(ExitCode.FLUSHED, message=to_json(SAVE)), **shown)
+    found = failure(pod)
+    assert (found.kind, found.save, found.ended, found.counts_as_restart) == (kind, SAVE, True, False)
+    assert found.problem is None
+
+
+@pytest.mark.parametrize("message", ["", "{}", "Killed", '{"key": 3}', to_json(PROBLEM)])
+def test_a_flush_without_a_reference_saved_nothing_that_is_known(message: str) -> None:
+    found = failure(replace(SHARD, container=exited(ExitCode.FLUSHED, message=message)))
+    assert (found.kind, found.save) == (Kind.FLUSHED, None)
+
+
+def test_the_process_own_words_go_before_kubernetes() -> None:
+    found = failure(replace(TRAINER, container=exited(ExitCode.BAD_DATA, message=to_json(PROBLEM))))
+    assert found.problem == PROBLEM
+    assert (found.reason, found.message) == ("TooManyBadLines", "line 3 has 2 columns (correct data.uri)")
+    assert (found.permanent, found.exit_code) == (True, ExitCode.BAD_DATA)
+
+
+@pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (139, "SIGSEGV"), (135, "SIGBUS"), (134, "SIGABRT")])
+def test_signals_are_named(code: int, name: str) -> None:
+    found = failure(replace(SHARD, container=exited(code)))
+    assert found.message == f"the process was killed by {name}"
+    assert found.exit_code == code
+
+
+def test_what_uses_up_the_restart_limit_and_what_is_permanent() -> None:
+    counted = {Kind.EVICTED, Kind.REJECTED, Kind.DEADLINE_EXCEEDED, Kind.OOM_KILLED, Kind.KILLED, Kind.CRASHED}
+    assert set(Kind) - FREE - PERMANENT == counted | {Kind.HUNG, Kind.SUPERSEDED}
+    assert failure(replace(SHARD, container=exited(1))).counts_as_restart
+    assert not failure(replace(SHARD, container=exited(1))).permanent
+    assert not failure(replace(SHARD, deleting_until=1.0)).counts_as_restart
+
+
+def test_a_hang_is_told_by_peers() -> None:
+    found = failures.hung(("trainer/0", "shard/2"))
+    assert (found.kind, found.ended, found.counts_as_restart) == (Kind.HUNG, False, True)
+    assert "trainer/0, shard/2" in found.message

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator import ledger
+from cpr_operator.ledger import Ledger, Ranges
+
+TOTAL = 60
+RANGE = st.tuples(st.integers(0, TOTAL), st.integers(0, TOTAL))
+SETS = st.lists(RANGE, max_size=6).map(tuple)
+
+
+def samples(ranges: Ranges) -> set[int]:
+    """The plain meaning of ranges: the samples in them."""
+    return {sample for first, end in ranges for sample in range(first, end)}
+
+
+@given(SETS, SETS)
+def test_union_is_that_of_the_samples_in_one_way_to_write_it(left: Ranges, right: Ranges) -> None:
+    united = ledger.union(left, right)
+    assert samples(united) == samples(left) | samples(right)
+    assert united == ledger.union(right, left) == ledger.union(united)
+    assert all(first < end for first, end in united)
+    assert all(end < first for (_, end), (first, _) in itertools.pairwise(united))
+
+
+@given(SETS, st.integers(0, TOTAL))
+def test_clip_keeps_what_lies_before(ranges: Ranges, end: int) -> None:
+    assert samples(ledger.clip(ranges, end)) == {sample for sample in samples(ranges) if sample < end}
+
+
+@given(SETS)
+def test_length_counts_each_sample_once(ranges: Ranges) -> None:
+    assert ledger.length(ranges) == len(samples(ranges))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), SETS), max_size=5), st.randoms(use_true_random=False))
+def test_losses_count_once_in_whatever_order_they_come(losses: list[tuple[int, Ranges]], random: object) -> None:
+    def booked(order: list[tuple[int, Ranges]]) -> Ledger:
+        book = ledger.opened(TOTAL, 3, 0.5)
+        for shard, ranges in order:
+            book = ledger.add(book, shard, ranges)
+        return book
+
+    shuffled = list(losses) * 2
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert booked(losses) == booked(shuffled)
+    by_hand = {(shard, sample) for shard, ranges in losses for sample in samples(ranges)}
+    assert booked(losses).spent == len(by_hand)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, TOTAL), st.integers(0, TOTAL)), max_size=12),
+    st.floats(0, 0.99),
+)
+def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
+    losses: list[tuple[int, int, int]], portion: float
+) -> None:
+    book = ledger.opened(TOTAL, 3, portion)
+    for shard, now, saved in losses:
+        charge = ledger.charge(now, saved)
+        if ledger.fits(book, 0, charge).fits:
+            book = ledger.add(book, shard, ((saved, now),))
+        else:
+            book = ledger.rolled_back(book, saved)
+        assert book.spent <= book.limit
+        assert ledger.spent_portion(book) <= portion
+
+
+@given(SETS, st.integers(0, TOTAL))
+def test_a_rollback_gives_back_what_is_trained_again(ranges: Ranges, anchor: int) -> None:
+    book = ledger.add_everywhere(ledger.opened(TOTAL, 2, 0.5), ranges)
+    after = ledger.rolled_back(book, anchor)
+    assert after.spent == 2 * len([sample for sample in samples(ranges) if sample < anchor])
+    assert (after.total, after.limit) == (book.total, book.limit)
+
+
+@pytest.mark.parametrize(
+    ("portion", "total", "shards", "limit"),
+    [
+        (0.1, 30, 1, 3),
+        (0.29, 100, 1, 29),
+        (0.1, 99, 1, 9),
+        (0.07, 100, 4, 28),
+        (0, 100, 4, 0),
+        (1e-3, 10**9, 1024, 1024 * 10**6),
+    ],
+)
+def test_the_limit_is_that_of_the_decimal_the_user_wrote(portion: float, total: int, shards: int, limit: int) -> None:
+    assert ledger.limit_of(portion, total, shards) == limit
+
+
+@pytest.mark.parametrize(
+    ("spent", "reserved", "charge", "fits"),
+    [(0, 0, 20, True), (0, 0, 21, False), (10, 5, 5, True), (10, 5, 6, False), (20, 0, 0, True), (20, 0, 1, False)],
+)
+def test_a_charge_fits_up_to_the_last_sample(spent: int, reserved: int, charge: int, *, fits: bool) -> None:
+    book = ledger.add(ledger.opened(100, 2, 0.1), 1, ((0, spent),))
+    verdict = ledger.fits(book, reserved, charge)
+    assert verdict.fits is fits
+    assert verdict.reason
+
+
+def test_a_full_ledger_takes_no_more_charges() -> None:
+    scattered = tuple((2 * i, 2 * i + 1) for i in range(ledger.MAX_RANGES))
+    book = ledger.add(ledger.opened(10**6, 1, 0.5), 0, scattered)
+    assert not ledger.fits(book, 0, 1).fits
+    assert "ranges" in ledger.fits(book, 0, 1).reason
+    assert ledger.fits(ledger.rolled_back(book, 10), 0, 1).fits
+
+
+def test_portions_are_0_while_the_total_is_unknown() -> None:
+    assert ledger.spent_portion(ledger.opened(0, 4, 0.1)) == 0.0
+    assert ledger.portion(30, ledger.opened(100, 3, 0.5)) == 0.1
+
+
+def test_a_save_ahead_of_the_bound_charges_nothing() -> None:
+    assert ledger.charge(now=100, saved=128) == 0
+    assert ledger.charge(now=128, saved=100) == 28

@@ -1,0 +1,139 @@
+"""`python -m cpr_trainer shard`: puts the parts of a shard together and turns the main loop."""
+
+from __future__ import annotations
+
+import random
+import threading
+from time import monotonic
+
+from cpr_contract import env
+from cpr_contract.env import ROLE_SHARD
+from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ShardState
+from cpr_contract.roster import ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.exchange.frames import Operation, payload_bytes
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.placement import Placement
+from cpr_trainer.runtime import BadSpecError, Environment, RosterFile, StatusServer, end_with, stop_on_sigterm
+from cpr_trainer.shard.board import Board
+from cpr_trainer.shard.life import TERMINATED, Ending, Life
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.restore import Restorer
+from cpr_trainer.shard.saver import Saver
+from cpr_trainer.shard.server import Server
+from cpr_trainer.shard.service import Service
+from cpr_trainer.store import open_store
+from cpr_trainer.tables.arena import Arena
+
+TURN_S = 0.05
+
+
+def run(environment: Environment) -> int:
+    """Be a shard until the end; return the exit code. Raises TrainerError for what only a person can mend."""
+    shard = _Shard(environment, stop_on_sigterm())
+    pages = StatusServer(
+        environment.address,
+        environment.port_base + env.HTTP_PORT,
+        status=lambda: shard.board.report,
+        healthy=shard.board.healthy,
+        ready=shard.board.ready,
+        registry=shard.metrics.registry,
+    )
+    with pages:
+        ending = shard.live()
+    if ending.save is None:
+        return ending.code
+    return end_with(environment.termination_file, ending.save, ExitCode(ending.code))
+
+
+class _Shard:
+    """One shard process. `stop` is set by SIGTERM."""
+
+    def __init__(self, environment: Environment, stop: threading.Event) -> None:
+        self.board = Board(environment.job)
+        self.metrics = Metrics()
+        self._environment = environment
+        self._stop = stop
+        self._rosters = RosterFile(environment.roster_file, ShardRoster)
+        self._next_poll = 0.0
+
+    def live(self) -> Ending:
+        """Wait for a roster, then be the shard that it names."""
+        while not self._stop.wait(TURN_S):
+            self.board.show(self.board.report)
+            if (first := self._rosters.poll()) is not None:
+                return self._be(first)
+        return Ending(TERMINATED)
+
+    def _be(self, first: ShardRoster) -> Ending:
+        if first.newest_incarnation > first.incarnation:
+            return Ending(ExitCode.SUPERSEDED)
+        job = self._environment.job
+        placement = _placement(job)
+        arena = Arena.empty(job, placement.size(first.index))
+        self.metrics.rows.set(len(arena.rows))
+        service = Service(job, placement, first.index, arena, self.metrics)
+        life = Life(job, first, service, self.metrics)
+        store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
+        saver = Saver(store, life.post, random.Random())
+        server = Server(
+            (self._environment.address, self._environment.port_base + env.DATA_PORT),
+            self._environment.key,
+            lambda: _identity(job, life.roster),
+            service,
+            trainers=first.trainers,
+            limit_bytes=payload_bytes(Operation.PUSH, len(arena.rows), job.model.embedding_dim),
+        )
+        try:
+            life.begin(Restorer(store, job, placement, arena, life.post, random.Random()), saver)
+            return self._turn_until_the_end(life, server)
+        finally:
+            server.close()
+            saver.close()
+
+    def _turn_until_the_end(self, life: Life, server: Server) -> Ending:
+        silence_s = self._environment.job.silence_s
+        while True:
+            server.turn(TURN_S, monotonic)
+            life.read_mail()
+            if self._stop.is_set():
+                server.stop()
+                ending = life.terminate()
+            else:
+                ending = self._follow(life, server)
+            now = monotonic()
+            self.board.show(life.report(server.silent(now, silence_s)))
+            self._show_figures(life)
+            if ending is not None:
+                return ending
+
+    def _follow(self, life: Life, server: Server) -> Ending | None:
+        """Look at the roster from time to time; return how to end if it says so."""
+        now = monotonic()
+        if now < self._next_poll:
+            return None
+        self._next_poll = now + TURN_S
+        roster = self._rosters.poll()
+        if roster is None:
+            return None
+        if roster.counters.group != life.roster.counters.group:
+            server.forget_silent(now, self._environment.job.silence_s)
+        return life.follow(roster)
+
+    def _show_figures(self, life: Life) -> None:
+        report = self.board.report
+        self.metrics.applied_step.set(report.applied_step)
+        self.metrics.generation.set(report.counters.generation)
+        self.metrics.ready.set(life.state is ShardState.READY)
+
+
+def _placement(job: JobSpec) -> Placement:
+    try:
+        return Placement.of(job.model, job.shards)
+    except ValueError as error:
+        raise BadSpecError(f"{error}.", "Give the model more rows, or the job fewer shards.") from error
+
+
+def _identity(job: JobSpec, roster: ShardRoster) -> Identity:
+    return Identity(job.job_uid, ROLE_SHARD, roster.index, roster.incarnation, roster.counters.generation)

@@ -1,0 +1,77 @@
+"""What the leader does besides training: it plans cuts and hands the dense state to the saver."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from time import monotonic
+
+from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.trainer.cuts import CutSchedule
+from cpr_trainer.trainer.saver import Saver
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.state import DenseState
+
+
+class Leading:
+    """The leader's duties in one generation, across groups as long as this trainer leads them.
+
+    `roster` returns the newest roster; `anchors` are those already committed, oldest first.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        exchange: Exchange,
+        roster: Callable[[], TrainerRoster],
+        anchors: tuple[AnchorRef, ...],
+    ) -> None:
+        self.generation = roster().counters.generation
+        self._setup = setup
+        self._roster = roster
+        self._schedule = CutSchedule(setup.last_step)
+        self._offered_step = 0
+        self._void_step = 0
+        self._dense_saved = monotonic()
+        self.saver = Saver(
+            setup.store,
+            exchange.saved,
+            lambda: tuple(peer.incarnation for peer in sorted(roster().shards, key=lambda peer: peer.index)),
+            setup.job.snapshots.keep,
+            anchors=anchors,
+            rng=random.Random(),
+        )
+        self.saver.start()
+
+    def announce(self, step: int, trained_s: float) -> int:
+        """Return the cut that all pushes of `step` carry."""
+        void = self.saver.state.void
+        if void > self._void_step:
+            self._void_step = void
+            self._schedule.void()
+        return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.saver.busy)
+
+    def save(self, state: DenseState) -> None:
+        """Offer the saver what is due after step `state.done`; called after every step and every meeting."""
+        if state.done == self._schedule.announced > self._offered_step:
+            self._offer_cut(state)
+        elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:
+            self._dense_saved = monotonic()
+            self.saver.offer_dense(self._setup.dense_copy(state, self._roster()))
+
+    def finish(self, state: DenseState) -> AnchorRef | None:
+        """Return the anchor of the last step, None as long as it is not committed; see to it that it will be."""
+        anchor = self.saver.anchor_of(self._setup.last_step)
+        if anchor is None and not self.saver.busy:
+            self._offer_cut(state)
+        return anchor
+
+    def close(self) -> None:
+        """End the saver."""
+        self.saver.close()
+
+    def _offer_cut(self, state: DenseState) -> None:
+        self._offered_step = state.done
+        self._dense_saved = monotonic()
+        self.saver.offer_cut(self._setup.dense_copy(state, self._roster()))

@@ -1,0 +1,38 @@
+"""The part of a report that is looked up when somebody asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.leading import Leading
+
+_WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.FINISHING})
+
+
+def look(report: TrainerReport, exchange: Exchange, group: Group | None, leading: Leading | None) -> TrainerReport:
+    """Return the report with names of members that are waited for or silent, and the leader's saves."""
+    silent = _names(ROLE_SHARD, exchange.silent()) + _names(ROLE_TRAINER, group.silent() if group else ())
+    report = replace(report, silent=silent)
+    if report.state in _WAITING:
+        absent = group.absent() if group else ()
+        report = replace(report, waiting_for=_names(ROLE_SHARD, exchange.away()) + _names(ROLE_TRAINER, absent))
+    if leading is None:
+        return report
+    saves = leading.saver.state
+    return replace(
+        report,
+        problem=report.problem or saves.problem,
+        shard_saves=tuple(save.samples for save in exchange.saved()),
+        dense_save=saves.dense_save or report.dense_save,
+        anchors=saves.anchors,
+        saves=saves.saves,
+        commit_s=saves.commit_s,
+    )
+
+
+def _names(role: str, indices: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(f"{role}/{index}" for index in indices)

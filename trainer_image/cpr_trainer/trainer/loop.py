@@ -1,0 +1,203 @@
+"""Route C, the trainer's loop: meet the group, repair what is missing, train step after step, finish.
+
+Whatever interrupts it ends in one of three places: `run` begins anew with the newest roster (another group or
+generation), `_serve` meets the same group again (a lost peer), or a wait goes on (a shard away).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from time import sleep
+
+from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.data.loader import Loader
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.runtime import backoff
+from cpr_trainer.store import StoreError
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.feed import Feed
+from cpr_trainer.trainer.group.meeting import NO_STATE, missing_steps
+from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
+from cpr_trainer.trainer.leading import Leading
+from cpr_trainer.trainer.saver import write_dense
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.start import Starter, insist
+from cpr_trainer.trainer.stepper import Stepper
+from cpr_trainer.trainer.watch import Watch
+
+_LOG = logging.getLogger(__name__)
+
+#: Steps whose pushes may be unacknowledged.
+WINDOW = 2
+_SETTLE_S = 5.0
+_FLUSH_ATTEMPTS = 5
+
+
+class Loop:
+    """One trainer's training, from its first roster to the end of the job.
+
+    `make_group` returns this trainer's view of the group that a roster names. `group` and `leading` are for whoever
+    reports: the present group, and the leader's duties (None elsewhere).
+    """
+
+    def __init__(
+        self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, make_group: Callable[[TrainerRoster], Group]
+    ) -> None:
+        self.group: Group | None = None
+        self.leading: Leading | None = None
+        self._setup = setup
+        self._watch = watch
+        self._board = board
+        self._exchange = exchange
+        self._make_group = make_group
+        self._stepper = Stepper(setup, watch, board, exchange)
+        self._generation = 0
+        self._roster = watch.adopt()
+        watch.on_roster = self._follow
+
+    def run(self) -> AnchorRef | None:
+        """Train to the end; return the final anchor on the leader.
+
+        Raises Terminated (call `flush` then), Superseded, Finished (a follower's end), and the errors that end a
+        trainer.
+        """
+        while True:
+            self._follow(self._watch.adopt())
+            try:
+                return self._serve(self._roster)
+            except RosterChanged as changed:
+                _LOG.info("%s", changed)
+
+    def flush(self) -> SaveRef | None:
+        """After Terminated: let the shards acknowledge; the leader saves the dense state and returns the save.
+
+        Raises StoreError if it cannot.
+        """
+        self._stepper.shards.settle_within(_SETTLE_S)
+        state, leading = self._stepper.state, self.leading
+        if leading is None or state.done == NO_STATE:
+            return None
+        leading.close()
+        copy = self._setup.dense_copy(state, self._roster)
+        delays = backoff(random.Random(), first_s=0.2)
+        for _ in range(_FLUSH_ATTEMPTS - 1):
+            try:
+                return write_dense(self._setup.store, copy) or leading.saver.state.dense_save
+            except StoreError:
+                _LOG.warning("the dense state is not saved yet", exc_info=True)
+                sleep(next(delays))
+        return write_dense(self._setup.store, copy)
+
+    def close(self) -> None:
+        """End the threads of the group and of the saver."""
+        if self.group is not None:
+            self.group.leave()
+        if self.leading is not None:
+            self.leading.close()
+
+    def _follow(self, roster: TrainerRoster) -> None:
+        self._roster = roster
+        self._exchange.follow(roster)
+        self._board.set(counters=roster.counters)
+
+    def _serve(self, roster: TrainerRoster) -> AnchorRef | None:
+        """Train in the group that `roster` names, until the job is done."""
+        if roster.counters.generation != self._generation:
+            self._generation = roster.counters.generation
+            self._stepper.start_over()
+            self._board.set(step=0, samples=0, samples_started=0, lost=())
+        group = self.group = self._make_group(roster)
+        try:
+            while True:
+                try:
+                    self._board.set(state=TrainerState.JOINING)
+                    self._take_up_duties(roster)
+                    self._meet(group)
+                    self._train(group)
+                    return self._finish(group)
+                except GroupBroken as broken:
+                    _LOG.info("the group is broken: %s", broken)
+        finally:
+            group.leave()
+
+    def _take_up_duties(self, roster: TrainerRoster) -> None:
+        """Begin to lead, go on, or stop, as the roster says."""
+        leads = roster.leader == roster.index
+        if self.leading is not None and (not leads or self.leading.generation != self._generation):
+            self.leading.close()
+            self.leading = None
+        if leads and self.leading is None:
+            anchors = insist(self._starter().known_anchors, self._board, self._watch.attend_or_stop)
+            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, anchors)
+
+    def _meet(self, group: Group) -> None:
+        """Come to the same dense state as all others, with every push up to it on its way."""
+        attend, state = self._watch.attend_or_stop, self._stepper.state
+        survived = group.meet(state, lambda: self._starter().provide(state, attend), attend)
+        if not survived and state.done < self._setup.last_step:
+            try:
+                self._catch_up_with_shards(group)
+            except Interruption:
+                state.done = NO_STATE  # A loaded state counts once all agree where it goes on.
+                raise
+        # A trainer that is gone may have completed, and pushed, one step more than anybody here.
+        started = self._setup.samples_at(min(state.done + 1, self._setup.last_step))
+        self._board.set(step=state.done, samples=state.samples, samples_started=started, lost=state.lost)
+        if self.leading is not None:
+            self.leading.save(state)
+
+    def _catch_up_with_shards(self, group: Group) -> None:
+        """Nobody survived: go on after the highest step that any shard applied of any rank."""
+        self._stepper.shards.await_ready()
+        group.announce(max(self._exchange.applied()))
+        with self._board.waiting(self._watch.attend_or_stop) as attend:
+            reached = group.go(0, attend).step
+        self._stepper.state.skip_to(max(reached, self._stepper.state.done))
+
+    def _train(self, group: Group) -> None:
+        stepper, setup = self._stepper, self._setup
+        if stepper.state.done < setup.last_step:
+            if stepper.pushed is None:
+                stepper.shards.await_ready()
+            self._repair(stepper.pushed)
+        self._board.set(state=TrainerState.TRAINING)
+        loader = Loader(
+            setup.dataset,
+            setup.order,
+            rank=setup.rank,
+            trainers=setup.job.trainers,
+            first_step=stepper.state.done + 1,
+        )
+        with Feed(loader, setup.placement) as feed:
+            stepper.train(feed, group, self.leading)
+
+    def _repair(self, pushed: int | None) -> None:
+        """Push the steps up to `done` that this rank has not pushed to every shard."""
+        stepper = self._stepper
+        for step in missing_steps(stepper.state.done, pushed, self._exchange.applied(), WINDOW):
+            _LOG.info("computing step %d again", step)
+            stepper.repair(step)
+        stepper.pushed = max(stepper.pushed or 0, stepper.state.done)
+
+    def _finish(self, group: Group) -> AnchorRef | None:
+        """All steps are trained: see to it that the last cut is committed, then part."""
+        self._board.set(state=TrainerState.FINISHING)
+        last_step, stepper = self._setup.last_step, self._stepper
+        stepper.cut_step = last_step
+        self._exchange.heartbeat(last_step)
+        while True:
+            if self.leading is not None and (result := self.leading.finish(stepper.state)):
+                self._board.set(result=result)
+                group.dismiss()
+                return result
+            group.listen(self._watch.attend_or_stop)
+            if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
+                # A shard that came back without the last step cannot take the cut before it has it.
+                self._repair(pushed=None)
+
+    def _starter(self) -> Starter:
+        return Starter(self._setup, self._board, lambda: self._roster)

@@ -1,0 +1,128 @@
+"""The trainer's process, from its environment to its exit code."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
+from cpr_contract.exits import ExitCode
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import TrainerRoster
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.runtime import (
+    Environment,
+    RosterFile,
+    StatusServer,
+    backoff,
+    end_with,
+    stop_on_sigterm,
+)
+from cpr_trainer.trainer.board import Board, ReportCollector
+from cpr_trainer.trainer.group.follower import Follower
+from cpr_trainer.trainer.group.leader import Leader
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.group.solo import Solo
+from cpr_trainer.trainer.interrupts import Finished, Superseded, Terminated
+from cpr_trainer.trainer.live import look
+from cpr_trainer.trainer.loop import WINDOW, Loop
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.watch import Watch
+
+
+def run(environment: Environment) -> ExitCode:
+    """Be a trainer until the job is done, or something ends this process.
+
+    Leaves the final anchor (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
+    only a person can mend.
+    """
+    watch = Watch(RosterFile(environment.roster_file, TrainerRoster), stop_on_sigterm())
+    watch.start()
+    try:
+        return _train(environment, watch)
+    except Terminated:
+        return ExitCode.FLUSHED  # Nothing was trained by this process yet.
+    except Superseded:
+        return ExitCode.SUPERSEDED
+    finally:
+        watch.close()
+
+
+def _train(environment: Environment, watch: Watch) -> ExitCode:
+    roster = watch.first()
+    board = Board(_first_report(environment, roster))
+    registry = CollectorRegistry()
+    registry.register(ReportCollector(board))
+    with StatusServer(
+        environment.address,
+        environment.port_base + HTTP_PORT,
+        status=board.report,
+        healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
+        ready=lambda: board.state in _READY,
+        registry=registry,
+    ):
+        board.set(state=TrainerState.LOADING)
+        setup = Setup.read(environment, roster)
+        board.set(total_samples=setup.order.total_samples)
+        exchange = Exchange(
+            setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, window=WINDOW
+        )
+        loop = Loop(setup, watch, board, exchange, _group_maker(setup))
+        board.look = lambda report: look(report, exchange, loop.group, loop.leading)
+        return _run(loop, environment)
+
+
+def _run(loop: Loop, environment: Environment) -> ExitCode:
+    try:
+        result = loop.run()
+    except Finished:
+        return ExitCode.OK
+    except Terminated:
+        saved = loop.flush()
+        return end_with(environment.termination_file, saved, ExitCode.FLUSHED) if saved else ExitCode.FLUSHED
+    return end_with(environment.termination_file, result, ExitCode.OK)
+
+
+_READY = frozenset({TrainerState.TRAINING, TrainerState.PAUSED, TrainerState.FINISHING, TrainerState.FINISHED})
+
+
+def _first_report(environment: Environment, roster: TrainerRoster) -> TrainerReport:
+    return TrainerReport(
+        contract=CONTRACT_VERSION,
+        job_uid=environment.job.job_uid,
+        index=roster.index,
+        incarnation=roster.incarnation,
+        counters=roster.counters,
+        state=TrainerState.STARTING,
+        step=0,
+        samples=0,
+        samples_started=0,
+        total_samples=0,
+        waiting_for=(),
+        silent=(),
+        lost=(),
+        problem=None,
+    )
+
+
+def _group_maker(setup: Setup) -> Callable[[TrainerRoster], Group]:
+    """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
+    if setup.job.trainers == 1:
+        return lambda _: Solo()
+    me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
+    silence_s = setup.job.silence_s
+    lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, silence_s)
+    hearing = Hearing(silence_s)
+    lobby.start()
+
+    def make(roster: TrainerRoster) -> Group:
+        if roster.leader == setup.rank:
+            return Leader(lobby, hearing, roster)
+        return Follower(lobby, hearing, roster, backoff(random.Random(), first_s=0.1, cap_s=1.0))
+
+    return make

@@ -1,0 +1,91 @@
+"""What does not change while a trainer runs: its job, its place in it, its data and its store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpr_contract.roster import TrainerRoster
+from cpr_contract.spec import JobSpec, samples_at
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import OpenUri, open_dataset
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.runtime import BadSpecError, Environment
+from cpr_trainer.snapshot import DenseMeta
+from cpr_trainer.store import Store, open_store, open_uri
+from cpr_trainer.trainer.saver import DenseCopy
+from cpr_trainer.trainer.state import DenseState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """One trainer process. `layout` is the hash that says which saves fit."""
+
+    job: JobSpec
+    rank: int
+    incarnation: int
+    key: bytes
+    address: str
+    port_base: int
+    store: Store
+    dataset: Dataset
+    order: BatchOrder
+    placement: Placement
+    layout: str
+
+    @classmethod
+    def read(cls, environment: Environment, roster: TrainerRoster) -> Setup:
+        """Read the data and open the store. Raises DataError, BadSpecError, StoreError."""
+        job = environment.job
+        try:
+            placement = Placement.of(job.model, job.shards)
+        except ValueError as error:
+            raise BadSpecError(
+                f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
+            ) from error
+        dataset = open_dataset(job.data, job.model.tables, _opener(environment))
+        return cls(
+            job=job,
+            rank=roster.index,
+            incarnation=roster.incarnation,
+            key=environment.key,
+            address=environment.address,
+            port_base=environment.port_base,
+            store=open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file),
+            dataset=dataset,
+            order=BatchOrder.of(job.data, dataset.rows),
+            placement=placement,
+            layout=layout_hash(job.model, job.shards),
+        )
+
+    @property
+    def last_step(self) -> int:
+        """The last step of the job."""
+        return self.order.steps
+
+    def samples_at(self, step: int) -> int:
+        """Samples of the steps up to and with `step`."""
+        return samples_at(step, self.order.batch_size, self.order.total_samples)
+
+    def batch_size(self, step: int) -> int:
+        """Samples of one step, of all trainers together."""
+        return self.samples_at(step) - self.samples_at(step - 1)
+
+    def dense_copy(self, state: DenseState, roster: TrainerRoster) -> DenseCopy:
+        """Copy the dense state for a save in the roster's group and generation."""
+        meta = DenseMeta(
+            job_uid=self.job.job_uid,
+            generation=roster.counters.generation,
+            group=roster.counters.group,
+            step=state.done,
+            samples=state.samples,
+            total_samples=self.order.total_samples,
+            layout=self.layout,
+            dense_lost=state.lost,
+        )
+        return DenseCopy(meta, state.tensors())
+
+
+def _opener(environment: Environment) -> OpenUri:
+    spec = environment.job.snapshots.store
+    return lambda uri: open_uri(uri, spec, environment.credentials_dir, environment.ca_file)

@@ -1,0 +1,88 @@
+"""The exchange with patience: while shards are away the trainer is paused, not failed."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from torch import Tensor
+
+from cpr_trainer.access import UniqueRows
+from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.feed import Vectors
+from cpr_trainer.trainer.interrupts import SLICE_S
+from cpr_trainer.trainer.watch import Watch
+
+
+class Shards:
+    """Reads and changes rows. Every method waits as long as it takes and raises what ends a wait."""
+
+    def __init__(self, exchange: Exchange, watch: Watch, board: Board) -> None:
+        self._exchange = exchange
+        self._watch = watch
+        self._board = board
+
+    def await_ready(self) -> None:
+        """Wait until all shards serve this generation."""
+        if not self._exchange.away():
+            return
+        with self._board.paused():
+            while True:
+                self._watch.attend_or_stop()
+                try:
+                    self._exchange.wait_ready(SLICE_S)
+                except ShardsAwayError:
+                    continue
+                return
+
+    def fetch(self, vectors: Vectors) -> Tensor:
+        """Return the vectors of a slice, float32 [u, D]; asked for again after a shard was away."""
+        while True:
+            try:
+                return vectors.take(self._result)
+            except ShardsAwayError:
+                self.await_ready()
+                vectors.ask_again()
+
+    def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int) -> None:
+        """Hand over a step's push; it reaches every shard, whatever happens to connections."""
+        while True:
+            try:
+                self._exchange.push(step, rows, gradients, cut_step, SLICE_S)
+            except ShardsAwayError:
+                self.await_ready()
+            except TimeoutError:
+                self._watch.attend_or_stop()
+            else:
+                return
+
+    def settle(self) -> None:
+        """Wait until all pushes are acknowledged."""
+        while True:
+            try:
+                self._exchange.settle(SLICE_S)
+            except ShardsAwayError:
+                self.await_ready()
+            except TimeoutError:
+                self._watch.attend_or_stop()
+            else:
+                return
+
+    def settle_within(self, patience_s: float) -> bool:
+        """Wait a little for acknowledgements; return whether all came. Never pauses."""
+        end = monotonic() + patience_s
+        while monotonic() < end:
+            self._watch.turn()
+            try:
+                self._exchange.settle(SLICE_S)
+            except (ShardsAwayError, TimeoutError):
+                continue
+            return True
+        return False
+
+    def _result(self, lookup: PendingLookup) -> Tensor:
+        while True:
+            try:
+                return lookup.result(SLICE_S)
+            except TimeoutError:
+                self._watch.attend_or_stop()

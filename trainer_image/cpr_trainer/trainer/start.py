@@ -1,0 +1,130 @@
+"""Where training starts when no trainer brought a dense state: the newest save of the generation that may be used."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import TypeVar
+
+from cpr_contract.exits import Problem
+from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.snapshot import Candidate, DamagedError, RestoredDense, find_anchor, load_dense, newest_dense
+from cpr_trainer.store import StoreError
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.state import DenseState
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def insist(call: Callable[[], T], board: Board, attend: Attend) -> T:
+    """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
+
+    Raises what `attend` raises, and every error of `call` that is not the store's.
+    """
+    delays = backoff(random.Random(), first_s=0.2, cap_s=5.0)
+    while True:
+        try:
+            result = call()
+        except StoreError as error:
+            board.set(problem=problem_of(error))
+            end = monotonic() + next(delays)
+            while monotonic() < end:
+                attend_for_a_slice(attend)
+        else:
+            board.set(problem=None)
+            return result
+
+
+def attend_for_a_slice(attend: Attend) -> None:
+    """Let a slice of a wait pass."""
+    attend()
+    sleep(SLICE_S)
+
+
+class Starter:
+    """Loads the leader's first state. `roster` returns the newest roster: its floor may sink while this waits."""
+
+    def __init__(self, setup: Setup, board: Board, roster: Callable[[], TrainerRoster]) -> None:
+        self._setup = setup
+        self._board = board
+        self._roster = roster
+
+    def provide(self, state: DenseState, attend: Attend) -> None:
+        """Load the newest dense save that verifies and is not below the roster's floor, else wait for a new roster.
+
+        Raises LayoutError or DamagedError for a `restore_from` that cannot be used, and what `attend` raises.
+        """
+        restored = insist(self._newest, self._board, attend)
+        if restored is None:
+            self._wait_for_another_anchor(attend)
+            return
+        if restored.ref is not None and restored.samples < self._roster().dense_floor_samples:
+            self._wait_for_floor(restored, attend)
+        if restored.step:
+            state.load(restored.tensors, restored.step)
+            state.lost = restored.lost
+        else:
+            state.begin(restored.tensors)
+
+    def known_anchors(self) -> tuple[AnchorRef, ...]:
+        """Return the anchors that a new leader finds, oldest first: the generation's own start, and its commits."""
+        counters, start = self._roster().counters, self._roster().anchor
+        found: list[AnchorRef] = []
+        for step in sorted({c.step for c in self._candidates() if c.kind == "Save"}, reverse=True):
+            anchor = find_anchor(self._setup.store, self._setup.job.job_uid, counters.generation, step)
+            if anchor is not None:
+                found.insert(0, anchor)
+            if len(found) == self._setup.job.snapshots.keep:
+                return tuple(found)
+        return (start, *found) if start else tuple(found)
+
+    def _candidates(self) -> tuple[Candidate, ...]:
+        roster, job = self._roster(), self._setup.job
+        return newest_dense(
+            self._setup.store,
+            job.job_uid,
+            roster.counters.generation,
+            roster.anchor,
+            self._setup.layout,
+            restore_from=job.snapshots.restore_from,
+        )
+
+    def _newest(self) -> RestoredDense | None:
+        """Return the newest that verifies, None if none does. Raises StoreError, LayoutError, DamagedError."""
+        for candidate in self._candidates():
+            try:
+                return load_dense(self._setup.store, candidate)
+            except DamagedError:
+                if candidate.kind == "RestoreFrom":
+                    raise
+                _LOG.warning("the dense save %s does not verify", candidate.key, exc_info=True)
+        return None
+
+    def _wait_for_another_anchor(self, attend: Attend) -> None:
+        anchor = self._roster().anchor
+        key = anchor.key if anchor else "step 0"
+        self._board.set(
+            problem=Problem(
+                "AnchorDamaged",
+                f"The dense state of {key} does not verify.",
+                "The operator goes back to the anchor before it; check the store for lost objects.",
+            )
+        )
+        while True:
+            attend_for_a_slice(attend)
+
+    def _wait_for_floor(self, restored: RestoredDense, attend: Attend) -> None:
+        offer = SaveRef(restored.ref.key, restored.step, restored.samples) if restored.ref else None
+        before = self._board.state
+        self._board.set(state=TrainerState.BELOW_FLOOR, dense_save=offer)
+        while restored.samples < self._roster().dense_floor_samples:
+            attend_for_a_slice(attend)
+        self._board.set(state=before)

@@ -1,0 +1,147 @@
+"""One step at a time: vectors, forward and backward, all-reduce, dense optimizer, push."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from torch import Tensor
+
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.compute import Computed, compute
+from cpr_trainer.trainer.feed import Feed, Slice, Vectors, slice_of
+from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.leading import Leading
+from cpr_trainer.trainer.pace import Pace
+from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.shards import Shards
+from cpr_trainer.trainer.state import DenseState
+from cpr_trainer.trainer.watch import Watch
+
+
+class Stepper:
+    """Trains steps into `state`. `pushed` is the last step handed to the exchange, None before the first.
+
+    A push comes after the step's all-reduce: so no rank ever pushes a step that the most advanced trainer has not
+    completed, and what a trainer that died between two pushes leaves open can be computed again.
+    """
+
+    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange) -> None:
+        self.state = DenseState(setup.job, setup.order.total_samples)
+        self.pushed: int | None = None
+        self.cut_step = 0
+        self.shards = Shards(exchange, watch, board)
+        self.pace = Pace()
+        self._setup = setup
+        self._watch = watch
+        self._board = board
+        self._exchange = exchange
+
+    def start_over(self) -> None:
+        """Forget the state: a new generation begins."""
+        self.state = DenseState(self._setup.job, self._setup.order.total_samples)
+        self.pushed = None
+        self.cut_step = 0
+
+    def repair(self, step: int) -> None:
+        """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
+        setup = self._setup
+        rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
+        wanted = slice_of(step, setup.dataset.take(rows), setup.placement)
+        vectors = Vectors(self._exchange, wanted)
+        vectors.ask_again()
+        computed = self._compute(wanted, self.shards.fetch(vectors))
+        self._push(wanted, computed)
+
+    def train(self, feed: Feed, group: Group, leading: Leading | None) -> None:
+        """Train until the feed ends. Raises what ends a wait, Terminated only between steps or in a wait."""
+        wanted = feed.take()
+        if wanted is None:
+            return
+        vectors = Vectors(self._exchange, wanted)
+        vectors.ask_again()
+        while True:
+            self._watch.attend_or_stop()
+            following = self._step(vectors, feed, group, leading)
+            if following is None:
+                return
+            vectors = following
+
+    def _step(self, vectors: Vectors, feed: Feed, group: Group, leading: Leading | None) -> Vectors | None:
+        """Train the slice of `vectors`; return the vectors of the next, on their way."""
+        began, wanted = monotonic(), vectors.slice
+        step = wanted.step
+        self._board.set(samples_started=self._setup.samples_at(step))
+        arrived = self.shards.fetch(vectors)
+        group.announce(step)
+        following = self._look_ahead(feed, wanted)
+        computed = self._compute(wanted, arrived)
+        self._score(step, computed)
+        announced = leading.announce(step, self.pace.trained_s) if leading else 0
+        with self._board.waiting(self._watch.attend_or_stop) as attend:
+            self.cut_step = group.go(announced, attend).cut_step
+        self._reduce(step, group)
+        self._push(wanted, computed)
+        if following is not None:
+            following.ask_late()
+        if leading is not None:
+            leading.save(self.state)
+        self._tell(began, cut=step == self.cut_step)
+        return following
+
+    def _look_ahead(self, feed: Feed, running: Slice) -> Vectors | None:
+        wanted = feed.take()
+        if wanted is None:
+            return None
+        vectors = Vectors(self._exchange, wanted)
+        vectors.ask_early(running.access.unique)
+        return vectors
+
+    def _score(self, step: int, computed: Computed) -> None:
+        setup = self._setup
+        self.state.scores.add(
+            ScoredSlice(
+                step=step,
+                trainers=setup.job.trainers,
+                first_sample=setup.order.slice_of(step, setup.rank, setup.job.trainers).start,
+                logits=computed.logits,
+                labels=computed.labels,
+                loss_share=computed.loss_share,
+            )
+        )
+
+    def _compute(self, wanted: Slice, vectors: Tensor) -> Computed:
+        size = self._setup.batch_size(wanted.step)
+        return compute(self.state.replica, wanted.batch, wanted.access, vectors, size)
+
+    def _reduce(self, step: int, group: Group) -> None:
+        """Complete the step on the dense side: sum over trainers, then the optimizer."""
+        replica, scores = self.state.replica, self.state.scores
+        show = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
+        to_merge = scores.to_merge() if show or self._setup.job.trainers == 1 else ()
+        # SIGTERM does not interrupt this wait: the others would be left inside the collective.
+        group.sum((replica.gradients, *to_merge), self._watch.attend)
+        replica.step()
+        if to_merge:
+            scores.merge(*to_merge)
+        if show:
+            validation = scores.validation
+            self._board.set(loss=scores.loss, auc=validation.auc(), logloss=validation.log_loss())
+        self.state.done = step
+
+    def _push(self, wanted: Slice, computed: Computed) -> None:
+        self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step)
+        self.pushed = max(wanted.step, self.pushed or 0)
+
+    def _tell(self, began: float, *, cut: bool) -> None:
+        pace = self.pace
+        pace.note(monotonic() - began, self._board.take_waited_s(), cut=cut)
+        usual_s = pace.usual_step_s
+        self._board.set(
+            step=self.state.done,
+            samples=self.state.samples,
+            samples_per_s=self._setup.order.batch_size / usual_s if usual_s else None,
+            paused_s=pace.paused_s,
+            save_stall_s=pace.stalled_s,
+        )
