@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.memory_store import MemoryStore
-from support.minio import MinioServer, running_minio
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import Store, open_store
+from support.memory_store import MemoryStore
+from support.minio import MinioServer, running_minio
 
 
 @pytest.fixture(scope="session")

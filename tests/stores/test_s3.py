@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.minio import MinioServer, free_port, write_credentials
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
@@ -22,6 +21,7 @@ from cpr_trainer.store import (
     open_store,
     open_uri,
 )
+from support.minio import MinioServer, free_port, write_credentials
 
 pytestmark = pytest.mark.store
 

@@ -30,7 +30,9 @@ _MAIN = (
 )
 
 
-def small_job(folder: Path, *, shards: int = 1, trainers: int = 1, rows: tuple[int, ...] = (50, 30), dim: int = 4) -> JobSpec:
+def small_job(
+    folder: Path, *, shards: int = 1, trainers: int = 1, rows: tuple[int, ...] = (50, 30), dim: int = 4
+) -> JobSpec:
     tables = tuple(TableSpec(f"t{i}", n) for i, n in enumerate(rows))
     adagrad = OptimizerSpec("RowWiseAdagrad", 0.1)
     return JobSpec(
@@ -61,7 +63,9 @@ def shard_roster(**changes: Any) -> ShardRoster:
     return replace(roster, **changes)
 
 
-def trainer_roster(shards: tuple[Peer, ...], *, roster: int = 1, generation: int = 1, anchor: AnchorRef | None = None) -> TrainerRoster:
+def trainer_roster(
+    shards: tuple[Peer, ...], *, roster: int = 1, generation: int = 1, anchor: AnchorRef | None = None
+) -> TrainerRoster:
     return TrainerRoster(
         contract=CONTRACT_VERSION,
         counters=Counters(roster=roster, group=1, generation=generation),

@@ -25,7 +25,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job
 from cpr_trainer.snapshot import (
-    DENSE_STATE,
+    NETWORK,
     Candidate,
     DamagedError,
     load_shard,
@@ -71,7 +71,7 @@ def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> N
 def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest, key: str) -> dict[str, torch.Tensor]:
     replica = DenseReplica(job.model, job.data.seed)
     try:
-        replica.load_state(read_tensors(store, manifest)[DENSE_STATE])
+        replica.load_state(read_tensors(store, manifest)[NETWORK])
     except (KeyError, ValueError) as error:
         raise DamagedError(key, f"holds no dense state of this model: {error}") from error
     # The parameters are views of one buffer, which safetensors rightly refuses to write as such.

@@ -149,7 +149,7 @@ def _template(role: str) -> Rule:
         f"spec.{role}.template",
         "can only be changed while the job is suspended",
         "set spec.suspend to true, wait for the phase Suspended, and change the template then",
-        f"!({STARTED}) || (self.spec.suspend && true)"
+        f"!({STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
         f" || self.spec.{role}.template == oldSelf.spec.{role}.template",
     )
 

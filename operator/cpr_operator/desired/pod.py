@@ -46,7 +46,7 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster) -> Manifest
     spec = dict(template.get("spec") or {})
     if role == "shard":
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
-    main = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
+    main: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
     required = _required_spec(plan, role, with_resources=not main.get("resources"))
     name = pod_name(plan.job, role, roster.index, roster.incarnation)
     return {

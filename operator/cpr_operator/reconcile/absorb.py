@@ -12,7 +12,7 @@ from cpr_operator.reconcile.figures import absorb_figures
 from cpr_operator.reconcile.observe import TRAINING_STATES, Alive, Done, Fact, Going, Lost, member_name, report_of
 from cpr_operator.reconcile.world import World, change
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", Shard, Trainer)
 
 #: States of a leader's report that show its group at work.
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.FINISHING, TrainerState.FINISHED})

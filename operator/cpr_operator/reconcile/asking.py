@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Trainer
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.observe import Alive, Going, Lost, is_settled, member_name, observe, role_of
+from cpr_operator.reconcile.absorb import takes_part
+from cpr_operator.reconcile.observe import is_settled, member_name, role_of
 from cpr_operator.reconcile.world import World
 
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
@@ -20,19 +22,18 @@ def first_round(world: World) -> tuple[PodView, ...]:
 
 
 def second_round(world: World) -> tuple[PodView, ...]:
-    """After the first: all others, if the leader did not answer, somebody is lost, or the leader misses somebody."""
+    """After the first: all others, if the leader cannot tell how far training is, or misses somebody who works."""
     status = world.job.status
     if status.phase in _QUIET:
         return ()
-    facts = observe(world)
     leader = next((m for m in status.trainers if _leads(world, m)), None)
     report = world.reports.get(leader.uid) if leader else None
-    lost = any(isinstance(fact, Lost | Going) for fact in facts.values())
-    known = {member_name(role_of(m), m.index) for m in _members(world) if is_settled(m)}
-    missed = report is not None and any(name in known for name in report.silent)
-    if report is not None and not missed and not (lost and isinstance(leader and facts[_name(leader)], Lost)):
+    settled = [m for m in _members(world) if is_settled(m)]
+    missed = {_name(m) for m in settled} & set(report.silent if report else ())
+    if isinstance(report, TrainerReport) and takes_part(report) and not missed:
         return ()
-    return _pods(world, [m for m in _members(world) if m.uid not in world.reports])
+    asked = {pod.uid for pod in first_round(world)}
+    return tuple(pod for pod in _pods(world, settled) if pod.uid not in asked)
 
 
 def _pods(world: World, members: list[Shard | Trainer]) -> tuple[PodView, ...]:

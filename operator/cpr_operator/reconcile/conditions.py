@@ -33,7 +33,7 @@ class Finding:
     message: str = ""
 
 
-def with_findings(world: World, status: Status, *findings: Finding) -> Status:
+def with_findings(status: Status, generation: int, now: float, *findings: Finding) -> Status:
     """The status with these conditions; the time of transition moves only when a condition's status does."""
     conditions = {condition.type: condition for condition in status.conditions}
     for finding in findings:
@@ -44,8 +44,8 @@ def with_findings(world: World, status: Status, *findings: Finding) -> Status:
             status=finding.status,
             reason=finding.reason,
             message=finding.message[:_MESSAGE_CHARS],
-            last_transition_time=world.now if moved or old is None else old.last_transition_time,
-            observed_generation=world.job.generation,
+            last_transition_time=now if moved or old is None else old.last_transition_time,
+            observed_generation=generation,
         )
     return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
 
@@ -112,10 +112,10 @@ def budget(status: Status) -> Iterator[Finding]:
     remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
     least = 1 / status.ledger.total_samples
     exhausted = book.limit > 0 and book.limit - used < least
-    yield Finding("BudgetAtRisk", _truth(share >= AT_RISK), "AlmostSpent" if share >= AT_RISK else "Enough", words)
+    yield Finding("BudgetAtRisk", truth(share >= AT_RISK), "AlmostSpent" if share >= AT_RISK else "Enough", words)
     yield Finding(
         "BudgetExhausted",
-        _truth(exhausted),
+        truth(exhausted),
         "Spent" if exhausted else "Enough",
         f"{words}; {remedy}" if exhausted else words,
     )
@@ -140,5 +140,6 @@ def store_problem(world: World) -> tuple[str, Problem] | None:
     return None
 
 
-def _truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
+def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
+    """A condition's word for it."""
     return "True" if value else "False"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
+from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.reconcile.observe import member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
-from cpr_operator.cluster.protocol import Event
 
 M = TypeVar("M", bound=Member)
 

@@ -9,7 +9,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
-from cpr_operator.reconcile.conditions import Finding, findings, with_findings
+from cpr_operator.reconcile.conditions import Finding, findings, truth, with_findings
 from cpr_operator.reconcile.figures import result_of
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
 from cpr_operator.reconcile.observe import Done, Fact, Lost, observe
@@ -28,30 +28,35 @@ PATIENCE = 0.1
 def reconcile(world: World) -> Outcome:
     """What becomes of the job now."""
     status = world.job.status
-    if world.job.deleting:
-        return Outcome(status)
-    if status.phase in TERMINAL_PHASES:
-        return _after_the_end(world)
+    if world.job.deleting or status.phase in TERMINAL_PHASES:
+        return Outcome(status) if world.job.deleting else _after_the_end(world)
     if world.job.spec.suspend:
-        step, deletes = suspend(world)
-        state = "True" if step.status.phase == "Suspended" else "False"
-        finding = Finding("Suspended", state, step.status.phase, "spec.suspend is true")
-        return _outcome(world, step.to(with_findings(world, step.status, finding)), deletes)
+        return _suspend(world)
     match status.phase:
-        case "Pending" if world.hold:
-            finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
-            return _outcome(world, Step(with_findings(world, status, finding)))
         case "Pending":
-            return _begin(world, start(world))
+            return _begin(world, start(world)) if not world.hold else _held(world)
         case "Suspended":
             return _begin(world, resume(world))
         case _:
             return _go_on(world)
 
 
+def _held(world: World) -> Outcome:
+    """No new job may start."""
+    finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
+    return _outcome(world, Step(_with(world, world.job.status, finding)))
+
+
+def _suspend(world: World) -> Outcome:
+    step, deletes = suspend(world)
+    state = truth(step.status.phase == "Suspended")
+    finding = Finding("Suspended", state, step.status.phase, "spec.suspend is true")
+    return _outcome(world, step.to(_with(world, step.status, finding)), deletes)
+
+
 def _begin(world: World, step: Step) -> Outcome:
     status = change(step.status, phase="Starting")
-    status = with_findings(
+    status = _with(
         world,
         status,
         Finding("Suspended", "False", "Active"),
@@ -81,7 +86,7 @@ def _go_on(world: World) -> Outcome:
         reason = f"not all pods worked within {waited} s: {_condition(status, 'PodsReady')}"
         return _failed(world, done.to(status), "StartupDeadlineExceeded", reason)
     status = change(status, phase=phase)
-    status = with_findings(world, status, *findings(world, status, facts))
+    status = _with(world, status, *findings(world, status, facts))
     return _outcome(world, done.to(status, *_news(world, status)))
 
 
@@ -120,7 +125,7 @@ def _failed(world: World, step: Step, cause: str, reason: str) -> Outcome:
 def _ended(world: World, step: Step, finding: Finding) -> Outcome:
     ready = Finding("PodsReady", "False", step.status.phase)
     recovering = Finding("Recovering", "False", step.status.phase)
-    status = with_findings(world, step.status, finding, ready, recovering)
+    status = _with(world, step.status, finding, ready, recovering)
     return _outcome(world, step.to(status), tuple(_superfluous(world, status)))
 
 
@@ -179,6 +184,10 @@ def _wake_after(world: World, status: Status) -> float | None:
 
 def _is_end(phase: Phase) -> bool:
     return phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"}
+
+
+def _with(world: World, status: Status, *found: Finding) -> Status:
+    return with_findings(status, world.job.generation, world.now, *found)
 
 
 def _condition(status: Status, kind: str) -> str:

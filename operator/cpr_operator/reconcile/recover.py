@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from cpr_operator.api.status import Predecessor, Shard, Status
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile.absorb import AT_WORK, is_current, leader_report
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
@@ -19,7 +18,6 @@ from cpr_operator.reconcile.observe import (
     Unborn,
     is_settled,
     member_name,
-    observe,
     role_of,
 )
 from cpr_operator.reconcile.situation import anchors_before_origin, damaged_origin, situation_of

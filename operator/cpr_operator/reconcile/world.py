@@ -60,8 +60,9 @@ class Timing:
 class World:
     """Everything one pass decides on.
 
-    `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched after the pods were listed. `refusals` are by pod name: the server's words about a
-    create that certainly did not happen. `hold` says why new jobs are not started, empty if they are.
+    `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
+    after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
+    happen. `hold` says why new jobs are not started, empty if they are.
     """
 
     job: Job

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.memory_store import MemoryStore
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import ManifestRef, Origin, ShardManifest
@@ -33,6 +32,7 @@ from cpr_trainer.snapshot import (
     write_origin,
 )
 from cpr_trainer.store import ExistsError, StoreUnreachableError
+from support.memory_store import MemoryStore
 
 ROWS, DIM = 9000, 64  # three parts
 META = ShardMeta(

@@ -2,7 +2,7 @@
 
 from cpr_trainer.snapshot.anchors import find_anchor, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import (
-    DENSE_STATE,
+    NETWORK,
     DenseMeta,
     RestoredDense,
     SavedDense,
@@ -27,7 +27,7 @@ from cpr_trainer.snapshot.shards import (
 )
 
 __all__ = [
-    "DENSE_STATE",
+    "NETWORK",
     "Candidate",
     "DamagedError",
     "DenseMeta",

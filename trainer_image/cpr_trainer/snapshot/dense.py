@@ -23,7 +23,7 @@ from cpr_trainer.store import Store
 
 #: The tensor that holds the dense network's parameters and optimizer state, float32 [k, p] (`DenseReplica.state`).
 #: Others of a save (the evaluation's) are the trainer's to name.
-DENSE_STATE = "dense"
+NETWORK = "network"
 
 Ranges = tuple[tuple[int, int], ...]
 

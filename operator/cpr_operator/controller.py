@@ -1,0 +1,248 @@
+"""The controller: one pass over one job. It lists, asks, decides by `reconcile`, writes the status, then acts.
+
+Killed at any point, the next pass ends in the same place: status is written before anything is done, under the
+version that was read; a create is never sent twice under one name; everything else is found lacking and done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import InvalidSpecError, parse_spec
+from cpr_operator.cluster.protocol import (
+    AlreadyExistsError,
+    Cluster,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+)
+from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.desired.guards import guards, key_secret
+from cpr_operator.desired.names import JobId
+from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
+from cpr_operator.reconcile.conditions import Finding, with_findings
+
+logger = logging.getLogger(__name__)
+
+#: A pod has so long to answer for its report.
+REPORT_DEADLINE_S = 2.0
+#: After a conflict the pass is run again at once.
+AGAIN_S = 0.1
+#: A refused create is tried again after so long, doubling up to the last.
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
+#: The last words of so many pods are kept per job.
+MAX_LAST_WORDS = 2048
+
+#: Fields that change all the time: alone they are written only every `Timing.progress_s`.
+VOLATILE = frozenset({"progress", "overhead", "policy"})
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What may be forgotten at any time, per job: a restart of the operator starts with none of it."""
+
+    refusals: dict[str, str] = field(default_factory=dict)
+    retry_at: float = 0.0
+    retry_s: float = FIRST_RETRY_S
+    last_words: dict[str, PodView] = field(default_factory=dict)
+    guarded: bool | None = None
+    progress_at: float = 0.0
+
+
+class Controller:
+    """Runs passes. `hold` says why no new job may start (empty: they may); `new_key` makes a job's handshake key."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        *,
+        hold: str = "",
+        timing: Timing | None = None,
+        new_key: Callable[[], str] = lambda: secrets.token_hex(32),
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._hold = hold
+        self._timing = timing or Timing()
+        self._new_key = new_key
+        self._memories: dict[tuple[str, str], _Memory] = {}
+
+    def saw(self, namespace: str, name: str, pod: PodView) -> None:
+        """A watch saw this pod of the job; if it has ended, its last words count though it may be gone by the next pass.
+
+        Without them nothing goes wrong: a flush that nobody saw is reserved as a loss, until its successor tells.
+        """
+        ended = pod.phase in {"Succeeded", "Failed"} or (
+            pod.container is not None and pod.container.kind == "Terminated"
+        )
+        words = self._memory((namespace, name)).last_words
+        if ended and len(words) < MAX_LAST_WORDS:
+            words[pod.uid] = pod
+
+    async def run_pass(self, namespace: str, name: str) -> float | None:
+        """One pass; returns after how many seconds the next one is due, None if the job needs no more.
+
+        Raises UnavailableError if the cluster cannot be asked: the next pass takes up where this one stopped.
+        """
+        try:
+            view = await self._cluster.get_job(namespace, name)
+            return await self._pass(view, self._memory((namespace, name)))
+        except NotFoundError:
+            self._memories.pop((namespace, name), None)
+            return None
+        except ConflictError:
+            return AGAIN_S
+
+    async def _pass(self, view: JobView, memory: _Memory) -> float | None:
+        job = await self._read(view)
+        if job is None:
+            return self._timing.running_s
+        listed = await self._cluster.list_pods(view)
+        world = World(
+            job=job,
+            pods=_own_pods(view, listed, memory),
+            reports={},
+            now=self._clock(),
+            refusals=dict(memory.refusals),
+            hold=self._hold,
+            timing=self._timing,
+        )
+        world = await self._ask(world, first_round(world))
+        world = await self._ask(world, second_round(world))
+        outcome = reconcile(world)
+        written = await self._write(view, job.status, outcome, memory)
+        _forget_words(memory, listed, outcome.status)
+        await self._act(written, job, outcome, memory)
+        if memory.refusals:
+            return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
+        return outcome.wake_after_s
+
+    async def _read(self, view: JobView) -> Job | None:
+        """The job as the core reads it; None, with a condition, if its spec is not one."""
+        status = Status.model_validate(view.status)
+        identity = JobId(view.namespace, view.name, view.uid)
+        try:
+            return Job(identity, view.generation, view.deleting, parse_spec(view.spec), status)
+        except InvalidSpecError as error:
+            finding = Finding("PodsReady", "False", "InvalidSpec", f"{error}; correct spec, or create the job anew")
+            after = with_findings(status, view.generation, self._clock(), finding)
+            if after != status:
+                await self._cluster.write_status(view, after.to_dict())
+            return None
+
+    async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
+        """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""
+        answers = await asyncio.gather(*(self._cluster.fetch_report(pod, REPORT_DEADLINE_S) for pod in pods))
+        reports = {
+            pod.uid: report
+            for pod, answer in zip(pods, answers, strict=True)
+            if answer is not None and (report := read_report(pod, answer)) is not None
+        }
+        return replace(world, reports={**world.reports, **reports})
+
+    async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: _Memory) -> JobView:
+        """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""
+        after, now = outcome.status, self._clock()
+        if after == before:
+            return view
+        if now < memory.progress_at + self._timing.progress_s and _lasting(after) == _lasting(before):
+            return view
+        memory.progress_at = now
+        return await self._cluster.write_status(view, after.to_dict())
+
+    async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: _Memory) -> None:
+        await self._guard(job, outcome, memory)
+        if outcome.creates and self._clock() >= memory.retry_at:
+            await self._create(outcome, memory)
+        for delete in outcome.deletes:
+            logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
+            await self._cluster.delete_pod(job.id.namespace, delete.name, delete.uid, None)
+        for patch in outcome.rosters:
+            try:
+                await self._cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
+            except NotFoundError:
+                logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
+        for event in outcome.events:
+            logger.info("%s: %s: %s", job.id.name, event.reason, event.message)
+            await self._cluster.emit(view, event)
+        if outcome.delete_job:
+            await self._cluster.delete_job(view)
+
+    async def _guard(self, job: Job, outcome: Outcome, memory: _Memory) -> None:
+        """The objects around the pods: once per change and process, since all of it may be done again."""
+        if memory.guarded == outcome.guarded or (memory.guarded is None and not outcome.guarded and not _ran(outcome)):
+            return
+        wanted = guards(job.id, len(outcome.status.trainers), len(outcome.status.shards))
+        try:
+            if outcome.guarded:
+                await self._cluster.create_secret(key_secret(job.id, self._new_key()))
+            for manifest in wanted:
+                if outcome.guarded:
+                    await self._cluster.apply(manifest)
+                elif manifest["kind"] == "PodDisruptionBudget":
+                    await self._cluster.delete(manifest["kind"], job.id.namespace, manifest["metadata"]["name"])
+        except RefusedError as error:
+            memory.refusals["guards"] = str(error)
+            return
+        memory.refusals.pop("guards", None)
+        memory.guarded = outcome.guarded
+
+    async def _create(self, outcome: Outcome, memory: _Memory) -> None:
+        """Create pods. What exists by that name is seen by the next pass; what is refused is tried again later."""
+        refused: dict[str, str] = {}
+        for manifest in outcome.creates:
+            name = manifest["metadata"]["name"]
+            try:
+                await self._cluster.create_pod(manifest)
+            except AlreadyExistsError:
+                logger.info("%s exists", name)
+            except RefusedError as error:
+                refused[name] = str(error)
+        guard = {key: words for key, words in memory.refusals.items() if key == "guards"}
+        memory.refusals = guard | refused
+        memory.retry_s = min(2 * memory.retry_s, LAST_RETRY_S) if refused else FIRST_RETRY_S
+        memory.retry_at = self._clock() + memory.retry_s if refused else 0.0
+
+    def _memory(self, key: tuple[str, str]) -> _Memory:
+        return self._memories.setdefault(key, _Memory())
+
+
+def read_report(pod: PodView, answer: bytes) -> Report | None:
+    """A pod's answer; None if it is not a report of its role."""
+    try:
+        return from_json(ShardReport if pod.role == "shard" else TrainerReport, answer)
+    except ContractError as error:
+        logger.warning("%s answers what is no report: %s", pod.name, error)
+        return None
+
+
+def _own_pods(view: JobView, listed: tuple[PodView, ...], memory: _Memory) -> tuple[PodView, ...]:
+    """This job's pods, and those that are gone but left their last words. An earlier job's pods of the name are not."""
+    present = {pod.uid for pod in listed}
+    gone = tuple(pod for uid, pod in memory.last_words.items() if uid not in present)
+    return tuple(pod for pod in (*listed, *gone) if pod.owner_uid == view.uid)
+
+
+def _forget_words(memory: _Memory, listed: tuple[PodView, ...], status: Status) -> None:
+    """Last words are kept while somebody's entry still names their pod."""
+    named = {m.uid for m in (*status.shards, *status.trainers)}
+    named |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
+    present = {pod.uid for pod in listed}
+    memory.last_words = {uid: pod for uid, pod in memory.last_words.items() if uid in named or uid in present}
+
+
+def _lasting(status: Status) -> Mapping[str, object]:
+    return {name: value for name, value in status if name not in VOLATILE}
+
+
+def _ran(outcome: Outcome) -> bool:
+    """Whether the job ever had pods, so that there may be something to remove."""
+    return outcome.status.start_time is not None

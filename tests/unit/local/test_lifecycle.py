@@ -1,0 +1,272 @@
+"""Pods of local mode live and die as a kubelet's do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpr_contract import env
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.cluster.views import JobView, PodView
+from support.benches import NAMESPACE, document, pod_manifest
+
+pytestmark = pytest.mark.dist
+
+#: Says where it is and who it is, then waits for a signal.
+DUTIFUL = """
+import os, pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path(os.environ["CPR_TERMINATION_FILE"]).write_text("last words")
+    sys.exit(10)
+signal.signal(signal.SIGTERM, end)
+print(os.environ["CPR_ADDRESS"], os.environ["CPR_PORT_BASE"], flush=True)
+time.sleep(600)
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    made = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={"GIVEN": "yes"})
+    yield made
+    await made.close()
+
+
+def manifest(job: JobView, program: str, **spec: Any) -> dict[str, Any]:
+    pod = pod_manifest(job)
+    main = pod["spec"]["containers"][0]
+    main["command"] = [sys.executable, "-u", "-c", program]
+    main["env"] = [
+        {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": env.PORT_BASE, "value": "7070"},
+        {"name": env.TERMINATION_FILE, "value": env.TERMINATION_MOUNT},
+        *spec.pop("env", ()),
+    ]
+    main["volumeMounts"] = spec.pop("volumeMounts", [])
+    pod["spec"] |= spec
+    return pod
+
+
+async def until(found: Callable[[], Any], deadline_s: float = 20.0) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not found():
+            await asyncio.sleep(0.02)
+
+
+async def until_pod(cluster: LocalCluster, job: JobView, wanted: Callable[[PodView], bool]) -> PodView:
+    async with asyncio.timeout(20):
+        while True:
+            for pod in await cluster.list_pods(job):
+                if wanted(pod):
+                    return pod
+            await asyncio.sleep(0.02)
+
+
+def log(tmp_path: Path, pod: PodView) -> str:
+    path = tmp_path / "pods" / pod.name / "log.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def ended(pod: PodView) -> bool:
+    return pod.phase in {"Succeeded", "Failed"}
+
+
+async def test_a_running_pod_has_an_address_and_ports_of_its_own(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("ports"))
+    first = manifest(job, DUTIFUL)
+    second = manifest(job, DUTIFUL)
+    second["metadata"]["name"] = "second"
+    for each in (first, second):
+        assert (await cluster.create_pod(each)).host == ""
+    pods = await cluster.list_pods(job)
+    await until(lambda: all(log(tmp_path, pod) for pod in pods))
+    assert {log(tmp_path, pod) for pod in pods} == {f"127.0.0.1 {pod.port_base}\n" for pod in pods}
+    assert abs(pods[0].port_base - pods[1].port_base) >= 3
+
+
+async def test_exit_codes_and_last_words_are_kept_until_the_pod_is_deleted(cluster: LocalCluster) -> None:
+    job = cluster.create_job(document("exits"))
+    program = "import os, sys; open(os.environ['CPR_TERMINATION_FILE'], 'w').write('why'); sys.exit(21)"
+    await cluster.create_pod(manifest(job, program))
+    pod = await until_pod(cluster, job, ended)
+    assert pod.container is not None
+    assert (pod.phase, pod.container.exit_code, pod.container.message) == ("Failed", 21, "why")
+    await cluster.delete_pod(NAMESPACE, pod.name, pod.uid, None)
+    assert await cluster.list_pods(job) == ()
+
+
+async def test_success_is_a_phase(cluster: LocalCluster) -> None:
+    job = cluster.create_job(document("success"))
+    await cluster.create_pod(manifest(job, "pass"))
+    assert (await until_pod(cluster, job, ended)).phase == "Succeeded"
+
+
+async def test_a_deleted_pod_may_say_farewell_and_is_seen_doing_so(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("farewell"))
+    created = await cluster.create_pod(manifest(job, DUTIFUL))
+    await until(lambda: log(tmp_path, created))
+    await cluster.delete_pod(NAMESPACE, created.name, created.uid, 30)
+    going = (await cluster.list_pods(job))[0]
+    assert going.deleting_until is not None
+    pod = await until_pod(cluster, job, ended)
+    assert pod.container is not None
+    assert (pod.container.exit_code, pod.container.message) == (10, "last words")
+    async with asyncio.timeout(20):
+        while await cluster.list_pods(job):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("deaf"))
+    created = await cluster.create_pod(manifest(job, DEAF, terminationGracePeriodSeconds=1))
+    await until(lambda: log(tmp_path, created))
+    await cluster.delete_pod(NAMESPACE, created.name, created.uid, None)
+    pod = await until_pod(cluster, job, ended)
+    assert pod.container is not None
+    assert pod.container.exit_code == 128 + signal.SIGKILL
+
+
+async def test_a_signal_shows_in_the_exit_code(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("signal"))
+    created = await cluster.create_pod(manifest(job, DEAF))
+    await until(lambda: log(tmp_path, created))
+    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL)
+    pod = await until_pod(cluster, job, ended)
+    assert pod.container is not None
+    assert pod.container.exit_code == 137
+    assert pod.deleting_until is None
+
+
+async def test_a_roster_follows_its_annotation(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("roster"))
+    field = {"fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}, "path": "roster.json"}
+    program = "import os, time; p = os.environ['CPR_ROSTER_FILE']\nwhile 1: print(open(p).read()); time.sleep(0.02)"
+    pod = manifest(
+        job,
+        program,
+        env=[{"name": env.ROSTER_FILE, "value": f"{env.ROSTER_DIR}/roster.json"}],
+        volumes=[{"name": "roster", "downwardAPI": {"items": [field]}}],
+        volumeMounts=[{"name": "roster", "mountPath": env.ROSTER_DIR}],
+    )
+    pod["metadata"]["annotations"][env.ANNOTATION_ROSTER] = "first"
+    created = await cluster.create_pod(pod)
+    await until(lambda: "first" in log(tmp_path, created))
+    await cluster.annotate_pod(NAMESPACE, created.name, created.uid, {env.ANNOTATION_ROSTER: "second"})
+    await until(lambda: "second" in log(tmp_path, created))
+
+
+async def test_a_pod_waits_for_its_secret_and_says_so(cluster: LocalCluster) -> None:
+    job = cluster.create_job(document("secret"))
+    pod = manifest(
+        job,
+        "import os; print(open(os.environ['KEY']).read())",
+        env=[{"name": "KEY", "value": "/etc/key/key"}],
+        volumes=[{"name": "key", "secret": {"secretName": "late"}}],
+        volumeMounts=[{"name": "key", "mountPath": "/etc/key"}],
+    )
+    await cluster.create_pod(pod)
+    waiting = await until_pod(cluster, job, lambda each: each.container is not None)
+    assert waiting.container is not None
+    assert waiting.container.reason == "CreateContainerConfigError"
+    assert "late" in waiting.container.message
+    meta = {"name": "late", "namespace": NAMESPACE}
+    await cluster.create_secret({"kind": "Secret", "metadata": meta, "data": {"key": "c2VjcmV0"}})
+    assert (await until_pod(cluster, job, ended)).phase == "Succeeded"
+
+
+async def test_pods_of_a_deleted_job_go(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("orphans"))
+    created = await cluster.create_pod(manifest(job, DUTIFUL))
+    await until(lambda: log(tmp_path, created))
+    await cluster.delete_job(job)
+    async with asyncio.timeout(20):
+        while await cluster.list_pods(job):
+            await asyncio.sleep(0.05)
+
+
+async def test_nothing_survives_the_end_of_the_cluster(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
+    job = cluster.create_job(document("survivors"))
+    created = await cluster.create_pod(manifest(job, PARENT))
+    await until_pod(cluster, job, lambda pod: pod.phase == "Running")
+    await until(lambda: len(members(created.name)) >= 2)
+    await cluster.close()
+    await until(lambda: members(created.name) == [])
+
+
+async def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, random, time, sys, pathlib
+from cpr_operator.cluster.local.process import PodProcess
+async def main():
+    await PodProcess.start(({sys.executable!r}, "-c", "import time; time.sleep(600)", "marked-{tmp_path.name}"), {{}},
+                           pathlib.Path({str(tmp_path / "log")!r}))
+    print("started", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"started\n"
+        await until(lambda: len(commands(f"marked-{tmp_path.name}")) >= 1)
+        os.kill(parent.pid, signal.SIGKILL)
+    await until(lambda: commands(f"marked-{tmp_path.name}") == [])
+
+
+async def test_one_process_works_in_a_folder(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="another process"):
+        LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
+
+
+async def test_a_later_cluster_finds_the_jobs_and_no_pods(tmp_path: Path) -> None:
+    first = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
+    job = first.create_job(document("kept"))
+    written = await first.write_status(job, {"phase": "Running"})
+    await first.create_pod(manifest(job, DUTIFUL))
+    await first.close()
+    later = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
+    assert await later.get_job(NAMESPACE, "kept") == written
+    assert await later.list_pods(written) == ()
+    newer = later.change_spec(NAMESPACE, "kept", {"suspend": True})
+    assert int(newer.resource_version) > int(written.resource_version)
+    await later.close()
+
+
+def members(pod: str) -> list[int]:
+    """Processes whose working files lie in the pod's folder: its log is their standard output."""
+    return [pid for pid in processes() if f"/pods/{pod}/log.txt" in output_of(pid)]
+
+
+def commands(word: str) -> list[int]:
+    """Processes with this word among their own arguments, not within a program text."""
+    return [pid for pid in processes() if word in arguments_of(pid)]
+
+
+def processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def output_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:
+        return ""
+
+
+def arguments_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []

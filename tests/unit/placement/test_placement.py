@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_trainer.placement import Placement, layout_hash
+
+tables = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
+
+
+@given(tables, st.integers(1, 9), st.integers(1, 700))
+def test_every_row_has_one_slot_and_slots_lead_back(rows: list[int], shards: int, chunk: int) -> None:
+    placement = Placement(rows, min(shards, sum(rows)))
+    for shard in range(placement.shards):
+        next_slot = 0
+        for part in placement.rows_of(shard, chunk):
+            assert part.first_slot == next_slot
+            next_slot += len(part.rows)
+            assert (part.rows >= 0).all()
+            assert (part.rows < np.array(rows)[part.tables]).all()
+            numbers = part.rows + placement.offsets[part.tables]
+            found, slots = placement.locate(numbers)
+            assert (found == shard).all()
+            assert slots.tolist() == list(range(part.first_slot, next_slot))
+            assert placement.slots_on(shard, numbers).tolist() == slots.tolist()
+        assert next_slot == placement.size(shard)
+    # Each slot has a row, slots lead back to it, and there are as many as rows: a bijection.
+    assert sum(placement.size(shard) for shard in range(placement.shards)) == sum(rows)
+
+
+@given(st.integers(1, 2**43), st.integers(1, 1024))
+def test_sizes_differ_by_one_at_most(rows: int, shards: int) -> None:
+    placement = Placement([rows], min(shards, rows))
+    sizes = {placement.size(shard) for shard in range(placement.shards)}
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(2, 2**43), st.integers(1, 1024), st.data())
+def test_arithmetic_is_exact_for_any_number_of_rows(rows: int, shards: int, data: st.DataObject) -> None:
+    placement = Placement([rows], min(shards, rows))
+    number = data.draw(st.integers(0, rows - 1))
+    place = (number * placement._multiplier + placement._shift) % rows
+    numbers = np.array([number])
+    assert placement.places(numbers).tolist() == [place]
+    shard = next(i for i in range(placement.shards) if (i + 1) * rows // placement.shards > place)
+    assert placement.shards_of(numbers).tolist() == [shard]
+    first = next(iter(placement.rows_of(shard, 4)))
+    assert placement.places(first.rows)[0] == placement.starts[shard]
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4, 8, 18, 64])
+def test_the_hot_head_of_a_table_is_spread_evenly(shards: int) -> None:
+    placement = Placement([1460, 583, 1_000_000, 220_260, 305], shards)
+    for table in (0, 2, 3):
+        head = 100 * shards
+        counts = np.bincount(placement.shards_of(placement.offsets[table] + np.arange(head)), minlength=shards)
+        assert counts.min() >= 90
+        assert counts.max() <= 110
+
+
+def test_rows_of_other_shards_and_of_no_shard_are_refused() -> None:
+    placement = Placement([10], 2)
+    other = np.flatnonzero(placement.shards_of(np.arange(10)) == 1)
+    with pytest.raises(ValueError, match="does not lie on shard 0"):
+        placement.slots_on(0, other)
+    for number in (-1, 10):
+        with pytest.raises(ValueError, match="outside"):
+            placement.slots_on(0, np.array([number]))
+
+
+def test_more_shards_than_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 rows cannot be split over 4 shards"):
+        Placement([1, 2], 4)
+
+
+def test_places_are_those_of_all_saves_ever_written() -> None:
+    placement = Placement([1000, 24], 4)
+    assert placement.places(np.array([0, 1, 2, 1023])).tolist() == [341, 972, 579, 734]
+
+
+def test_the_layout_hash_depends_on_all_that_moves_values() -> None:
+    def model(rows: int = 9, dim: int = 4, kind: str = "SGD", rate: float = 0.1) -> ModelSpec:
+        sparse = OptimizerSpec(kind, rate)  # type: ignore[arg-type]
+        return ModelSpec(dim, (dim,), (1,), (TableSpec("a", rows),), OptimizerSpec("SGD", 0.1), sparse)
+
+    base = layout_hash(model(), 2)
+    others = (model(rows=8), model(dim=8), model(kind="RowWiseAdagrad"))
+    assert len({base, layout_hash(model(), 3), *(layout_hash(other, 2) for other in others)}) == 5
+    assert layout_hash(model(rate=0.2), 2) == base

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.seeding import Seeding, initial_rows
+from support.oracle import update_rows
+from support.shard_job import small_job
+
+
+def job_with(kind: str, dim: int = 16) -> JobSpec:
+    job = small_job(Path("unused"), rows=(400, 30, 7), dim=dim)
+    return replace(job, model=replace(job.model, sparse_optimizer=OptimizerSpec(kind, 0.05)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
+    job = job_with("RowWiseAdagrad")
+    placement = Placement.of(job.model, shards)
+    for shard in range(shards):
+        arena = Arena.empty(job, placement.size(shard))
+        arena.rows.fill_(9.0)
+        assert arena.accumulator is not None
+        arena.accumulator.fill_(9.0)
+        arena.seed(placement, shard, Seeding(job.model, 7))
+        for table, spec in enumerate(job.model.tables):
+            rows = np.arange(spec.rows)
+            numbers = rows + placement.offsets[table]
+            mine = placement.shards_of(numbers) == shard
+            found = arena.gather(torch.from_numpy(placement.slots_on(shard, numbers[mine])))
+            assert np.array_equal(found.numpy(), initial_rows(job.model, 7, table, rows[mine]))
+        assert not arena.accumulator.any()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 16, 64])
+@pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
+def test_rows_split_over_arenas_change_bit_for_bit_as_in_one(kind: str, dim: int) -> None:
+    job = job_with(kind, dim)
+    generator = torch.Generator().manual_seed(3)
+    whole = Arena.empty(job, 400)
+    whole.rows.copy_(torch.randn(400, dim, generator=generator))
+    halves = [Arena.empty(job, 200), Arena.empty(job, 200)]
+    for half, rows in zip(halves, whole.rows.split(200), strict=True):
+        half.rows.copy_(rows)
+    for _ in range(3):
+        slots = torch.randperm(400, generator=generator)[:150]
+        gradients = torch.randn(150, dim, generator=generator)
+        whole.apply(slots, gradients)
+        for number, half in enumerate(halves):
+            mine = slots // 200 == number
+            half.apply(slots[mine] % 200, gradients[mine])
+    assert torch.equal(whole.rows, torch.cat([half.rows for half in halves]))
+    if whole.accumulator is not None:
+        assert torch.equal(whole.accumulator, torch.cat([h.accumulator for h in halves if h.accumulator is not None]))
+
+
+@pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
+def test_optimizers_agree_with_the_oracle(kind: str) -> None:
+    job = job_with(kind)
+    generator = torch.Generator().manual_seed(4)
+    arena = Arena.empty(job, 50)
+    table, accumulator = torch.zeros(50, 16), torch.zeros(50)
+    for _ in range(5):
+        slots = torch.randperm(50, generator=generator)[:20]
+        gradients = torch.randn(20, 16, generator=generator)
+        arena.apply(slots, gradients)
+        update_rows(job.model, table, accumulator, slots, gradients)
+    torch.testing.assert_close(arena.rows, table)
+    if arena.accumulator is not None:
+        torch.testing.assert_close(arena.accumulator, accumulator)
+    assert arena.rows.any()
+
+
+def test_a_copy_keeps_what_was() -> None:
+    arena = Arena.empty(job_with("RowWiseAdagrad"), 10)
+    rows, state = arena.copy()
+    arena.apply(torch.arange(10), torch.ones(10, 16))
+    assert state is not None
+    assert not rows.any()
+    assert not state.any()
+    assert arena.rows.any()
+
+
+def test_an_optimizer_for_dense_parameters_is_refused() -> None:
+    arena = Arena.empty(job_with("Adagrad"), 10)
+    with pytest.raises(ValueError, match="dense"):
+        arena.apply(torch.arange(10), torch.ones(10, 16))

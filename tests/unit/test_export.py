@@ -1,0 +1,124 @@
+"""A finished model as files: every row in its place, the dense network by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import to_json
+from cpr_contract.manifests import ManifestRef
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_trainer.export import run
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.snapshot import DamagedError, DenseMeta, LayoutError, ShardMeta, commit_anchor, save_shard
+from cpr_trainer.store import Store, open_store
+from cpr_trainer.trainer.state import DenseState
+
+DIM, SHARDS = 4, 3
+TABLES = (TableSpec("user", 101), TableSpec("a/b", 1), TableSpec("page", 57))
+SEED = 7
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobSpec:
+    return JobSpec(
+        contract=CONTRACT_VERSION,
+        job_uid="uid",
+        job_name="job",
+        model=ModelSpec(
+            DIM, (8, DIM), (8, 1), TABLES, OptimizerSpec("Adagrad", 0.1), OptimizerSpec("RowWiseAdagrad", 0.1)
+        ),
+        data=DataSpec("Synthetic", None, None, 1000, 100, SEED, 0),
+        trainers=1,
+        shards=SHARDS,
+        snapshots=SnapshotSpec(StoreSpec((tmp_path / "store").as_uri(), None, "bucket", "x"), 2, 30.0, None),
+        silence_s=10.0,
+    )
+
+
+def environ(job: JobSpec) -> dict[str, str]:
+    return {env.SPEC: to_json(job)}
+
+
+def the_store(job: JobSpec) -> Store:
+    return open_store(job.snapshots.store, None, None)
+
+
+def value_of(table: int, rows: np.ndarray) -> np.ndarray:
+    """What the test puts into a row: its table and number, once per column."""
+    return (1000.0 * table + rows)[:, np.newaxis] + np.arange(DIM) / 8
+
+
+def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
+    placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model, SHARDS)
+    refs = []
+    for index in range(SHARDS):
+        arena = torch.zeros(placement.size(index), DIM)
+        for chunk in placement.rows_of(index, chunk=10):
+            for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
+                arena[slot] = torch.from_numpy(value_of(int(table), np.array([row]))[0])
+        meta = ShardMeta("uid", 1, index, 1, "Anchor", 10, 1000, layout, (10,), ())
+        refs.append(save_shard(the_store(job), meta, arena, torch.ones(len(arena))).ref)
+    return tuple(refs)
+
+
+@pytest.fixture
+def anchor(job: JobSpec) -> AnchorRef:
+    state = DenseState(job, 1000)
+    state.begin({})
+    meta = DenseMeta("uid", 1, 1, 10, 1000, 1000, layout_hash(job.model, SHARDS), ())
+    return commit_anchor(the_store(job), meta, state.tensors(), shards_of(job), ((),) * SHARDS)
+
+
+def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    run(environ(job), anchor.key, folder)
+    for number, (table, file) in enumerate(zip(TABLES, ("user", "a%2Fb", "page"), strict=True)):
+        weight = load_file(folder / "tables" / f"{file}.safetensors")["weight"]
+        assert np.array_equal(weight.numpy(), value_of(number, np.arange(table.rows)).astype(np.float32))
+    dense = load_file(folder / "dense.safetensors")
+    expected = Dlrm(job.model, SEED).state_dict()
+    assert dense.keys() == expected.keys()
+    assert all(torch.equal(dense[name], expected[name]) for name in expected)
+    about = json.loads((folder / "model.json").read_text())
+    assert (about["step"], about["samples"], about["anchor"]) == (10, 1000, anchor.key)
+    assert [table["name"] for table in about["model"]["tables"]] == ["user", "a/b", "page"]
+    left = {path.name for path in folder.rglob("*")}
+    assert left == {
+        "model.json",
+        "dense.safetensors",
+        "tables",
+        "user.safetensors",
+        "a%2Fb.safetensors",
+        "page.safetensors",
+    }
+
+
+def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    run(environ(job), anchor.key, folder)
+    part = next(key for key in the_store(job).list("uid/") if "shard-0002" in key and "part-" in key)
+    the_store(job).delete([part])
+    with pytest.raises(DamagedError, match=part):
+        run(environ(job), anchor.key, folder)
+    assert not (folder / "model.json").exists()
+
+
+def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    for other in (replace(job, shards=2), replace(job, model=replace(job.model, tables=TABLES[:2]))):
+        with pytest.raises(LayoutError):
+            run(environ(other), anchor.key, tmp_path / "out")
+    wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
+    with pytest.raises(DamagedError, match="no dense state of this model"):
+        run(environ(wider), anchor.key, tmp_path / "out")
+    with pytest.raises(DamagedError, match="missing"):
+        run(environ(job), "uid/no/such/manifest.json", tmp_path / "out")
