@@ -55,12 +55,14 @@ load_images() {
 }
 
 install_operator() { # the annotation rolls the Deployment when the image behind the same tag is another one
-  local id
+  local id said
   if [ "$backend" = kind ]; then id=$(docker image inspect -f '{{.Id}}' localhost/cprjob-operator:dev); else id=$(cat "$RUN/images/operator.id"); fi
-  helm upgrade --install cprjob "$root/charts/cprjob" --namespace cprjob-system --create-namespace --take-ownership --wait --timeout 60s \
-    --set image.repository=localhost/cprjob-operator,image.tag=dev --set-string 'nodeSelector.cprjob\.io/stable=true' \
-    --set-string "podAnnotations.cprjob\.io/image-id=$id" >/dev/null ||
-    { kubectl -n cprjob-system logs -l app.kubernetes.io/name=cprjob --tail 20 >&2; die "the operator does not become ready"; }
+  if ! said=$(helm upgrade --install cprjob "$root/charts/cprjob" --namespace cprjob-system --create-namespace --take-ownership \
+    --wait --timeout 60s --set image.repository=localhost/cprjob-operator,image.tag=dev \
+    --set-string 'nodeSelector.cprjob\.io/stable=true' --set-string "podAnnotations.cprjob\.io/image-id=$id" 2>&1); then
+    kubectl -n cprjob-system logs -l app.kubernetes.io/name=cprjob --tail 20 >&2 || true
+    die "the operator does not become ready: $said"
+  fi
 }
 
 up() {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -59,9 +58,10 @@ def manifest(job: JobView, program: str, **spec: Any) -> dict[str, Any]:
     return pod
 
 
-async def until(found: Callable[[], Any], deadline_s: float = 20.0) -> None:
-    async with asyncio.timeout(deadline_s):
-        while not found():
+async def until(found: Callable[[], Any]) -> None:
+    """Poll what cannot be awaited: files, and processes that are not our children."""
+    async with asyncio.timeout(20):
+        while not found():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -71,6 +71,12 @@ async def until_pod(cluster: LocalCluster, job: JobView, wanted: Callable[[PodVi
             for pod in await cluster.list_pods(job):
                 if wanted(pod):
                     return pod
+            await asyncio.sleep(0.02)
+
+
+async def until_gone(cluster: LocalCluster, job: JobView) -> None:
+    async with asyncio.timeout(20):
+        while await cluster.list_pods(job):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -123,9 +129,7 @@ async def test_a_deleted_pod_may_say_farewell_and_is_seen_doing_so(cluster: Loca
     pod = await until_pod(cluster, job, ended)
     assert pod.container is not None
     assert (pod.container.exit_code, pod.container.message) == (10, "last words")
-    async with asyncio.timeout(20):
-        while await cluster.list_pods(job):
-            await asyncio.sleep(0.05)
+    await until_gone(cluster, job)
 
 
 async def test_a_pod_that_does_not_listen_is_killed_after_its_grace(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -191,9 +195,7 @@ async def test_pods_of_a_deleted_job_go(cluster: LocalCluster, tmp_path: Path) -
     created = await cluster.create_pod(manifest(job, DUTIFUL))
     await until(lambda: log(tmp_path, created))
     await cluster.delete_job(job)
-    async with asyncio.timeout(20):
-        while await cluster.list_pods(job):
-            await asyncio.sleep(0.05)
+    await until_gone(cluster, job)
 
 
 async def test_nothing_survives_the_end_of_the_cluster(tmp_path: Path) -> None:
@@ -217,11 +219,12 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == b"started\n"
-        await until(lambda: len(commands(f"marked-{tmp_path.name}")) >= 1)
-        os.kill(parent.pid, signal.SIGKILL)
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert await parent.stdout.readline() == b"started\n"
+    await until(lambda: len(commands(f"marked-{tmp_path.name}")) >= 1)
+    parent.kill()
+    await parent.wait()
     await until(lambda: commands(f"marked-{tmp_path.name}") == [])
 
 
@@ -255,12 +258,12 @@ def commands(word: str) -> list[int]:
 
 
 def processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def output_of(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/fd/1")
+        return str(Path(f"/proc/{pid}/fd/1").readlink())
     except OSError:
         return ""
 

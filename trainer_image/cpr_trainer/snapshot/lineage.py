@@ -44,7 +44,7 @@ def shard_lineage(
     """
     saves = tuple(saves)
     found: list[Candidate] = []
-    writer = max((number for number in origins ), default=None)
+    writer = max((number for number in origins if number < incarnation), default=None)
     chosen: SaveName | None = None  # of `writer`, by the child visited last; None for the newest: nobody has chosen yet
     while writer is not None:
         own = (save for save in saves if save.writer == writer and (chosen is None or save.age <= chosen.age))
