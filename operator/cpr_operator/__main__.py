@@ -40,7 +40,7 @@ async def operate(configuration: Configuration) -> None:
     try:
         async with serve(configuration.http_port, ready, metrics):
             await kopf.operator(
-                registry=make_registry(workers, metrics),
+                registry=make_registry(workers, metrics, controller.saw),
                 settings=make_settings(),
                 namespaces=configuration.namespaces,
                 clusterwide=not configuration.namespaces,

@@ -76,7 +76,7 @@ class Controller:
         self._memories: dict[tuple[str, str], _Memory] = {}
 
     def saw(self, namespace: str, name: str, pod: PodView) -> None:
-        """A watch saw this pod of the job; if it has ended, its last words count though it may be gone by the next pass.
+        """A watch saw this pod of the job; if it has ended, its last words count, gone or not.
 
         Without them nothing goes wrong: a flush that nobody saw is reserved as a loss, until its successor tells.
         """
@@ -218,7 +218,7 @@ class Controller:
 def read_report(pod: PodView, answer: bytes) -> Report | None:
     """A pod's answer; None if it is not a report of its role."""
     try:
-        return from_json(ShardReport if pod.role == "shard" else TrainerReport, answer)
+        return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
     except ContractError as error:
         logger.warning("%s answers what is no report: %s", pod.name, error)
         return None

@@ -5,7 +5,7 @@ Only raw event handlers are used, so kopf writes neither annotations nor finaliz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
+from cpr_operator.cluster.object_views import pod_view
+from cpr_operator.cluster.views import PodView
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers
 
@@ -68,8 +70,10 @@ def make_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def make_registry(workers: Workers, metrics: Metrics) -> kopf.OperatorRegistry:
-    """The operator's handlers."""
+def make_registry(
+    workers: Workers, metrics: Metrics, saw: Callable[[str, str, PodView], None]
+) -> kopf.OperatorRegistry:
+    """The operator's handlers. `saw` is told of each pod as it is seen: its end may not be there in the next pass."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -92,6 +96,7 @@ def make_registry(workers: Workers, metrics: Metrics) -> kopf.OperatorRegistry:
     @kopf.on.event("", "v1", "pods", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
     async def pod_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
+        saw(namespace, name, pod_view(body))
         if type is None:
             workers.nudge(namespace, name)
         else:

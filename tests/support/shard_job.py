@@ -18,7 +18,7 @@ from typing import Any
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
 
 KEY = b"a key of this test"
@@ -63,9 +63,7 @@ def shard_roster(**changes: Any) -> ShardRoster:
     return replace(roster, **changes)
 
 
-def trainer_roster(
-    shards: tuple[Peer, ...], *, roster: int = 1, generation: int = 1, anchor: AnchorRef | None = None
-) -> TrainerRoster:
+def trainer_roster(shards: tuple[Peer, ...], *, roster: int = 1, generation: int = 1) -> TrainerRoster:
     return TrainerRoster(
         contract=CONTRACT_VERSION,
         counters=Counters(roster=roster, group=1, generation=generation),
@@ -75,7 +73,7 @@ def trainer_roster(
         leader=0,
         trainers=(),
         shards=shards,
-        anchor=anchor,
+        anchor=None,
         dense_floor_samples=0,
         interval_s=60.0,
     )

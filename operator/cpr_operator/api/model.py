@@ -5,11 +5,21 @@ Every list and string has a bound: the API server prices CEL rules by the larges
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
+
+#: The most entries of the lists in status.
+MAX_SHARDS = 1024
+MAX_TRAINERS = 256
+MAX_FAILURES = 20
+MAX_FORKS = 64
+MAX_ANCHORS = 128
+MAX_RESTARTS = 1000
+MAX_RANGES = 4096
 
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1
@@ -43,6 +53,11 @@ def format_time(seconds: float) -> str:
     return stamp.replace("+00:00", "Z")
 
 
+def cut(length: int) -> Callable[[object], object]:
+    """A validator that shortens strings to `length` characters and leaves anything else to pydantic."""
+    return lambda value: value[:length] if isinstance(value, str) else value
+
+
 #: Seconds since the epoch in Python, RFC 3339 in JSON.
 Timestamp = Annotated[
     float,
@@ -55,7 +70,8 @@ Count = Annotated[int, Field(ge=0, le=EXACT)]
 Positive = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(ge=0)]
 Portion = Annotated[float, Field(ge=0, le=1)]
-Word = Annotated[str, Field(max_length=64)]
+#: Text that comes from elsewhere (a kubelet, a process) is cut to fit: a status must always be writable.
+Word = Annotated[str, BeforeValidator(cut(64)), Field(max_length=64)]
 Name = Annotated[str, Field(max_length=253)]
 Key = Annotated[str, Field(max_length=1024)]
-Sentence = Annotated[str, Field(max_length=4096)]
+Sentence = Annotated[str, BeforeValidator(cut(1024)), Field(max_length=1024)]

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from cpr_operator.api import rules
-from cpr_operator.api.model import Model
-from cpr_operator.api.status import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS
+from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, Model
 
 GROUP = "cprjob.io"
 VERSION = "v1alpha1"

@@ -12,15 +12,60 @@ from pydantic import Field
 
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
-from cpr_operator.api.model import Count, Key, Model, Name, Portion, Positive, Seconds, Sentence, Timestamp, Word
+from cpr_operator.api.accounts import Budget, Ledger, Overhead, Plan, Policy
+from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Trainer, TrainerPhase
+from cpr_operator.api.model import (
+    MAX_ANCHORS,
+    MAX_FAILURES,
+    MAX_FORKS,
+    MAX_RESTARTS,
+    MAX_SHARDS,
+    MAX_TRAINERS,
+    Count,
+    Key,
+    Model,
+    Name,
+    Positive,
+    Seconds,
+    Sentence,
+    Timestamp,
+    Word,
+)
 
-MAX_SHARDS = 1024
-MAX_TRAINERS = 256
-MAX_FAILURES = 20
-MAX_FORKS = 64
-MAX_ANCHORS = 128
-MAX_RESTARTS = 1000
-MAX_RANGES = 4096
+#: All parts of a status can be had from here.
+__all__ = [
+    "MAX_ANCHORS",
+    "MAX_FAILURES",
+    "MAX_FORKS",
+    "MAX_RESTARTS",
+    "MAX_SHARDS",
+    "MAX_TRAINERS",
+    "TERMINAL_PHASES",
+    "Anchor",
+    "Budget",
+    "Condition",
+    "ConditionType",
+    "Counters",
+    "Dense",
+    "FailureRecord",
+    "Fork",
+    "Ledger",
+    "Member",
+    "Overhead",
+    "Phase",
+    "Plan",
+    "Policy",
+    "Predecessor",
+    "Progress",
+    "Recovery",
+    "Role",
+    "Runtime",
+    "Shard",
+    "ShardPhase",
+    "Status",
+    "Trainer",
+    "TrainerPhase",
+]
 
 Phase = Literal[
     "Pending",
@@ -49,22 +94,6 @@ ConditionType = Literal[
     "Complete",
     "Failed",
 ]
-#: A member without a running process is Pending; Lost says that its end is known and its successor not decided.
-ShardPhase = Literal["Pending", "Starting", "Restoring", "BelowFloor", "Ready", "Flushing", "Lost"]
-TrainerPhase = Literal[
-    "Pending",
-    "Starting",
-    "Loading",
-    "Joining",
-    "BelowFloor",
-    "Training",
-    "Paused",
-    "Finishing",
-    "Finished",
-    "Flushing",
-    "Lost",
-]
-Role = Literal["shard", "trainer"]
 
 
 class Condition(Model):
@@ -76,7 +105,7 @@ class Condition(Model):
     """Whether it holds."""
     reason: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
     """Why, in one CamelCase word."""
-    message: Annotated[str, Field(max_length=4096)] = ""
+    message: Sentence = ""
     """Why, and what to do about it, in a sentence."""
     last_transition_time: Timestamp
     """When `status` last changed."""
@@ -95,10 +124,6 @@ class Runtime(Model):
     """A hash of both pod templates and of the operator's own required fields."""
     job_spec: Annotated[str, Field(max_length=65536)]
     """The contract's JobSpec, as JSON: exactly what the pods read."""
-
-
-#: Disjoint, sorted ranges [first, end) of samples.
-Ranges = Annotated[tuple[tuple[Count, Count], ...], Field(max_length=MAX_RANGES)]
 
 
 class Counters(Model):
@@ -151,67 +176,6 @@ class Fork(Model):
     """The anchor it started from; absent: step 0."""
 
 
-class Plan(Model):
-    """The plan that keeps the accuracy budget at the least cost, and why."""
-
-    mode: Literal["Partial", "Full"]
-    """Partial: a lost shard goes back alone. Full: any loss of samples rolls the whole job back."""
-    interval_seconds: Seconds
-    """Planned training time between two cuts."""
-    expected_lost_samples: Seconds = 0
-    """Samples (counted as a portion of all shards) expected to be lost by the end of the job."""
-    expected_overhead: Seconds = 0
-    """Expected time for saves and recoveries, as a portion of the useful training time."""
-    inputs: Annotated[dict[Word, float], Field(max_length=32)] = Field(default={})
-    """The figures that the plan was computed from."""
-    reason: Sentence = ""
-    """Why this plan."""
-
-
-class Budget(Model):
-    """The accuracy budget as portions of all samples, for people. The account itself is `ledger`."""
-
-    limit: Portion
-    """The portion of samples that may be lost."""
-    spent: Portion = 0
-    """The portion that is lost."""
-    reserved: Portion = 0
-    """The portion set aside for recoveries under way."""
-    remaining: Portion
-    """limit - spent - reserved."""
-    rollbacks: Count = 0
-    """How often the whole job went back to an anchor."""
-
-
-class Ledger(Model):
-    """The account of lost samples, in integers."""
-
-    total_samples: Count = 0
-    """Samples that the job trains in all; 0 until the data is read."""
-    limit_sample_shards: Count = 0
-    """The budget: samples times shards that may be lost, rounded down."""
-    ranges: Annotated[
-        tuple[Annotated[tuple[tuple[Count, Count], ...], Field(max_length=MAX_RANGES)], ...],
-        Field(max_length=MAX_SHARDS),
-    ] = ()
-    """For each shard the lost samples as disjoint, sorted ranges [first, end)."""
-
-
-class Policy(Model):
-    """Measured costs; absent until measured, then the plan uses them instead of its stated guesses."""
-
-    save_stall_seconds: Seconds | None = None
-    """Training time lost to one cut."""
-    commit_seconds: Seconds | None = None
-    """From a cut to its committed anchor."""
-    load_seconds: Seconds | None = None
-    """From the start of a replaced shard's process to its being ready."""
-    reschedule_seconds: Seconds | None = None
-    """From the loss of a pod to the start of its successor's process."""
-    samples_per_second: Seconds | None = None
-    """Training speed."""
-
-
 class Progress(Model):
     """How far training is: the leader's last report."""
 
@@ -235,79 +199,6 @@ class Progress(Model):
     """Expected time to the end at the present speed."""
     updated: Timestamp | None = None
     """When the report was received."""
-
-
-class Member(Model):
-    """What shards and trainers have in common: one entry per index, about its newest incarnation."""
-
-    index: Count
-    """The member's number, from 0."""
-    incarnation: Count = 0
-    """The number of its process start; 0: none yet. A number whose pod may have been created is not used again."""
-    uid: Word = ""
-    """The uid of the incarnation's pod; empty until the pod was seen."""
-    pod: Name = ""
-    """The pod's name."""
-    node: Name = ""
-    """The node it runs on; empty until scheduled."""
-    host: Name = ""
-    """The pod's address; empty until it has one."""
-    port_base: Annotated[int, Field(ge=0, le=65535)] = 0
-    """The first of the pod's consecutive ports."""
-    started_at: Timestamp | None = None
-    """When this incarnation was decided."""
-    lost_at: Timestamp | None = None
-    """When the incarnation before it was seen lost; absent once this one works."""
-    problem: Word = ""
-    """The reason of the problem that it reports."""
-    roster: Count = 0
-    """The roster number at which what this member is told last changed: an older annotation is written anew."""
-
-
-class Predecessor(Model):
-    """The pod before a shard's newest one, while it may still commit a flush."""
-
-    pod: Name
-    """The pod's name."""
-    uid: Word
-    """The pod's uid."""
-    until: Timestamp
-    """When its grace is over."""
-
-
-class Shard(Member):
-    """One embedding shard."""
-
-    state: ShardPhase = "Pending"
-    """Where it stands."""
-    floor_samples: Count = 0
-    """The oldest save, in samples, that it may serve after a restore."""
-    saved_samples: Count = 0
-    """Samples of its last committed save; 0: none."""
-    reserved: Ranges = ()
-    """Samples set aside in the budget for its recovery, until it has told what it lost."""
-    may_restore: bool = True
-    """False while its predecessor may still commit a flush."""
-    predecessor: Predecessor | None = None
-    """The pod that may still commit a flush."""
-
-
-class Trainer(Member):
-    """One trainer."""
-
-    state: TrainerPhase = "Pending"
-    """Where it stands."""
-
-
-class Dense(Model):
-    """The dense network, which all trainers hold."""
-
-    saved_samples: Count = 0
-    """Samples of its last committed save; 0: none."""
-    floor_samples: Count = 0
-    """The oldest dense save, in samples, that may be used when no trainer survived."""
-    reserved: Ranges = ()
-    """Samples set aside, on every shard, while no trainer has told from where it goes on."""
 
 
 class Recovery(Model):
@@ -342,7 +233,7 @@ class FailureRecord(Model):
     """What kind of failure, from a closed list: Disruption, OOMKilled, Vanished, Hung, ..."""
     reason: Word = ""
     """The reason that Kubernetes or the process gave."""
-    message: Annotated[str, Field(max_length=1024)] = ""
+    message: Sentence = ""
     """What happened, in a sentence."""
     exit_code: int | None = None
     """The process' exit code, if it is known."""
@@ -354,21 +245,6 @@ class FailureRecord(Model):
     """What the operator did: ReplaceShards, ReplaceTrainers, RollBack, or Fail."""
     recovery_seconds: Seconds | None = None
     """From the failure seen to training again; absent until then."""
-
-
-class Overhead(Model):
-    """Time that fault tolerance has cost so far, by kind."""
-
-    save_seconds: Seconds = 0
-    """Training stood still for saves."""
-    load_seconds: Seconds = 0
-    """Training waited for saves to be loaded."""
-    lost_seconds: Seconds = 0
-    """Training that a rollback undid and that was done again."""
-    reschedule_seconds: Seconds = 0
-    """Training waited for a new process."""
-    leader_save_seconds: Seconds = 0
-    """The part of saveSeconds that the present leader's process has reported."""
 
 
 class Status(Model):

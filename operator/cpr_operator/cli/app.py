@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -33,7 +34,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
+#: A file has no width: lines of it are not broken at 80 columns.
+out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
 
 

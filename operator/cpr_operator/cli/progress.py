@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cli.snapshot import Snapshot
@@ -18,7 +19,7 @@ from cpr_operator.cluster.protocol import Event
 LINE_EVERY_S = 5.0
 #: More members than this are counted by state instead of listed.
 MAX_LISTED = 16
-GOOD = frozenset({"Ready", "Training", "Finished"})
+GOOD = frozenset({"Ready", "Training", "Finished", "Running", "Finishing", "Succeeded"})
 
 
 class Progress(Protocol):
@@ -129,9 +130,9 @@ def frame(snapshot: Snapshot) -> Group:
     status = snapshot.status
     head = Table.grid(padding=(0, 2))
     head.add_row(f"[bold]{escape(snapshot.job)}[/bold]", _coloured(status.phase), f"{snapshot.elapsed_s:.0f} s")
-    bar = ProgressBar(total=max(snapshot.total, 1), completed=snapshot.samples, width=60)
-    text = "   ".join(figures(snapshot))
-    return Group(head, bar, escape(text), _members(status))
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.samples, width=60))
+    return Group(head, bar, Text("   ".join(figures(snapshot))), _members(status))
 
 
 def _members(status: Status) -> Table:

@@ -24,11 +24,12 @@ from cpr_operator.cli.document import DocumentError, read_job
 from cpr_operator.cli.kills import Kill, check_targets
 from cpr_operator.cli.progress import open_progress
 from cpr_operator.cli.report import report
-from cpr_operator.cli.summary import summary
+from cpr_operator.cli.summary import print_summary
 from cpr_operator.cli.watch import Watch
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Timing
 from cpr_operator.worker import Workers
 
 RUNS = Path("cprjob-runs")
@@ -36,6 +37,8 @@ RUNS = Path("cprjob-runs")
 INTERRUPTED = 130
 #: A pod's change is acted upon after so many seconds: several come together.
 DEBOUNCE_S = 0.05
+#: Asking and writing cost nothing here, and runs are short.
+TIMING = Timing(running_s=1.0, changing_s=0.2, progress_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ async def _run(options: RunOptions, console: Console) -> int:
         _check_kills(options.kills, job.spec)
         watch, status = await _follow(cluster, job, options.kills, console)
     speed = watch.pace.samples_per_s if watch.pace else None
-    console.print(summary(job.name, status, speed, workdir), highlight=False)
+    print_summary(console, job.name, status, speed, workdir)
     if options.report is not None:
         options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
     if status.phase == "Succeeded":
@@ -79,7 +82,7 @@ async def _follow(
     cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: Console
 ) -> tuple[Watch, Status]:
     """Run passes and watch until the job is over."""
-    controller = Controller(cluster, time.time)
+    controller = Controller(cluster, time.time, timing=TIMING)
     workers = Workers(controller.run_pass, random.Random())
     cluster.subscribe(lambda: workers.wake(job.namespace, job.name, DEBOUNCE_S))
     progress = open_progress(console)

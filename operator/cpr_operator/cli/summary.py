@@ -1,10 +1,10 @@
-"""What became of a job, for people: what failed, what it cost, what the budget says, where the model lies. Pure."""
+"""What became of a job, for people: what failed, what it cost, what the budget says, where the model lies."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -13,13 +13,13 @@ from cpr_operator.api.status import Condition, FailureRecord, Status
 UNKNOWN = "-"
 
 
-def summary(job: str, status: Status, samples_per_s: float | None, workdir: Path) -> Group:
+def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, workdir: Path) -> None:
     """The closing picture of a run."""
-    parts: list[RenderableType] = [_headline(job, status), _facts(status, samples_per_s)]
+    console.print(_headline(job, status), highlight=False, soft_wrap=True)
+    console.print(_facts(status, samples_per_s), highlight=False)
     if status.failures:
-        parts += ["", _failures(status.failures)]
-    parts += ["", _next_step(status, workdir)]
-    return Group(*parts)
+        console.print("", _failures(status.failures), "", sep="\n", highlight=False)
+    console.print(_next_step(status, workdir), highlight=False, soft_wrap=True)
 
 
 def ended_because(status: Status) -> str:
@@ -43,14 +43,15 @@ def _words(condition: Condition) -> str:
 def _facts(status: Status, samples_per_s: float | None) -> Table:
     progress, plan, budget = status.progress, status.plan, status.budget
     table = Table.grid(padding=(0, 2))
-    table.add_row("trained", f"{progress.samples:,} of {progress.total_samples:,} samples", _rate(samples_per_s))
-    table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}", f"log loss {_figure(progress.logloss, '.4f')}")
+    speed = f"{_figure(samples_per_s, ',.0f')} samples/s"
+    table.add_row("trained", f"{progress.samples:,} of {progress.total_samples:,} samples, {speed}")
+    table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}, log loss {_figure(progress.logloss, '.4f')}")
     if plan is not None:
-        table.add_row("plan", f"{plan.mode}, saves every {plan.interval_seconds:.3g} s", escape(plan.reason))
+        table.add_row("plan", escape(plan.reason))
     if budget is not None:
-        lost = f"{budget.spent:.3%} of {budget.limit:.3%} lost samples allowed"
-        table.add_row("budget", lost, f"{budget.rollbacks} rollbacks")
-    table.add_row("overhead", _overhead(status), "")
+        lost = f"{budget.spent:.3%} of all samples lost, {budget.limit:.3%} allowed"
+        table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")
+    table.add_row("overhead", _overhead(status))
     return table
 
 
@@ -68,10 +69,10 @@ def _failures(failures: tuple[FailureRecord, ...]) -> Table:
         table.add_column(title, header_style="dim")
     for each in failures:
         table.add_row(
-            f"{each.role}/{each.index} (incarnation {each.incarnation})",
+            f"{each.role}/{each.index}",
             escape(each.kind + (f": {each.message}" if each.message else "")),
             _figure(each.lost_samples, ","),
-            f"{_figure(each.recovery_seconds, '.1f')} s",
+            UNKNOWN if each.recovery_seconds is None else f"{each.recovery_seconds:.1f} s",
             each.action or UNKNOWN,
         )
     return table
@@ -89,10 +90,6 @@ def _next_step(status: Status, workdir: Path) -> str:
             return f"Logs of all processes: {shown}/pods/*/log.txt"
         case _:
             return f"Resume it: cprjob run --resume --workdir {shown}"
-
-
-def _rate(samples_per_s: float | None) -> str:
-    return f"{_figure(samples_per_s, ',.0f')} samples/s"
 
 
 def _figure(value: float | None, form: str) -> str:

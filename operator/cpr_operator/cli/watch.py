@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.reports import TrainerReport
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cli.kills import Kill, due
 from cpr_operator.cli.progress import Progress, event_line
@@ -17,6 +17,8 @@ from cpr_operator.cluster.protocol import NotFoundError
 from cpr_operator.cluster.views import JobView, PodView
 
 LOOK_EVERY_S = 0.2
+#: States in which a leader's figures are the job's: before, it has not learned how far training is.
+TRAINING = frozenset({TrainerState.TRAINING, TrainerState.PAUSED, TrainerState.FINISHING, TrainerState.FINISHED})
 REPORT_DEADLINE_S = 1.0
 
 
@@ -90,9 +92,10 @@ class Watch:
             report = from_json(TrainerReport, body)
         except ContractError:
             return None
-        if report.total_samples:
-            now = self._clock()
-            self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)
+        if report.state not in TRAINING:
+            return None
+        now = self._clock()
+        self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)
         return report
 
     def _fire(self, leader: TrainerReport | None, pods: tuple[PodView, ...]) -> None:

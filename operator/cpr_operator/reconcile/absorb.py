@@ -7,8 +7,10 @@ from typing import TypeVar
 
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.ledger import length
 from cpr_operator.reconcile.edit import account_of, put_shard, put_trainer, with_account
 from cpr_operator.reconcile.figures import absorb_figures
+from cpr_operator.reconcile.members import with_loss
 from cpr_operator.reconcile.observe import TRAINING_STATES, Alive, Done, Fact, Going, Lost, member_name, report_of
 from cpr_operator.reconcile.world import World, change
 
@@ -89,7 +91,9 @@ def _absorb_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
         status = change(status, policy=change(status.policy, load_seconds=report.load_s))
     account = account_of(status)
     if state is ShardState.READY and (shard.lost_at is None or report.resumed_samples is not None):
-        account = account.settle(shard.index, report.lost)
+        before, account = account.ledger.spent, account.settle(shard.index, report.lost)
+        if shard.lost_at is not None:
+            status = with_loss(status, "shard", shard.index, account.ledger.spent - before)
         shard = change(shard, lost_at=None)
     return with_account(put_shard(status, shard), account)
 
@@ -124,7 +128,9 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
 
 def _settle_dense(status: Status, leader: TrainerReport) -> Status:
     account = account_of(status)
-    at_work = leader.state in AT_WORK and leader.counters.group == status.counters.group
-    if at_work:
-        account = account.settle_dense(leader.lost)
+    if leader.state in AT_WORK and leader.counters.group == status.counters.group:
+        before, account = account.ledger.lost, account.settle_dense(leader.lost)
+        lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
+        for trainer in status.trainers:
+            status = with_loss(status, "trainer", trainer.index, lost)
     return with_account(status, account)

@@ -8,7 +8,7 @@ from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Recovery, Shard, 
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import restorable
-from cpr_operator.reconcile.members import record, replace_entry, successor
+from cpr_operator.reconcile.members import record_lost, replace_entry, successor
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import Replace, RollBack
@@ -53,6 +53,7 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
         trainers=tuple(change(t, lost_at=None, state=_anew(t)) for t in status.trainers),
         dense=change(status.dense, saved_samples=samples, floor_samples=samples),
         overhead=_with_lost_time(status, samples),
+        failures=tuple(change(f, lost_samples=0) if f.lost_samples is None else f for f in status.failures),
     )
     status = change(status, anchors=restorable(status, status.anchors))
     status = with_account(under_recovery(world, status, "RollBack", decision.reason), account)
@@ -72,11 +73,9 @@ def under_recovery(world: World, status: Status, kind: str, reason: str) -> Stat
 
 
 def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
-    members: tuple[Shard | Trainer, ...] = (*step.status.shards, *step.status.trainers)
-    for member in members:
-        fact = facts[member_name(role_of(member), member.index)]
-        if isinstance(fact, Lost):
-            step = record(world, step, member, fact.failure, action)
+    step = record_lost(world, step, facts, action)
+    for member in (*step.status.shards, *step.status.trainers):
+        if isinstance(facts[member_name(role_of(member), member.index)], Lost):
             heir = successor(world.job.id, member, world.now, lost_at=member.lost_at or world.now)
             step = step.to(replace_entry(step.status, member, heir))
     return step

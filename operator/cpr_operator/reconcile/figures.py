@@ -92,7 +92,7 @@ def _overhead(overhead: Overhead, stall_s: float) -> Overhead:
 
 
 def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:
-    """Settled shards with the saves that the leader saw acknowledged; of a restoring one it may know the predecessor's."""
+    """Shards with the saves that the leader saw acknowledged. Of one that restores it may know the predecessor's."""
     saves = dict(enumerate(report.shard_saves))
 
     def saved(shard: Shard) -> Shard:

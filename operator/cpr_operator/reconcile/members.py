@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.names import JobId, pod_name
+from cpr_operator.desired.names import JobId, Role, pod_name
 from cpr_operator.failures import Failure
-from cpr_operator.reconcile.observe import member_name, role_of
+from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 
 M = TypeVar("M", bound=Member)
@@ -65,6 +66,24 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     name = member_name(role, member.index)
     message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+
+
+def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+    """Record the failures of all that are lost in this pass."""
+    for member in (*step.status.shards, *step.status.trainers):
+        fact = facts[member_name(role_of(member), member.index)]
+        if isinstance(fact, Lost):
+            step = record(world, step, member, fact.failure, action)
+    return step
+
+
+def with_loss(status: Status, role: Role, index: int, samples: int) -> Status:
+    """The status with what a member's last failure has cost, now that it is known."""
+    failures = tuple(
+        change(f, lost_samples=samples) if (f.role, f.index, f.lost_samples) == (role, index, None) else f
+        for f in status.failures
+    )
+    return change(status, failures=failures)  # type: ignore[no-any-return]
 
 
 def replace_entry(status: Status, old: Member, new: Member) -> Status:

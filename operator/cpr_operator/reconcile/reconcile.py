@@ -17,7 +17,6 @@ from cpr_operator.reconcile.planning import planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.suspend import resume, suspend
 from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
-from cpr_operator.recovery.decide import FailJob
 
 #: How long trainers may take to end by themselves once the job has succeeded.
 LINGER_S = 30.0
@@ -73,10 +72,10 @@ def _go_on(world: World) -> Outcome:
     if result is not None:
         return _ended(world, succeed(world, step, result), Finding("Complete", "True", "Trained", result.key))
     restarts = step.status.restarts
-    done = recover(world, step, _no_result(step.status, facts))
-    if isinstance(done, FailJob):
-        return _failed(world, step, done.cause, done.reason)
-    status = done.status
+    step, hopeless = recover(world, step, _no_result(step.status, facts))
+    if hopeless is not None:
+        return _failed(world, step, hopeless.cause, hopeless.reason)
+    status = step.status
     if status.recovery is None:
         anew = restarts != status.restarts or world.job.status.recovery is not None
         status = planned(world.job.spec, status, anew=anew)
@@ -84,10 +83,10 @@ def _go_on(world: World) -> Outcome:
     if is_overdue(world, status, phase):
         waited = world.job.spec.failure_policy.startup_deadline_seconds
         reason = f"not all pods worked within {waited} s: {_condition(status, 'PodsReady')}"
-        return _failed(world, done.to(status), "StartupDeadlineExceeded", reason)
+        return _failed(world, step.to(status), "StartupDeadlineExceeded", reason)
     status = change(status, phase=phase)
     status = _with(world, status, *findings(world, status, facts))
-    return _outcome(world, done.to(status, *_news(world, status)))
+    return _outcome(world, step.to(status, *_news(world, status)))
 
 
 def _no_result(status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
@@ -176,10 +175,18 @@ def _wake_after(world: World, status: Status) -> float | None:
     if phase in {"Suspended", "Pending"}:
         return timing.running_s
     if phase == "Running":
-        return timing.running_s
+        return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
+    if _is_end(phase):
+        return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or world.now
     patience = PATIENCE * max(world.now - since, 0.0)
-    return min(max(timing.changing_s, patience), timing.running_s) if not _is_end(phase) else timing.changing_s
+    return min(max(timing.changing_s, patience), timing.running_s)
+
+
+def _save_interval(world: World, status: Status) -> float:
+    """The shorter of the two intervals between saves: what is known of saves should not be older than they are."""
+    dense = float(world.job.spec.snapshots.dense_interval_seconds)
+    return min(status.plan.interval_seconds, dense) if status.plan else dense
 
 
 def _is_end(phase: Phase) -> bool:

@@ -10,7 +10,7 @@ from cpr_operator.failures import Kind
 from cpr_operator.reconcile.absorb import AT_WORK, is_current, leader_report
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.members import record, replace_entry, successor
+from cpr_operator.reconcile.members import record, record_lost, replace_entry, successor
 from cpr_operator.reconcile.observe import (
     Fact,
     Going,
@@ -34,23 +34,23 @@ from cpr_operator.recovery.decide import (
 from cpr_operator.recovery.decide import roll_back as back_to_newest
 
 
-def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> Step | FailJob:
-    """The next step of whatever recovery is due; a `FailJob` if the job is to end."""
+def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
+    """The next step of whatever recovery is due, and why the job is to end, if it is."""
     step = _bear_again(world, step, facts)
     step = _succeed_going(world, step, facts)
     step, facts = _replace_waiting(world, step, facts)
     decision = _decision(world, step.status, facts)
     match decision:
         case None:
-            return _finish(world, step)
+            return _finish(world, step), None
         case Replace():
-            return replace_members(world, step, facts, decision)
+            return replace_members(world, step, facts, decision), None
         case RollBack():
-            return roll_back(world, step, facts, decision)
+            return roll_back(world, step, facts, decision), None
         case WaitForReport():
-            return step.to(_waiting(world, step.status, facts, decision))
+            return step.to(_waiting(world, step.status, facts, decision)), None
         case FailJob():
-            return decision
+            return record_lost(world, step, facts, "Fail"), decision
 
 
 def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
@@ -137,7 +137,7 @@ def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: 
 
     def shown(shard: Shard) -> Shard:
         lost = isinstance(facts[member_name("shard", shard.index)], Lost)
-        return change(shard, state="Lost") if lost else shard  # type: ignore[no-any-return]
+        return change(shard, state="Lost") if lost else shard
 
     shards = tuple(shown(shard) for shard in status.shards)
     status = change(status, shards=shards)

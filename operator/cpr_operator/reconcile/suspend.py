@@ -11,7 +11,7 @@ from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.act import replace_members, roll_back
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.life import runtime
-from cpr_operator.reconcile.members import successor
+from cpr_operator.reconcile.members import replace_entry, successor
 from cpr_operator.reconcile.observe import NoPod, member_name, role_of
 from cpr_operator.reconcile.planning import planned
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
@@ -102,6 +102,8 @@ def _ended(world: World, status: Status) -> Status:
         save = flush_of(world, failure) if failure else None
         if save is not None and save.samples > status.dense.saved_samples:
             status = change(status, dense=change(status.dense, saved_samples=save.samples))
+        if trainer.uid not in pods or (failure is not None and failure.ended):
+            status = replace_entry(status, trainer, change(trainer, uid="", state="Pending"))
     return change(status, shards=tuple(_shard_ended(world, pods, shard) for shard in status.shards))  # type: ignore[no-any-return]
 
 

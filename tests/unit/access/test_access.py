@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -24,6 +24,7 @@ def all_values(dim: int = 4) -> torch.Tensor:
     return torch.arange(sum(ROWS) * dim, dtype=torch.float32).view(-1, dim)
 
 
+@settings(deadline=None)
 @given(batches)
 def test_each_sample_gets_its_own_rows_and_each_row_is_asked_for_once(ids: np.ndarray) -> None:
     access = find_access(PLACEMENT, ids)
@@ -33,6 +34,7 @@ def test_each_sample_gets_its_own_rows_and_each_row_is_asked_for_once(ids: np.nd
     assert torch.equal(embeddings, all_values()[torch.from_numpy(PLACEMENT.numbers(ids))])
 
 
+@settings(deadline=None)
 @given(batches)
 def test_rows_are_grouped_by_shard(ids: np.ndarray) -> None:
     unique = find_access(PLACEMENT, ids).unique
@@ -43,6 +45,7 @@ def test_rows_are_grouped_by_shard(ids: np.ndarray) -> None:
     assert unique.bounds[-1] == len(unique)
 
 
+@settings(deadline=None)
 @given(batches)
 def test_gradients_are_summed_over_samples(ids: np.ndarray) -> None:
     access = find_access(PLACEMENT, ids)
@@ -52,6 +55,7 @@ def test_gradients_are_summed_over_samples(ids: np.ndarray) -> None:
     torch.testing.assert_close(access.sum_gradients(weights), vectors.grad)
 
 
+@settings(deadline=None)
 @given(batches, batches)
 def test_rows_shared_with_another_batch(one: np.ndarray, other: np.ndarray) -> None:
     mine, theirs = find_access(PLACEMENT, one).unique, find_access(PLACEMENT, other).unique

@@ -79,3 +79,10 @@ def test_the_contract_gets_all_that_pods_need() -> None:
 
 def test_models_take_python_names_where_python_makes_them() -> None:
     assert CPRJobSpec.model_validate(edited({})["spec"]).to_dict() == parse_spec(edited({})["spec"]).to_dict()
+
+
+def test_long_words_of_others_are_cut_and_not_refused() -> None:
+    record = FailureRecord(
+        time=0.0, role="shard", index=0, incarnation=1, kind="Killed", reason=100 * "r", message=2000 * "m"
+    )
+    assert (len(record.reason), len(record.message)) == (64, 1024)

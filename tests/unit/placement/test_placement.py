@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
@@ -11,6 +11,7 @@ from cpr_trainer.placement import Placement, layout_hash
 tables = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(tables, st.integers(1, 9), st.integers(1, 700))
 def test_every_row_has_one_slot_and_slots_lead_back(rows: list[int], shards: int, chunk: int) -> None:
     placement = Placement(rows, min(shards, sum(rows)))
@@ -31,6 +32,7 @@ def test_every_row_has_one_slot_and_slots_lead_back(rows: list[int], shards: int
     assert sum(placement.size(shard) for shard in range(placement.shards)) == sum(rows)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**43), st.integers(1, 1024))
 def test_sizes_differ_by_one_at_most(rows: int, shards: int) -> None:
     placement = Placement([rows], min(shards, rows))
@@ -38,6 +40,7 @@ def test_sizes_differ_by_one_at_most(rows: int, shards: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(2, 2**43), st.integers(1, 1024), st.data())
 def test_arithmetic_is_exact_for_any_number_of_rows(rows: int, shards: int, data: st.DataObject) -> None:
     placement = Placement([rows], min(shards, rows))

@@ -108,7 +108,7 @@ def test_a_server_is_closed_though_it_was_never_started(process: Process) -> Non
         (LayoutError("other tables.", "match them"), ExitCode.BAD_SPEC),
         (DamagedError("key", "is missing"), ExitCode.DAMAGED),
         (BucketMissingError("no bucket.", "make it"), ExitCode.INTERNAL),
-        (DivergedError("nan.", "lower the rate"), ExitCode.INTERNAL),
+        (DivergedError("nan.", "lower the rate"), ExitCode.BAD_SPEC),
     ],
 )
 def test_every_error_has_its_exit_code(error: TrainerError, code: ExitCode) -> None:

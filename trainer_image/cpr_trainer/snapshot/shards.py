@@ -131,7 +131,7 @@ def load_shard(store: Store, candidate: Candidate, rows: torch.Tensor, state: to
         return RestoredShard(0, 0, (), (), None, None)
     manifest, ref = read_candidate(store, ShardManifest, candidate)
     name = shard_save(manifest)
-    if False:
+    if name.manifest != ref.key:
         raise DamagedError(ref.key, "belongs elsewhere: " + name.manifest)
     saved_rows = sum(part.rows for part in manifest.parts)
     if saved_rows != rows.shape[0]:

@@ -1,0 +1,261 @@
+"""A job of real processes on this machine, with a tiny operator played by hand: rosters, kills, replacements."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.exits import Problem
+from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+_PORTS = 3
+
+
+def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2, batch_size: int = 100) -> JobSpec:
+    tables = tuple(TableSpec(f"t{i}", rows) for i, rows in enumerate((2000, 1200, 800, 500)))
+    return JobSpec(
+        contract=CONTRACT_VERSION,
+        job_uid="5f1e",
+        job_name="small",
+        model=ModelSpec(
+            8, (16, 8), (16, 1), tables, OptimizerSpec("Adagrad", 0.05), OptimizerSpec("RowWiseAdagrad", 0.05)
+        ),
+        data=DataSpec("Synthetic", None, None, samples, batch_size, 11, 0),
+        trainers=trainers,
+        shards=shards,
+        snapshots=SnapshotSpec(StoreSpec(f"file://{folder}/store", None, "bucket", ""), 3, 30.0, None),
+        silence_s=5.0,
+    )
+
+
+def free_port_base() -> int:
+    """Return the first of three consecutive ports that were free a moment ago."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            base = probe.getsockname()[1]
+        try:
+            for port in range(base, base + _PORTS):
+                with socket.socket() as probe:
+                    probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            continue
+        return base
+
+
+@dataclass
+class Member:
+    """One pod: a process, its roster file, its termination file."""
+
+    role: str
+    index: int
+    incarnation: int
+    port_base: int
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}/{self.index}"
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(self.index, self.incarnation, HOST, self.port_base)
+
+    @property
+    def last_word(self) -> str:
+        return (self.folder / "termination").read_text()
+
+    @property
+    def problem(self) -> Problem:
+        return from_json(Problem, self.last_word)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def page(self, path: str) -> tuple[int, str]:
+        url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 -- our own page
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def write_roster(self, roster: ShardRoster | TrainerRoster) -> None:
+        temporary = self.folder / "roster.new"
+        temporary.write_text(to_json(roster))
+        temporary.rename(self.folder / "roster.json")
+
+
+@dataclass
+class LocalJob:
+    """All members of a job. `interval_s` goes into the rosters; `floors` are those of shards."""
+
+    job: JobSpec
+    folder: Path
+    interval_s: float = 0.5
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "key").write_bytes(b"a key of this test")
+        self.counters = Counters(roster=0, group=1, generation=1)
+        self.leader = 0
+        self.anchor: AnchorRef | None = None
+        self.dense_floor_samples = 0
+        self.may_restore = True
+        self.everyone: list[Member] = []
+        self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
+        self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for member in self.everyone:
+            if member.process is not None and member.process.poll() is None:
+                member.process.kill()
+                member.process.wait()
+        if error is not None:
+            for member in self.everyone:
+                print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])  # noqa: T201
+
+    def start(self) -> None:
+        self.publish()
+        for member in (*self.shards, *self.trainers):
+            self._run(member)
+
+    def publish(self, **counters: int) -> None:
+        """Write everybody's roster, with the next roster number."""
+        self.counters = replace(self.counters, roster=self.counters.roster + 1, **counters)
+        for member in self.shards:
+            member.write_roster(self._shard_roster(member))
+        for member in self.trainers:
+            member.write_roster(self._trainer_roster(member))
+
+    def kill(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
+        assert member.process is not None
+        member.process.send_signal(number)
+
+    def replace_shard(self, index: int) -> Member:
+        """Start the next incarnation of a shard."""
+        member = self.shards[index] = self._member(env.ROLE_SHARD, index, self.shards[index].incarnation + 1)
+        self.publish()
+        self._run(member)
+        return member
+
+    def replace_trainers(self, *indices: int, leader: int) -> None:
+        """Start the next incarnations of these trainers, in a new group."""
+        for index in indices:
+            self.trainers[index] = self._member(env.ROLE_TRAINER, index, self.trainers[index].incarnation + 1)
+        self.leader = leader
+        self.publish(group=self.counters.group + 1)
+        for index in indices:
+            self._run(self.trainers[index])
+
+    def roll_back(self, anchor: AnchorRef | None) -> None:
+        """Let everybody go back to `anchor`, in a new generation."""
+        self.anchor = anchor
+        self.publish(generation=self.counters.generation + 1)
+
+    def trainer(self, index: int = 0) -> TrainerReport:
+        return from_json(TrainerReport, self.trainers[index].page("/status")[1])
+
+    def shard(self, index: int) -> ShardReport:
+        return from_json(ShardReport, self.shards[index].page("/status")[1])
+
+    def wait_for(self, what: Callable[[], Any], why: str) -> Any:
+        """Return the first true value of `what`; a page that does not answer yet counts as no."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            try:
+                if value := what():
+                    return value
+            except (OSError, urllib.error.URLError, json.JSONDecodeError):
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"not in {PATIENCE_S} s: {why}")
+
+    def wait_exit(self, member: Member) -> int:
+        assert member.process is not None
+        return member.process.wait(PATIENCE_S)
+
+    def result(self) -> AnchorRef:
+        """Wait until all trainers are done; return the final anchor."""
+        codes = [self.wait_exit(member) for member in self.trainers]
+        assert codes == [0] * len(codes), codes
+        return from_json(AnchorRef, self.trainers[self.leader].last_word)
+
+    def _member(self, role: str, index: int, incarnation: int) -> Member:
+        folder = self.folder / f"{role}-{index}-{incarnation}"
+        folder.mkdir()
+        (folder / "log").touch()
+        member = Member(role, index, incarnation, free_port_base(), folder)
+        self.everyone.append(member)
+        return member
+
+    def _run(self, member: Member) -> None:
+        variables = {
+            env.SPEC: to_json(self.job),
+            env.ROSTER_FILE: str(member.folder / "roster.json"),
+            env.KEY_FILE: str(self.folder / "key"),
+            env.ADDRESS: HOST,
+            env.PORT_BASE: str(member.port_base),
+            env.SCRATCH_DIR: str(member.folder),
+            env.TERMINATION_FILE: str(member.folder / "termination"),
+            "OMP_NUM_THREADS": "1",
+        }
+        with (member.folder / "log").open("wb") as log:
+            member.process = subprocess.Popen(
+                [sys.executable, "-m", "cpr_trainer", member.role],
+                env=os.environ | variables | self.environ,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _shard_roster(self, member: Member) -> ShardRoster:
+        return ShardRoster(
+            contract=CONTRACT_VERSION,
+            counters=self.counters,
+            index=member.index,
+            incarnation=member.incarnation,
+            newest_incarnation=member.incarnation,
+            may_restore=self.may_restore,
+            floor_samples=0,
+            anchor=self.anchor,
+            trainers=self.job.trainers,
+        )
+
+    def _trainer_roster(self, member: Member) -> TrainerRoster:
+        return TrainerRoster(
+            contract=CONTRACT_VERSION,
+            counters=self.counters,
+            index=member.index,
+            incarnation=member.incarnation,
+            newest_incarnation=member.incarnation,
+            leader=self.leader,
+            trainers=tuple(trainer.peer for trainer in self.trainers),
+            shards=tuple(shard.peer for shard in self.shards),
+            anchor=self.anchor,
+            dense_floor_samples=self.dense_floor_samples,
+            interval_s=self.interval_s,
+        )

@@ -1,0 +1,64 @@
+"""What a job ended in, read back from its store, and what a single process would have ended in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import JobSpec
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import open_dataset, open_local
+from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.export import export_model
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.snapshot import read_anchor, read_tensors
+from cpr_trainer.store import open_store
+from cpr_trainer.tables.seeding import initial_rows
+from support.oracle import OracleResult, train
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedModel:
+    """dense: float32 [p]. tables: float32 [rows, D] each."""
+
+    dense: Tensor
+    tables: tuple[Tensor, ...]
+    auc: float | None
+    log_loss: float | None
+    scored: int
+
+
+def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
+    store = open_store(job.snapshots.store, None, None)
+    export_model(store, job, anchor.key, folder)
+    tables = tuple(load_file(folder / "tables" / f"{table.name}.safetensors")["weight"] for table in job.model.tables)
+    tensors = read_tensors(store, read_anchor(store, anchor))
+    replica = DenseReplica(job.model, 0)
+    replica.load_state(tensors["network"])
+    validation = ProgressiveValidation(1)
+    validation.load_state(tensors["evaluation"])
+    return SavedModel(replica.parameters, tables, validation.auc(), validation.log_loss(), validation.samples)
+
+
+def train_alone(job: JobSpec) -> OracleResult:
+    torch.set_num_threads(1)  # Two cores are shared with the processes under test.
+    dataset = open_dataset(job.data, job.model.tables, open_local)
+    order = BatchOrder.of(job.data, dataset.rows)
+    seed = job.data.seed
+    return train(job.model, dataset, order, seed, lambda table, rows: initial_rows(job.model, seed, table, rows))
+
+
+def assert_close(model: SavedModel, expected: OracleResult) -> None:
+    """Equal to rounding: parameters, all rows, AUC up to the histogram's bins, log loss."""
+    torch.testing.assert_close(model.dense, expected.dense, rtol=1e-3, atol=1e-5)
+    for table, wanted in zip(model.tables, expected.tables, strict=True):
+        torch.testing.assert_close(table, wanted, rtol=1e-3, atol=1e-5)
+    assert model.auc is not None
+    assert model.log_loss is not None
+    assert abs(model.auc - expected.auc) < 1e-4
+    assert abs(model.log_loss - expected.log_loss) < 1e-5

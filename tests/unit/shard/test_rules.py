@@ -1,0 +1,139 @@
+"""The decisions of a shard: what becomes of a push, when it cuts, what it lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpr_trainer.exchange.frames import Header, Operation
+from cpr_trainer.shard.cuts import Cuts
+from cpr_trainer.shard.losses import Losses, merge, order_of
+from cpr_trainer.shard.pushes import Fate, fate_of
+
+ORDER = order_of(total_samples=95, batch_size=10)
+
+
+@pytest.mark.parametrize(
+    ("generation", "step", "pending", "serving", "fate"),
+    [
+        (2, 5, 0, 2, Fate.APPLY),
+        (2, 4, 0, 2, Fate.DROP),
+        (2, 1, 0, 2, Fate.DROP),
+        (2, 9, 0, 2, Fate.APPLY),  # after a gap: its predecessor had acknowledged what is missing
+        (1, 5, 0, 2, Fate.STALE),
+        (3, 5, 0, 2, Fate.NOT_READY),
+        (2, 5, 0, None, Fate.NOT_READY),
+        (1, 5, 0, None, Fate.NOT_READY),
+        (2, 5, 4, 2, Fate.HOLD),
+        (2, 5, 5, 2, Fate.APPLY),
+        (2, 4, 3, 2, Fate.DROP),
+        (2, 7, 6, 2, Fate.APPLY),  # skips the cut at 6: holding it would hold it forever
+    ],
+)
+def test_what_becomes_of_a_push(generation: int, step: int, pending: int, serving: int | None, fate: Fate) -> None:
+    push = Header(Operation.PUSH, generation=generation, rank=1, step=step)
+    assert fate_of(push, serving, (9, 4), Cuts(pending)) is fate
+
+
+def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:
+    cuts = Cuts().announced(6, (4, 5))
+    assert cuts.pending == 6
+    assert not cuts.due((6, 5))
+    assert cuts.due((6, 6))
+    assert cuts.holds(7)
+    assert not cuts.holds(6)
+    assert cuts.take() == Cuts(pending=0, taken=6)
+    assert not cuts.take().holds(7)
+    assert not Cuts().due((0, 0))
+
+
+@pytest.mark.parametrize(
+    ("cuts", "step", "applied", "pending"),
+    [
+        (Cuts(), 6, (6, 6), 6),  # complete when it is announced
+        (Cuts(), 6, (7, 5), 0),  # passed already
+        (Cuts(), 0, (1, 1), 0),
+        (Cuts(taken=6), 6, (6, 6), 0),
+        (Cuts(taken=6), 9, (6, 6), 9),
+        (Cuts(pending=6), 9, (4, 5), 9),  # a new leader's
+        (Cuts(pending=9), 6, (4, 5), 9),  # a slow trainer still says the old one
+    ],
+)
+def test_announcements(cuts: Cuts, step: int, applied: tuple[int, ...], pending: int) -> None:
+    assert cuts.announced(step, applied).pending == pending
+
+
+def test_a_cut_that_a_rank_skips_is_void() -> None:
+    assert Cuts(pending=6).passed_over(7, before=5)
+    assert not Cuts(pending=6).passed_over(7, before=6)
+    assert not Cuts(pending=6).passed_over(6, before=4)
+    assert not Cuts().passed_over(7, before=5)
+    assert Cuts(pending=6, taken=3).void() == Cuts(taken=3)
+
+
+def test_without_a_failure_nothing_is_lost() -> None:
+    losses = Losses.restored((), 2)
+    for step in range(1, 6):
+        for rank in (1, 0):
+            losses = losses.applied(rank, step - 1, step, ORDER)
+    assert losses.lost == ()
+    assert losses.resumed_samples(ORDER) == 0
+
+
+def test_steps_that_all_ranks_miss_are_whole_batches() -> None:
+    losses = Losses.restored(((0, 10),), 2)
+    losses = losses.applied(0, 3, 7, ORDER)
+    assert losses.resumed_samples(ORDER) is None
+    assert losses.lost == ((0, 10),), "not before all ranks have pushed"
+    assert losses.so_far(ORDER) == ((0, 10), (30, 35), (40, 45), (50, 55))
+    losses = losses.applied(1, 3, 7, ORDER)
+    assert losses.lost == ((0, 10), (30, 60))
+    assert losses.resumed_samples(ORDER) == 60
+    assert losses.applied(0, 7, 8, ORDER) is losses
+
+
+def test_a_rank_that_recomputes_loses_nothing() -> None:
+    losses = Losses.restored((), 2).applied(0, 3, 5, ORDER).applied(1, 3, 4, ORDER)
+    assert losses.lost == ((30, 35),)
+    assert losses.resumed_samples(ORDER) == 30
+
+
+def test_a_gap_after_the_restore_is_lost_at_once() -> None:
+    losses = Losses.restored((), 1).applied(0, 0, 1, ORDER)
+    assert losses.applied(0, 1, 3, ORDER).lost == ((10, 20),)
+
+
+def test_the_last_batch_may_be_short() -> None:
+    assert Losses.restored((), 1).applied(0, 8, 10, ORDER).lost == ((80, 90),)
+    with pytest.raises(ValueError, match=r"outside 1\.\.10"):
+        Losses.restored((), 1).applied(0, 9, 12, ORDER)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4))
+def test_ranges_are_the_samples_of_all_missing_steps(data: st.DataObject, trainers: int) -> None:
+    before = [data.draw(st.integers(0, 9)) for _ in range(trainers)]
+    first = [data.draw(st.integers(b + 1, 10)) for b in before]
+    losses = Losses.restored((), trainers)
+    for rank in data.draw(st.permutations(range(trainers))):
+        losses = losses.applied(rank, before[rank], first[rank], ORDER)
+    expected = {
+        sample
+        for rank in range(trainers)
+        for step in range(before[rank] + 1, first[rank])
+        for sample in ORDER.slice_of(step, rank, trainers)
+    }
+    assert {sample for start, end in losses.lost for sample in range(start, end)} == expected
+    assert merge(losses.lost) == losses.lost
+    assert losses.gaps == ()
+
+
+def test_a_long_gap_costs_one_range() -> None:
+    order, first = order_of(10**9, 10), 10**7 + 1
+    losses = Losses.restored((), 2).applied(0, 0, first, order).applied(1, 0, first, order)
+    assert losses.lost == ((0, 10**8),)
+
+
+def test_merging() -> None:
+    assert merge([(5, 7), (1, 2), (2, 4), (6, 6), (0, 1), (6, 9)]) == ((0, 4), (5, 9))

@@ -1,0 +1,231 @@
+"""The service against clients without sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import Counters
+from cpr_trainer.exchange.frames import Frame, Header, Operation
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.service import Mark, Progress, Service
+from cpr_trainer.tables.arena import Arena
+from support.shard_job import small_job
+
+DIM = 4
+ROWS = 80
+
+
+class FakeClient:
+    """Remembers what was sent to it."""
+
+    def __init__(self, service: Service, rank: int) -> None:
+        self.rank = rank
+        self.backlog: deque[Frame] = deque()
+        self.sent: list[tuple[Header, bytes]] = []
+        self.refusals: list[str] = []
+        self._service = service
+
+    def send(self, header: Header, *payload: Any) -> None:
+        self.sent.append((header, b"".join(bytes(memoryview(part)) for part in payload)))
+
+    def refuse(self, why: str) -> None:
+        self.refusals.append(why)
+
+    def says(self, operation: Operation, step: int = 0, payload: bytes = b"", **fields: Any) -> list[str]:
+        """Send a frame; the operations answered with since."""
+        header = Header(operation, generation=1, rank=self.rank, step=step, total_samples=1000)
+        header = replace(header, payload_bytes=len(payload), **fields)
+        buffer = bytearray(payload)
+        before = len(self.sent)
+        self._service.on_frame(self, Frame(header, memoryview(buffer)))
+        buffer[:] = b"\xff" * len(buffer)  # a connection uses its buffer again
+        return self.heard(before)
+
+    def pushes(self, step: int, row: int = 0, **fields: Any) -> list[str]:
+        payload = np.array([row]).tobytes() + np.ones(DIM, np.float32).tobytes()
+        return self.says(Operation.PUSH, step, payload, count=1, **fields)
+
+    def heard(self, since: int = 0) -> list[str]:
+        return [header.operation.name for header, _ in self.sent[since:]]
+
+    def reads(self, row: int = 0) -> list[str]:
+        return self.says(Operation.LOOKUP, 1, np.array([row]).tobytes(), count=1, ticket=7)
+
+
+def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeClient], list[Mark]]:
+    job = small_job(Path("unused"), dim=DIM)
+    job = replace(job, model=replace(job.model, sparse_optimizer=replace(job.model.sparse_optimizer, kind="SGD")))
+    arena = Arena.empty(job, ROWS)
+    service = Service(job, Placement.of(job.model, 1), 0, arena, Metrics())
+    service.counters = Counters(roster=5, group=2, generation=generation)
+    marks: list[Mark] = []
+
+    def on_cut() -> None:
+        assert service.progress is not None
+        marks.append(service.mark(service.progress))
+
+    service.on_cut = on_cut
+    clients = [FakeClient(service, rank) for rank in range(trainers)]
+    for client in clients:
+        service.joined(client)
+    service.start(Progress(generation, (0,) * trainers, Losses.restored((), trainers)))
+    return service, clients, marks
+
+
+def changes(service: Service) -> float:
+    """How many pushes of ones the row 0 took, at a learning rate of 0.1."""
+    slot = torch.from_numpy(Placement([50, 30], 1).slots_on(0, np.array([0])))
+    return round(-float(service.arena.gather(slot)[0, 0]) / 0.1)
+
+
+def test_a_push_is_applied_once_and_acknowledged_each_time() -> None:
+    service, (client,), _ = serving()
+    assert client.pushes(1) == ["ACK"]
+    assert client.pushes(1) == ["ACK"]
+    assert client.sent[-1][0].step == 1
+    assert changes(service) == 1
+    assert client.pushes(2) == ["ACK"]
+    assert changes(service) == 2
+
+
+def test_an_empty_push_counts() -> None:
+    service, (client,), _ = serving()
+    assert client.says(Operation.PUSH, 1) == ["ACK"]
+    assert service.progress is not None
+    assert service.progress.applied == (1,)
+    assert service.progress.dirty
+
+
+def test_a_lookup_answers_with_its_ticket_and_the_rows() -> None:
+    _service, (client,), _ = serving()
+    client.pushes(1, row=3)
+    assert client.reads(row=3) == ["VECTORS"]
+    header, payload = client.sent[-1]
+    assert (header.ticket, header.count, header.payload_bytes) == (7, 1, 16)
+    assert np.frombuffer(payload, np.float32).tolist() == [np.float32(-0.1)] * 4
+
+
+def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
+    service, (one, two), marks = serving(trainers=2)
+    assert one.pushes(1, cut_step=2) == ["ACK"]
+    assert one.pushes(2, cut_step=2) == ["ACK"]
+    assert one.pushes(3, cut_step=2) == []
+    assert one.reads() == [], "a read after the held push must see it"
+    assert one.says(Operation.PING) == ["PONG"], "it is alive all the same"
+    assert two.pushes(1, cut_step=2) == ["ACK"]
+    assert not marks
+    assert changes(service) == 3
+    heard = len(one.sent)
+    assert two.pushes(2, cut_step=2) == ["ACK"]
+    assert marks == [Mark(generation=1, step=2, samples=20, applied=(2, 2), lost=())]
+    assert one.heard(heard) == ["ACK", "VECTORS"]
+    assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.5)
+    assert changes(service) == 5
+
+
+def test_a_cut_is_copied_before_the_held_pushes_change_it() -> None:
+    service, (one, two), _ = serving(trainers=2)
+    seen: list[float] = []
+    service.on_cut = lambda: seen.append(changes(service))
+    one.pushes(1, cut_step=1)
+    one.pushes(2, cut_step=1)
+    two.pushes(1, cut_step=1)
+    assert seen == [2]
+    assert changes(service) == 3
+
+
+def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
+    _service, (client,), marks = serving()
+    client.pushes(1)
+    assert client.says(Operation.PING, cut_step=1) == ["PONG"]
+    assert [mark.step for mark in marks] == [1]
+    client.says(Operation.PING, cut_step=1)
+    client.pushes(2, cut_step=1)
+    assert len(marks) == 1, "a cut is taken once"
+
+
+def test_a_newer_cut_sets_free_what_an_older_one_held() -> None:
+    _service, (one, two), marks = serving(trainers=2)
+    one.pushes(1, cut_step=1)
+    assert one.pushes(2, cut_step=1) == []
+    before = len(one.sent)
+    two.says(Operation.PING, cut_step=4)
+    assert one.heard(before) == ["ACK"]
+    assert not marks
+
+
+def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> None:
+    service, (client,), marks = serving()
+    assert client.says(Operation.PING, cut_step=3) == ["PONG"]
+    assert client.pushes(5, cut_step=3) == ["ACK"], "its predecessor had acknowledged 1 to 4"
+    assert not marks
+    assert service.progress is not None
+    assert service.progress.losses.lost == ((0, 40),)
+
+
+def test_other_generations_are_told_where_they_stand() -> None:
+    service, (client,), _ = serving(generation=2)
+    assert client.pushes(1) == ["STALE"]
+    assert client.reads() == ["STALE"]
+    assert client.says(Operation.PING) == ["STALE"]
+    assert client.pushes(1, generation=3) == ["NOT_READY"]
+    assert client.says(Operation.PING, generation=3) == ["NOT_READY"]
+    assert client.pushes(1, generation=2) == ["ACK"]
+    assert changes(service) == 1
+
+
+def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
+    service, (one, _two), _ = serving(trainers=2)
+    one.pushes(1, cut_step=1)
+    one.pushes(2, cut_step=1)
+    before = len(one.sent)
+    service.stop()
+    assert one.heard(before) == ["NOT_READY"]
+    assert not one.backlog
+    assert one.pushes(2) == ["NOT_READY"]
+    assert one.reads() == ["NOT_READY"]
+    before = len(one.sent)
+    service.start(Progress(1, (0, 0), Losses.restored((), 2)))
+    assert one.heard(before) == ["PONG"]
+
+
+def test_answers_carry_the_newest_save_and_the_counters() -> None:
+    service, (client,), _ = serving()
+    service.newest_save = SaveRef("key", 40, 400)
+    client.pushes(1)
+    header = client.sent[-1][0]
+    assert (header.saved_step, header.saved_samples) == (40, 400)
+    assert (header.roster, header.group, header.generation) == (5, 2, 1)
+
+
+def test_bad_frames_are_refused_and_change_nothing() -> None:
+    service, (client,), _ = serving()
+    client.says(Operation.PUSH, 1, b"12345678", count=1)
+    client.pushes(1, row=ROWS)
+    client.pushes(101)
+    client.says(Operation.VECTORS)
+    client.says(Operation.PING, rank=1)
+    assert len(client.refusals) == 5
+    assert client.refusals[0] == "8 bytes are no PUSH of 1 rows"
+    assert changes(service) == 0
+    assert service.progress is not None
+    assert service.progress.applied == (0,)
+
+
+def test_a_held_frame_that_is_bad_costs_only_its_sender() -> None:
+    _service, (one, two), marks = serving(trainers=2)
+    one.pushes(1, cut_step=1)
+    one.pushes(2, row=ROWS, cut_step=1)
+    two.pushes(1, cut_step=1)
+    assert len(marks) == 1
+    assert one.refusals
+    assert not two.refusals
