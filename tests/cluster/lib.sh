@@ -26,7 +26,8 @@ backend() {
 }
 
 # Our own children only: a pid counts while the process that started under it still runs, so its start time is recorded too.
-started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+# A killed one that nobody has waited for yet (Z) does not.
+started() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" {print $20}'; }
 spawn() { # spawn NAME COMMAND...; fd 9 is the lock of cluster.sh
   local name=$1; shift
   setsid "$@" >>"$RUN/log/$name.log" 2>&1 </dev/null 9>&- &
