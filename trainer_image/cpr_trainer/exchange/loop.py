@@ -63,10 +63,12 @@ class LinkLoop:
             self._bell.send(b"\0")
 
     def close(self) -> None:
-        """End the thread and close all connections."""
+        """End the thread and close all connections; a second time changes nothing."""
         self._closing = True
-        self.wake()
-        self._thread.join()
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError):  # it ended this very moment
+                self.wake()
+            self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -1,0 +1,77 @@
+"""A shard's service and sockets on a thread of the test, without store or rosters: quick to start, easy to disturb."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from cpr_contract import env
+from cpr_contract.roster import Counters, Peer
+from cpr_contract.spec import JobSpec
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.server import Server
+from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.seeding import Seeding
+from support.shard_job import HOST, KEY
+
+
+class ShardThread:
+    """Serves shard `index` until closed. `do` runs something between two turns of its loop."""
+
+    def __init__(
+        self, job: JobSpec, index: int = 0, incarnation: int = 1, *, port: int = 0, ready: bool = True
+    ) -> None:
+        self.job, self.index, self.incarnation, self.generation = job, index, incarnation, 1
+        placement = Placement.of(job.model, job.shards)
+        self.arena = Arena.empty(job, placement.size(index))
+        self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
+        self.service = Service(job, placement, index, self.arena, Metrics())
+        self.server = Server((HOST, port), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20)
+        self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
+        self.frozen = False
+        if ready:
+            self.ready()
+        self._jobs: list[Callable[[], None]] = []
+        self._done = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def identity(self) -> Identity:
+        return Identity(self.job.job_uid, "shard", self.index, self.incarnation, self.generation)
+
+    def ready(self, generation: int = 1, applied: int = 0) -> None:
+        """Serve a generation from here on; before the thread starts, or by `do`."""
+        self.generation = generation
+        self.service.counters = Counters(roster=generation, group=1, generation=generation)
+        steps = (applied,) * self.job.trainers
+        self.service.start(Progress(generation, steps, Losses.restored((), self.job.trainers)))
+
+    def do(self, action: Callable[[], object]) -> None:
+        with self._done:
+            self._jobs.append(lambda: (action(), None)[1])
+            assert self._done.wait_for(lambda: not self._jobs, 20)
+
+    def break_connections(self) -> None:
+        for connection in tuple(self.server._joined()):
+            self.server._close(connection)
+
+    def close(self) -> None:
+        self._closing = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            if not self.frozen:
+                self.server.turn(0.01, monotonic)
+            with self._done:
+                while self._jobs:
+                    self._jobs[0]()
+                    self._jobs.pop(0)
+                self._done.notify_all()
+        self.server.close()

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from cpr_operator.cli.app import app
+from cpr_operator.cli.document import DocumentError
+from cpr_operator.cli.export import Source, find_job, source_of
+
+ROOT = Path(__file__).parents[3]
+QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
+runner = CliRunner()
+
+
+def test_validate_accepts_every_example() -> None:
+    examples = [str(path) for path in sorted((ROOT / "examples").glob("*.yaml")) if path.name != "kind.yaml"]
+    result = runner.invoke(app, ["validate", *examples])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("valid") == len(examples)
+
+
+def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
+    text = Path(QUICKSTART).read_text("utf-8")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace("samples: 80000", "samples: 0").replace("batchSize: 256", "bathcSize: 256"), "utf-8")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [", "utf-8")
+    result = runner.invoke(app, ["validate", str(wrong), str(broken), QUICKSTART])
+    assert result.exit_code == 1
+    for words in ("2 wrong fields", "spec.data.samples", "spec.data.bathcSize", "batchSize?", "cannot read", ": valid"):
+        assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["run"], 2, "name a FILE"),
+        (["run", QUICKSTART, "--resume"], 2, "not both"),
+        (["run", "--resume"], 2, "--resume needs --workdir"),
+        (["run", QUICKSTART, "--kill", "shard/9@0.5"], 2, "no shard/9"),
+        (["run", QUICKSTART, "--kill", "shard@0.5"], 2, "ROLE/INDEX@FRACTION"),
+        (["run", QUICKSTART, "--set", "data.samples"], 2, "PATH=VALUE"),
+        (["run", QUICKSTART, "--set", "data.samples=0"], 1, "spec.data.samples"),
+        (["export", "--to", "model"], 2, "--workdir"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert says in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_needs_a_job(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["run", "--resume", "--workdir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "no job to resume" in result.output.replace("\n", " ")
+
+
+def test_version_names_the_contract() -> None:
+    result = runner.invoke(app, ["version"])
+    assert result.exit_code == 0
+    assert "contract 1" in result.output
+
+
+def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
+    anchor = {"key": "uid/anchor", "digest": "d", "generation": 1, "step": 1, "samples": 1}
+    runtime = {"image": "i", "contractVersion": 1, "templateHash": "h", "jobSpec": "{}"}
+    job = {"status": {"runtime": runtime, "result": anchor}}
+    path = tmp_path / "jobs" / "default" / "job.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(job), "utf-8")
+    assert source_of(find_job(None, tmp_path)) == Source("{}", "uid/anchor")
+    assert find_job(path, None) == job
+    with pytest.raises(DocumentError, match="only a job that succeeded"):
+        source_of({"status": {"runtime": runtime}})
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == {"run", "validate", "export", "version"}
+    for name, command in commands.items():
+        assert f"## cprjob {name}" in text, name
+        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        assert [option for option in options if f"`{option}" not in text] == []
+    assert "docs/cli.md" in readme
+
+
+def test_the_command_line_needs_no_torch() -> None:
+    program = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "numpy"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, NoTorch())
+import cpr_operator.cli
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cpr_operator.cli.document import (
+    DocumentError,
+    InvalidDocumentError,
+    parse_change,
+    read_documents,
+    read_job,
+    set_value,
+)
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+QUICKSTART = EXAMPLES / "quickstart.yaml"
+
+
+def write(path: Path, edit: dict[str, Any]) -> Path:
+    document = yaml.safe_load(QUICKSTART.read_text("utf-8"))
+    document["spec"] |= edit
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    return path
+
+
+def store(job: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["snapshots"]["store"]
+    return found
+
+
+def test_the_store_of_a_cluster_becomes_a_folder(tmp_path: Path) -> None:
+    job = read_job(QUICKSTART, (), tmp_path)
+    assert store(job) == {"endpoint": f"file://{tmp_path}", "bucket": "saves"}
+    assert job["metadata"]["namespace"] == "default"
+
+
+def test_a_folder_in_the_file_is_kept(tmp_path: Path) -> None:
+    mine = {"endpoint": "file:///mine", "bucket": "b"}
+    path = write(tmp_path / "job.yaml", {"snapshots": {"store": mine}})
+    assert store(read_job(path, (), tmp_path)) == mine
+
+
+def test_a_store_named_on_the_command_line_is_kept(tmp_path: Path) -> None:
+    job = read_job(QUICKSTART, ("snapshots.store.endpoint=https://s3.example",), tmp_path)
+    assert store(job)["endpoint"] == "https://s3.example"
+    assert store(job)["bucket"] == "cprjob"
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "value"),
+    [
+        ("data.samples=20000", ("data", "samples"), 20000),
+        ("spec.data.samples=20000", ("data", "samples"), 20000),
+        ("image=a=b", ("image",), "a=b"),
+        ("suspend=true", ("suspend",), True),
+        ("model.topMlp=[8, 1]", ("model", "topMlp"), [8, 1]),
+        ("data.uri=", ("data", "uri"), None),
+    ],
+)
+def test_changes_are_paths_and_yaml_values(change: str, keys: tuple[str, ...], value: object) -> None:
+    assert parse_change(change) == (keys, value)
+
+
+@pytest.mark.parametrize("change", ["data.samples", "=1", "data..samples=1", "data.samples=[1"])
+def test_changes_that_cannot_be_read_are_told(change: str) -> None:
+    with pytest.raises(DocumentError, match="--set"):
+        parse_change(change)
+
+
+def test_changes_reach_into_lists_and_make_objects_on_the_way() -> None:
+    document: dict[str, Any] = {"spec": {"tables": [{"rows": 1}, {"rows": 2}], "widths": [1, 2]}}
+    set_value(document, ("tables", "1", "rows"), 9)
+    set_value(document, ("widths", "0"), 8)
+    set_value(document, ("snapshots", "interval", "mode"), "Auto")
+    assert document["spec"]["tables"] == [{"rows": 1}, {"rows": 9}]
+    assert document["spec"]["widths"] == [8, 2]
+    assert document["spec"]["snapshots"] == {"interval": {"mode": "Auto"}}
+
+
+@pytest.mark.parametrize(
+    "keys", [("tables", "2", "rows"), ("tables", "x"), ("name", "first"), ("tables", "0", "rows", "x")]
+)
+def test_changes_that_lead_nowhere_are_told(keys: tuple[str, ...]) -> None:
+    document = {"spec": {"tables": [{"rows": 1}, {"rows": 2}], "name": "plain"}}
+    with pytest.raises(DocumentError, match=r"--set spec\."):
+        set_value(document, keys, 1)
+
+
+def test_every_wrong_field_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDocumentError) as caught:
+        read_job(QUICKSTART, ("data.batchSize=0", "shards.replicas=0", "modle=1"), tmp_path)
+    assert {each.field for each in caught.value.invalid} == {
+        "spec.data.batchSize",
+        "spec.shards.replicas",
+        "spec.modle",
+    }
+
+
+def test_a_missing_store_is_named_and_not_made_up(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.yaml", {"snapshots": {}})
+    with pytest.raises(InvalidDocumentError) as caught:
+        read_job(path, (), tmp_path)
+    assert [each.field for each in caught.value.invalid] == ["spec.snapshots.store"]
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 1\n---\nb: 2\n", ""])
+def test_files_that_hold_no_single_job_are_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(DocumentError):
+        read_job(path, (), tmp_path)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="cannot read"):
+        read_documents(tmp_path / "nothing.yaml")

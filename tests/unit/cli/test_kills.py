@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from cpr_operator.cli.kills import Kill, KillError, check_targets, due, parse_kill
+
+
+@pytest.mark.parametrize(
+    ("text", "kill"),
+    [
+        ("shard/1@0.5", Kill("shard", 1, 0.5, signal.SIGKILL)),
+        ("trainer/0@.25:TERM", Kill("trainer", 0, 0.25, signal.SIGTERM)),
+        ("shard/12@0:SIGSTOP", Kill("shard", 12, 0.0, signal.SIGSTOP)),
+    ],
+)
+def test_a_kill_is_read(text: str, kill: Kill) -> None:
+    assert parse_kill(text) == kill
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("shard1@0.5", "ROLE/INDEX@FRACTION"),
+        ("pod/1@0.5", "ROLE/INDEX@FRACTION"),
+        ("shard/-1@0.5", "ROLE/INDEX@FRACTION"),
+        ("shard/1", "ROLE/INDEX@FRACTION"),
+        ("shard/1@1", "below 1"),
+        ("shard/1@7.5", "below 1"),
+        ("shard/1@0.5:BOOM", "no signal BOOM"),
+        ("", "shard/1@0.5"),
+    ],
+)
+def test_nonsense_is_told(text: str, says: str) -> None:
+    with pytest.raises(KillError, match=says):
+        parse_kill(text)
+
+
+def test_members_that_the_job_lacks_are_told() -> None:
+    check_targets((parse_kill("shard/1@0.5"), parse_kill("trainer/0@0.5")), trainers=1, shards=2)
+    with pytest.raises(KillError, match=r"no shard/2.*2 shards"):
+        check_targets((parse_kill("shard/2@0.5"),), trainers=3, shards=2)
+    with pytest.raises(KillError, match=r"no trainer/1.*1 trainers"):
+        check_targets((parse_kill("trainer/1@0.5"),), trainers=1, shards=2)
+
+
+def test_each_kill_is_due_once() -> None:
+    early, late = parse_kill("shard/0@0.25"), parse_kill("shard/1@0.5")
+    left: tuple[Kill, ...] = (late, early)
+    fired = []
+    for samples in (0, 24, 25, 26, 60, 100):
+        now, left = due(left, samples, 100)
+        fired.append(now)
+    assert fired == [(), (), (early,), (), (late,), ()]
+    assert left == ()
+
+
+def test_nothing_is_due_before_the_total_is_known() -> None:
+    kills = (parse_kill("shard/0@0"),)
+    assert due(kills, 0, 0) == ((), kills)

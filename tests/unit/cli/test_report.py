@@ -1,0 +1,131 @@
+"""The report's shape is promised to programs; the summary must say the same to people."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import Counters
+from cpr_operator.api.status import Anchor, Budget, FailureRecord, Overhead, Plan, Progress, Shard, Status, Trainer
+from cpr_operator.cli.progress import PlainProgress, frame, line, states
+from cpr_operator.cli.report import report
+from cpr_operator.cli.snapshot import Pace, Snapshot
+from cpr_operator.cli.summary import print_summary
+
+ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
+FAILURE = FailureRecord(
+    time=5.0, role="shard", index=1, incarnation=1, kind="Killed", message="by SIGKILL", lost_samples=20,
+    action="ReplaceShards", recovery_seconds=2.5,
+)  # fmt: skip
+STATUS = Status(
+    phase="Succeeded",
+    plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
+    budget=Budget(limit=0.1, spent=0.01, remaining=0.09, rollbacks=0),
+    progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5),
+    shards=(Shard(index=0, incarnation=1, uid="u0", pod="p0"), Shard(index=1, incarnation=2, uid="u1", pod="p1")),
+    trainers=(Trainer(index=0, incarnation=1, uid="u2", pod="p2"),),
+    leader=0,
+    failures=(FAILURE,),
+    overhead=Overhead(save_seconds=1, load_seconds=2, lost_seconds=3, reschedule_seconds=4),
+    result=ANCHOR,
+)
+
+
+def leader(samples: int) -> TrainerReport:
+    return TrainerReport(
+        contract=1, job_uid="", index=0, incarnation=1, counters=Counters(1, 1, 1), state=TrainerState.TRAINING,
+        step=1, samples=samples, samples_started=samples, total_samples=1000, waiting_for=(), silent=(), lost=(),
+        problem=None, samples_per_s=123.0, auc=0.7,
+    )  # fmt: skip
+
+
+def test_the_report_has_exactly_the_promised_fields() -> None:
+    found = report("job", STATUS, 500.0)
+    assert json.loads(json.dumps(found)) == found
+    assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
+        "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
+    }  # fmt: skip
+    assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
+    assert found["budget"] == {"limit": 0.1, "spent": 0.01, "rollbacks": 0}
+    assert found["overhead"] == {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4}
+    assert found["pods"][1] == {"name": "p1", "role": "shard", "index": 1, "incarnation": 2, "uid": "u1"}
+    assert [pod["role"] for pod in found["pods"]] == ["shard", "shard", "trainer"]
+    (failure,) = found["failures"]
+    assert {key: failure[key] for key in ("role", "index", "kind", "lost_samples", "recovery_s", "action")} == {
+        "role": "shard", "index": 1, "kind": "Killed", "lost_samples": 20, "recovery_s": 2.5, "action": "ReplaceShards",
+    }  # fmt: skip
+
+
+def test_a_job_that_never_started_has_a_report_too() -> None:
+    found = report("job", Status(), None)
+    assert (found["phase"], found["plan"], found["budget"], found["pods"]) == ("Pending", None, None, [])
+
+
+def summary(status: Status) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_summary(console, "job", status, 500.0, Path("/work/dir"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_summary_says_what_failed_what_it_cost_and_where_the_model_lies() -> None:
+    text = summary(STATUS)
+    for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
+        assert words in text
+    for words in ("shard/1", "Killed: by SIGKILL", "20", "2.5 s", "uid/anchor", "cprjob export --workdir /work/dir"):
+        assert words in text
+
+
+def test_the_summary_of_a_suspended_job_says_how_to_resume() -> None:
+    text = summary(STATUS.model_copy(update={"phase": "Suspended", "result": None}))
+    assert "cprjob run --resume --workdir /work/dir" in text
+
+
+def test_what_the_leader_says_is_fresher_than_the_status() -> None:
+    snapshot = Snapshot("job", 3.0, STATUS, leader(400))
+    text = line(snapshot)
+    for words in (
+        "400 of 1,000 samples (40 %)",
+        "123 samples/s",
+        "AUC 0.7000",
+        "spent 1.000% of 0.1",
+        "shard/1 Pending",
+    ):
+        assert words in text
+
+
+def test_a_picture_is_drawn_of_a_job_of_any_age() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    for snapshot in (Snapshot("job", 0.0, Status(), None), Snapshot("job", 9.0, STATUS, leader(400))):
+        console.print(frame(snapshot))
+    assert isinstance(console.file, io.StringIO)
+    assert "trainer/0 (leads)" in console.file.getvalue()
+
+
+def test_many_members_are_counted() -> None:
+    shards = tuple(Shard(index=index, state="Ready" if index else "Restoring") for index in range(40))
+    assert states(Status(shards=shards)) == ["1 shards Restoring", "39 shards Ready"]
+
+
+def test_plain_lines_come_when_something_changes_and_now_and_then() -> None:
+    console = Console(file=io.StringIO(), width=300)
+    progress = PlainProgress(console)
+    for elapsed_s, phase in ((0.0, "Pending"), (0.2, "Pending"), (0.4, "Running"), (3.0, "Running"), (5.5, "Running")):
+        progress.show(Snapshot("job", elapsed_s, STATUS.model_copy(update={"phase": phase}), None))
+    assert isinstance(console.file, io.StringIO)
+    assert [text.split()[:3] for text in console.file.getvalue().splitlines()] == [
+        ["0", "s", "Pending"],
+        ["0", "s", "Running"],
+        ["6", "s", "Running"],
+    ]
+
+
+def test_the_pace_is_over_training_time() -> None:
+    pace = Pace.begin(10.0, 100)
+    assert pace.samples_per_s is None
+    pace = pace.after(12.0, 300).after(20.0, 300).after(14.0, 200)
+    assert pace.samples_per_s == 100.0
