@@ -38,7 +38,7 @@ async def operate(configuration: Configuration) -> None:
     controller = Controller(cluster, time.time, hold=await crd_trouble(cluster))
     workers = Workers(measured(controller.run_pass, metrics), random.Random())
     try:
-        async with serve(configuration.http_port, ready, metrics):
+        async with serve(None, configuration.http_port, ready, metrics):
             await kopf.operator(
                 registry=make_registry(workers, metrics, controller.saw),
                 settings=make_settings(),

@@ -14,8 +14,8 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @asynccontextmanager
-async def serve(port: int, ready: asyncio.Event, metrics: Metrics) -> AsyncIterator[int]:
-    """Serve on all interfaces while the context lasts; yields the port (`port` 0: any free one).
+async def serve(host: str | None, port: int, ready: asyncio.Event, metrics: Metrics) -> AsyncIterator[int]:
+    """Serve while the context lasts, on all interfaces if `host` is None; yields the port (`port` 0: any free one).
 
     Answering at all says that the event loop turns, which is all that /healthz means; /readyz follows `ready`.
     """
@@ -34,7 +34,7 @@ async def serve(port: int, ready: asyncio.Event, metrics: Metrics) -> AsyncItera
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, None, port)
+        site = web.TCPSite(runner, host, port)
         await site.start()
         yield runner.addresses[0][1]
     finally:

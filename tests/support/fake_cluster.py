@@ -100,6 +100,7 @@ class FakeCluster:
         self.unschedulable = ""
         self.total = total
         self.calls: list[str] = []
+        self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda call, number, when: None
         self.on_pod: Callable[[str, PodView], None] = lambda job, pod: None
         self.stale_lists = False
@@ -192,6 +193,7 @@ class FakeCluster:
     # `Cluster`
 
     async def get_job(self, namespace: str, name: str) -> JobView:
+        self.firsts.add(len(self.calls))
         try:
             return self.jobs[namespace, name]
         except KeyError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -47,16 +48,17 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
 
 
 def free_port_base() -> int:
-    """Return the first of three consecutive ports that were free a moment ago."""
+    """Return the first of three consecutive ports that were free a moment ago.
+
+    Below the range of outgoing connections: one of those that retries a dead listener's port there can reach itself.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            base = probe.getsockname()[1]
+        base = random.randrange(15_000, 32_000, _PORTS)
         try:
             for port in range(base, base + _PORTS):
-                with socket.socket() as probe:
-                    probe.bind((HOST, port))
-        except (OSError, OverflowError):
+                with socket.create_server((HOST, port)):
+                    pass
+        except OSError:
             continue
         return base
 

@@ -12,7 +12,7 @@ from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Timing
 from support.fake_cluster import FakeCluster, When
 
-TOTAL = 3000
+TOTAL = 2000
 BATCH = 100
 TICK_S = 0.25
 TIMING = Timing(running_s=5.0, changing_s=0.5, progress_s=5.0)
@@ -31,7 +31,7 @@ class Crash(Exception):  # noqa: N818 -- not an error of anybody's
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """A small job: 3000 samples, a save every 1 s or 400 samples."""
+    """A small job: 2000 samples, a save every 1 s or 400 samples."""
     document: dict[str, Any] = {
         "image": "trainer:1",
         "accuracyBudget": {"portionOfLostSamples": 0.3},
@@ -217,7 +217,7 @@ def _everybody(c: FakeCluster) -> None:
 
 
 EVERYBODY = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
-HALF = trained(1300)
+HALF = trained(900)
 ONE_TRAINER = spec(trainers__replicas=1)
 TIGHT = spec(accuracyBudget__portionOfLostSamples=0.01)
 
@@ -268,7 +268,7 @@ SCENARIOS = (
     ),
     Scenario(
         "the restart limit is reached",
-        ((trained(700), _kill("shard", 1)), (trained(1700), _kill("shard", 1))),
+        ((trained(500), _kill("shard", 1)), (trained(1300), _kill("shard", 1))),
         spec(failurePolicy__restartLimit={"count": 1, "windowSeconds": 3600}),
         phase="Failed",
         replaced=("shard/1",),
@@ -309,7 +309,7 @@ SCENARIOS = (
         "the newest anchor is damaged",
         (
             (
-                trained(1700),
+                trained(1300),
                 _both(
                     lambda c: c.plane().store.damaged_anchors.add(c.plane().store.anchors[-1].key), _kill("shard", 1)
                 ),

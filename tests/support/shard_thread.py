@@ -23,15 +23,13 @@ from support.shard_job import HOST, KEY
 class ShardThread:
     """Serves shard `index` until closed. `do` runs something between two turns of its loop."""
 
-    def __init__(
-        self, job: JobSpec, index: int = 0, incarnation: int = 1, *, port: int = 0, ready: bool = True
-    ) -> None:
+    def __init__(self, job: JobSpec, index: int = 0, incarnation: int = 1, *, ready: bool = True) -> None:
         self.job, self.index, self.incarnation, self.generation = job, index, incarnation, 1
         placement = Placement.of(job.model, job.shards)
         self.arena = Arena.empty(job, placement.size(index))
         self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
-        self.server = Server((HOST, port), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20)
+        self.server = Server((HOST, 0), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20)
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
         self.frozen = False
         if ready:
@@ -56,6 +54,13 @@ class ShardThread:
         with self._done:
             self._jobs.append(lambda: (action(), None)[1])
             assert self._done.wait_for(lambda: not self._jobs, 20)
+
+    def freeze(self) -> None:
+        """Neither read nor answer, as a stopped process; what `do` is given still runs."""
+        self.do(lambda: setattr(self, "frozen", True))
+
+    def thaw(self) -> None:
+        self.do(lambda: setattr(self, "frozen", False))
 
     def break_connections(self) -> None:
         for connection in tuple(self.server._joined()):

@@ -13,7 +13,6 @@ from cpr_operator.cli.kills import Kill, due
 from cpr_operator.cli.progress import Progress, event_line
 from cpr_operator.cli.snapshot import Pace, Snapshot
 from cpr_operator.cluster.local import LocalCluster
-from cpr_operator.cluster.protocol import NotFoundError
 from cpr_operator.cluster.views import JobView, PodView
 
 LOOK_EVERY_S = 0.2
@@ -69,7 +68,7 @@ class Watch:
             status = Status.model_validate(job.status)
             pods = await self._cluster.list_pods(job)
             leader = await self._ask_leader(status, pods)
-            self._fire(leader, pods)
+            self._fire(leader, await self._cluster.list_pods(job))
             self._tell_events()
             self._progress.show(Snapshot(job.name, self._clock() - self._start, status, leader))
             if _is_over(job, status) or await self._nap():
@@ -84,7 +83,7 @@ class Watch:
         return True
 
     async def _ask_leader(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
-        pod = next((p for p in pods if p.role == env.ROLE_TRAINER and p.index == status.leader and p.host), None)
+        pod = running(pods, env.ROLE_TRAINER, status.leader)
         body = None if pod is None else await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
         if body is None:
             return None
@@ -103,22 +102,24 @@ class Watch:
             return
         now, self._kills = due(self._kills, leader.samples, leader.total_samples)
         for kill in now:
-            living = [p for p in pods if (p.role, p.index) == (kill.role, kill.index) and p.phase == "Running"]
-            if not living:  # it is away just now: its successor is meant
+            pod = running(pods, kill.role, kill.index)
+            if pod is None:  # it is away just now: its successor is meant
                 self._kills += (kill,)
                 continue
-            pod = max(living, key=lambda each: each.incarnation)
             self._progress.tell(f"> {kill.number.name} to {kill.target} (pod {pod.name})")
-            try:
-                self._cluster.signal_pod(self._job.namespace, pod.name, kill.number)
-            except NotFoundError:
-                self._kills += (kill,)
+            self._cluster.signal_pod(self._job.namespace, pod.name, kill.number)
 
     def _tell_events(self) -> None:
         events = tuple(self._cluster.events.values())
         for event in events[self._told :]:
             self._progress.tell(event_line(event))
         self._told = len(events)
+
+
+def running(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:
+    """The member's newest pod whose process runs. Pods of earlier incarnations may be there, ended or ending."""
+    found = (pod for pod in pods if (pod.role, pod.index, pod.phase) == (role, index, "Running"))
+    return max(found, key=lambda pod: pod.incarnation, default=None)
 
 
 def _is_over(job: JobView, status: Status) -> bool:

@@ -87,14 +87,12 @@ def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
 
 def test_every_command_and_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    readme = (ROOT / "README.md").read_text("utf-8")
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert set(commands) == {"run", "validate", "export", "version"}
     for name, command in commands.items():
         assert f"## cprjob {name}" in text, name
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         assert [option for option in options if f"`{option}" not in text] == []
-    assert "docs/cli.md" in readme
 
 
 def test_the_command_line_needs_no_torch() -> None:

@@ -126,11 +126,11 @@ def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
     exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
     before = exchange.lookup(1, rows).result(WAIT_S).clone()
-    pair[1].frozen = True
+    pair[1].freeze()
     push(exchange, rows, 1)
     push(exchange, rows, 2)
     pair[1].do(pair[1].break_connections)
-    pair[1].frozen = False
+    pair[1].thaw()
     exchange.wait_ready(WAIT_S)
     exchange.settle(WAIT_S)
     after = exchange.lookup(3, rows).result(WAIT_S)
@@ -139,14 +139,14 @@ def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
 
 
 def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    pair[1].frozen = True
+    pair[1].freeze()
     push(exchange, rows, 1)
     push(exchange, rows, 2)
     with pytest.raises(TimeoutError):
         push(exchange, rows, 3, timeout_s=0.1)
     with pytest.raises(TimeoutError):
         exchange.settle(0.1)
-    pair[1].frozen = False
+    pair[1].thaw()
     push(exchange, rows, 3)
     exchange.settle(WAIT_S)
     assert exchange.applied() == (3, 3)
@@ -155,7 +155,7 @@ def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pa
 def test_a_replaced_shard_gets_what_its_predecessor_did_not_acknowledge(
     serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
-    pair[1].frozen = True
+    pair[1].freeze()
     push(exchange, rows, 1)
     pending = exchange.lookup(2, rows)
     successor = serve(1, 2)
@@ -200,7 +200,8 @@ def test_a_restoring_shard_is_away_until_it_says_otherwise(
 
 
 def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    pair[0].frozen = pair[1].frozen = True
+    pair[0].freeze()
+    pair[1].freeze()
     push(exchange, rows, 5)
     pending = exchange.lookup(6, rows)
     follow(exchange, *pair, roster=2, generation=2)
@@ -209,7 +210,7 @@ def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pa
     exchange.settle(WAIT_S)
     for shard in pair:
         shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
-        shard.frozen = False
+        shard.thaw()
     exchange.wait_ready(WAIT_S)
     assert exchange.applied() == (3, 3)
     assert exchange.newest_roster_seen == 2
@@ -230,7 +231,7 @@ def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
     for shard in pair:
         progress = shard.service.progress
         assert progress is not None
-        wait_for(lambda: progress.cuts.pending == 17)  # noqa: B023 -- called at once
+        wait_for(lambda progress=progress: progress.cuts.pending == 17)  # type: ignore[misc]
 
 
 def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
@@ -239,10 +240,10 @@ def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: Job
     try:
         follow(exchange, *shards)
         exchange.wait_ready(WAIT_S)
-        shards[1].frozen = True
+        shards[1].freeze()
         wait_for(lambda: exchange.silent() == (1,))
         wait_for(lambda: exchange.away() == (1,))
-        shards[1].frozen = False
+        shards[1].thaw()
         wait_for(lambda: exchange.silent() == () and exchange.away() == ())
     finally:
         exchange.close()
@@ -259,11 +260,11 @@ def test_an_address_where_nobody_listens_falls_silent(job: JobSpec) -> None:
 
 
 def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    pair[1].frozen = True
+    pair[1].freeze()
     pending: PendingLookup = exchange.lookup(1, rows)
     with pytest.raises(TimeoutError):
         pending.result(0.1)
-    pair[1].frozen = False
+    pair[1].thaw()
     assert pending.result(WAIT_S).shape == (len(rows), 4)
 
 

@@ -226,6 +226,8 @@ class Link:
             case Operation.VECTORS:
                 if (lookup := self._lookups.pop(header.ticket, None)) is not None:
                     lookup.fill(self.peer.index)
+            case Operation.STALE if header.generation == self._session.counters.generation:
+                pass  # it answers what was sent in the last generation: this one is served
             case Operation.NOT_READY | Operation.STALE:
                 self._stand_back()
             case _:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpr_operator.cluster.object_views import job_view, pod_view
+from cpr_operator.cluster.views import ContainerView
+
+LABELS = {
+    "cprjob.io/job": "j",
+    "cprjob.io/role": "shard",
+    "cprjob.io/index": "3",
+    "cprjob.io/incarnation": "2",
+}
+
+
+def pod(status: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "uid": "u", "labels": LABELS, **meta}, "spec": {}, "status": status}
+
+
+def with_container(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
+    sidecar = {"name": "sidecar", "state": {"terminated": {"exitCode": 1}}}
+    return pod({"containerStatuses": [sidecar, {"name": "main", "state": state, "lastState": last or {}}]})
+
+
+@pytest.mark.parametrize(
+    ("raw", "container"),
+    [
+        (with_container({"running": {"startedAt": "2026-01-01T00:00:00Z"}}), ContainerView("Running")),
+        (
+            with_container({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}),
+            ContainerView("Waiting", "ErrImagePull", "no such image"),
+        ),
+        (
+            with_container({"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "m"}}),
+            ContainerView("Terminated", "OOMKilled", "m", 137),
+        ),
+        (
+            with_container({"waiting": {}}, {"terminated": {"exitCode": 0, "reason": "OOMKilled"}}),
+            ContainerView("Terminated", "OOMKilled", "", 0),
+        ),
+        (pod({"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}]}), None),
+        (pod({"phase": "Failed", "reason": "Evicted"}), None),
+        (pod({}), None),
+    ],
+)
+def test_the_main_container_is_found_by_name(raw: dict[str, Any], container: ContainerView | None) -> None:
+    assert pod_view(raw).container == container
+
+
+def test_labels_say_who_a_pod_is() -> None:
+    view = pod_view(pod({}, annotations={"cprjob.io/roster-version": "7"}))
+    assert (view.role, view.index, view.incarnation, view.roster_version) == ("shard", 3, 2, 7)
+
+
+def test_a_pod_without_our_labels_is_nobody() -> None:
+    view = pod_view({"metadata": {"name": "p", "uid": "u", "labels": {"cprjob.io/index": "x"}}})
+    assert (view.role, view.index, view.incarnation, view.roster_version) == ("", -1, -1, -1)
+    assert (view.phase, view.owner_uid, view.host) == ("Pending", "", "")
+
+
+def test_only_the_controlling_job_owns_a_pod() -> None:
+    owners = [
+        {"kind": "CPRJob", "uid": "watching"},
+        {"kind": "ReplicaSet", "uid": "other", "controller": True},
+        {"kind": "CPRJob", "uid": "ours", "controller": True},
+    ]
+    assert pod_view(pod({}, ownerReferences=owners)).owner_uid == "ours"
+
+
+def test_conditions_count_only_in_the_state_that_means_trouble() -> None:
+    def conditions(disrupted: str, scheduled: str) -> list[dict[str, str]]:
+        return [
+            {"type": "DisruptionTarget", "status": disrupted, "reason": "EvictionByEvictionAPI"},
+            {"type": "PodScheduled", "status": scheduled, "message": "0/3 nodes are available"},
+        ]
+
+    bad = pod_view(pod({"conditions": conditions("True", "False")}))
+    assert (bad.disruption, bad.unschedulable) == ("EvictionByEvictionAPI", "0/3 nodes are available")
+    good = pod_view(pod({"conditions": conditions("False", "True")}))
+    assert (good.disruption, good.unschedulable) == ("", "")
+
+
+def test_a_deletion_has_an_end_and_a_grace() -> None:
+    view = pod_view(pod({}, deletionTimestamp="1970-01-01T00:01:40Z", deletionGracePeriodSeconds=30))
+    assert (view.deleting_until, view.deletion_grace_s) == (100.0, 30)
+    assert pod_view(pod({})).deleting_until is None
+
+
+def test_ports_follow_the_environment() -> None:
+    raw = pod({})
+    assert pod_view(raw).port_base == 7070
+    raw["spec"] = {"containers": [{"name": "main", "env": [{"name": "CPR_PORT_BASE", "value": "21000"}]}]}
+    assert pod_view(raw).port_base == 21000
+
+
+def test_a_job_without_spec_and_status_is_a_view_too() -> None:
+    meta = {
+        "name": "j",
+        "namespace": "n",
+        "uid": "u",
+        "resourceVersion": "5",
+        "creationTimestamp": "1970-01-01T00:00:09Z",
+    }
+    view = job_view({"metadata": meta})
+    assert (view.generation, view.created, view.deleting, view.spec, view.status) == (0, 9.0, False, {}, {})
+    assert job_view({"metadata": {**meta, "deletionTimestamp": "1970-01-01T00:00:10Z"}}).deleting

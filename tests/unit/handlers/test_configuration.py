@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
+from cpr_operator.handlers import Configuration, ConfigurationError, make_registry, make_settings, read_status
+from cpr_operator.metrics import Metrics
+from cpr_operator.worker import Workers
+
+
+def test_no_namespaces_mean_all_of_them() -> None:
+    assert Configuration.read({}) == Configuration((), 8080)
+    assert Configuration.read({"CPR_OPERATOR_NAMESPACES": " , "}) == Configuration((), 8080)
+
+
+def test_the_environment_names_namespaces_and_port() -> None:
+    environ = {"CPR_OPERATOR_NAMESPACES": "a, b", "CPR_OPERATOR_HTTP_PORT": "9000"}
+    assert Configuration.read(environ) == Configuration(("a", "b"), 9000)
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "65536", "80.5"])
+def test_a_wrong_port_is_named(port: str) -> None:
+    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_HTTP_PORT"):
+        Configuration.read({"CPR_OPERATOR_HTTP_PORT": port})
+
+
+def test_every_wait_of_kopf_is_bounded_and_it_posts_nothing() -> None:
+    settings = make_settings()
+    watching, networking = settings.watching, settings.networking
+    bounds = (watching.server_timeout, watching.client_timeout, watching.connect_timeout)
+    assert all(bounds)
+    assert networking.request_timeout
+    assert networking.connect_timeout
+    assert settings.peering.standalone
+    assert not settings.posting.enabled
+
+
+async def test_only_raw_events_are_handled() -> None:
+    async def run_pass(namespace: str, name: str) -> None: ...
+
+    registry = make_registry(Workers(run_pass, __import__("random").Random()), Metrics(), lambda *_: None)
+    assert len(registry._watching.get_all_handlers()) == 2
+    for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
+        assert others.get_all_handlers() == []
+
+
+def test_a_status_of_another_shape_is_left_to_the_controller() -> None:
+    status = read_status({"phase": "Running"})
+    assert status is not None
+    assert status.phase == "Running"
+    assert read_status({"phase": "Dancing"}) is None
+
+
+def test_the_crd_carries_its_hash() -> None:
+    assert HASH_ANNOTATION == "cprjob.io/schema-hash"
+    assert schema_hash() == schema_hash()

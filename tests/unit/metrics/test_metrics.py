@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Status
+from cpr_operator.http_server import serve
+from cpr_operator.metrics import Metrics
+
+
+def failure(index: int, recovery_s: float | None = None) -> FailureRecord:
+    return FailureRecord(
+        time=1.0, role="shard", index=index, incarnation=1, kind="Killed", action="ReplaceShards",
+        recovery_seconds=recovery_s,
+    )  # fmt: skip
+
+
+def status(*failures: FailureRecord, phase: str = "Running") -> Status:
+    return Status(
+        phase=phase,  # type: ignore[arg-type]
+        failures=failures,
+        plan=Plan(mode="Partial", interval_seconds=60),
+        budget=Budget(limit=0.1, spent=0.02, reserved=0.03, remaining=0.05, rollbacks=1),
+        overhead=Overhead(save_seconds=7),
+    )
+
+
+def value(metrics: Metrics, name: str, *labels: str) -> float | None:
+    """The sample of that name whose label values are these, in any order."""
+    families = text_string_to_metric_families(metrics.text().decode())
+    found = (each for family in families for each in family.samples if each.name == name)
+    return next((each.value for each in found if sorted(each.labels.values()) == sorted(labels)), None)
+
+
+def test_a_status_sets_the_figures_of_its_job() -> None:
+    metrics = Metrics()
+    metrics.observe_status("n", "j", status())
+    assert value(metrics, "cprjob_budget_limit_ratio", "n", "j") == 0.1
+    assert value(metrics, "cprjob_budget_spent_ratio", "n", "j") == 0.02
+    assert value(metrics, "cprjob_budget_reserved_ratio", "n", "j") == 0.03
+    assert value(metrics, "cprjob_rollbacks", "n", "j") == 1
+    assert value(metrics, "cprjob_interval_seconds", "n", "j") == 60
+    assert value(metrics, "cprjob_overhead_seconds", "n", "j", "save") == 7
+
+
+def test_a_job_is_in_one_phase() -> None:
+    metrics = Metrics()
+    for phase in ("Pending", "Running", "Running", "Succeeded"):
+        metrics.observe_status("n", "j", status(phase=phase))
+    assert value(metrics, "cprjob_phase", "n", "j", "Succeeded") == 1
+    assert value(metrics, "cprjob_phase", "n", "j", "Running") is None
+
+
+def test_a_failure_is_counted_once_and_its_recovery_when_it_is_over() -> None:
+    metrics = Metrics()
+    old = failure(0, 9.0)
+    for records in ((old,), (old, failure(1)), (old, failure(1)), (old, failure(1, 2.5)), (failure(1, 2.5),)):
+        metrics.observe_status("n", "j", status(*records))
+    assert value(metrics, "cprjob_failures_total", "n", "j", "shard", "Killed") == 1
+    assert value(metrics, "cprjob_recovery_seconds_count", "shard", "ReplaceShards") == 1
+    assert value(metrics, "cprjob_recovery_seconds_sum", "shard", "ReplaceShards") == 2.5
+
+
+def test_a_job_that_is_gone_leaves_no_stale_figures() -> None:
+    metrics = Metrics()
+    for job in ("kept", "gone"):
+        metrics.observe_status("n", job, status())
+        metrics.observe_status("n", job, status(failure(0)))
+    metrics.forget("n", "gone")
+    metrics.forget("n", "never seen")
+    assert value(metrics, "cprjob_failures_total", "n", "kept", "shard", "Killed") == 1
+    assert b"gone" not in metrics.text()
+
+
+def test_passes_are_counted_by_result() -> None:
+    metrics = Metrics()
+    metrics.observe_pass("ok", 0.1)
+    metrics.observe_pass("ok", 0.3)
+    metrics.observe_pass("UnavailableError", 5.0)
+    assert value(metrics, "cprjob_passes_total", "ok") == 2
+    assert value(metrics, "cprjob_passes_total", "UnavailableError") == 1
+    assert value(metrics, "cprjob_pass_seconds_sum") == pytest.approx(5.4)
+
+
+async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready() -> None:
+    ready, metrics = asyncio.Event(), Metrics()
+    metrics.observe_pass("ok", 0.1)
+    async with serve("127.0.0.1", 0, ready, metrics) as port, httpx.AsyncClient(trust_env=False) as client:
+
+        async def get(path: str) -> httpx.Response:
+            return await client.get(f"http://127.0.0.1:{port}{path}")
+
+        assert (await get("/healthz")).status_code == 200
+        assert (await get("/readyz")).status_code == 503
+        ready.set()
+        assert (await get("/readyz")).status_code == 200
+        answer = await get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert 'cprjob_passes_total{result="ok"} 1.0' in answer.text

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.worker import FIRST_BACKOFF_S, LAST_BACKOFF_S, Worker, Workers, backoff_s
+
+
+class Passes:
+    """A pass that plays a script: seconds to wait, None, or an error to raise; at its end it wants no more."""
+
+    def __init__(self, *script: float | Exception | None) -> None:
+        self._script = list(script)
+        self.count = 0
+        self.at_once = 0
+        self.hook: Callable[[], Awaitable[None]] | None = None
+
+    async def run(self) -> float | None:
+        self.count += 1
+        self.at_once += 1
+        assert self.at_once == 1, "two passes of one job at a time"
+        await asyncio.sleep(0)
+        if self.hook is not None:
+            await self.hook()
+        self.at_once -= 1
+        step = self._script.pop(0) if self._script else None
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+class Quick(random.Random):
+    """Draws the least of every range, so that tests wait for nothing."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 0.0
+
+
+def worker(passes: Passes) -> Worker:
+    return Worker("j", passes.run, Quick())
+
+
+@given(st.integers(1, 200), st.integers())
+def test_backoff_grows_and_is_bounded(failures: int, seed: int) -> None:
+    assert FIRST_BACKOFF_S / 2 <= backoff_s(failures, random.Random(seed)) <= LAST_BACKOFF_S
+
+
+async def test_nothing_runs_before_it_is_woken() -> None:
+    passes = Passes()
+    task = asyncio.create_task(worker(passes).run())
+    await asyncio.sleep(0.02)
+    assert passes.count == 0
+    task.cancel()
+
+
+async def test_passes_follow_until_one_wants_no_more() -> None:
+    passes = Passes(0.0, 0.01, None)
+    running = worker(passes)
+    running.wake()
+    async with asyncio.timeout(10):
+        await running.run()
+    assert passes.count == 3
+
+
+async def test_errors_are_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    passes = Passes(UnavailableError("no answer"), RuntimeError("a bug"), None)
+    running = worker(passes)
+    running.wake()
+    async with asyncio.timeout(10):
+        await running.run()
+    assert passes.count == 3
+    assert "no answer" in caplog.text
+    assert "a bug" in caplog.text
+
+
+async def test_what_happens_during_a_pass_is_followed_by_another() -> None:
+    passes = Passes()
+    running = worker(passes)
+
+    async def wake_once() -> None:
+        if passes.count == 1:
+            running.wake()
+
+    passes.hook = wake_once
+    running.wake()
+    async with asyncio.timeout(10):
+        await running.run()
+    assert passes.count == 2
+
+
+async def test_many_events_are_one_pass() -> None:
+    passes = Passes()
+    running = worker(passes)
+    for _ in range(100):
+        running.wake(0.01)
+    async with asyncio.timeout(10):
+        await running.run()
+    assert passes.count == 1
+
+
+async def test_an_earlier_wake_up_wins_over_a_later_one() -> None:
+    passes = Passes()
+    running = worker(passes)
+    running.wake(3600)
+    task = asyncio.create_task(running.run())
+    await asyncio.sleep(0)
+    running.wake(0)
+    async with asyncio.timeout(10):
+        await task
+    assert passes.count == 1
+
+
+async def test_each_job_has_its_own_worker_and_a_finished_one_starts_again() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def run_pass(namespace: str, name: str) -> None:
+        seen.append((namespace, name))
+
+    workers = Workers(run_pass, Quick())
+    for namespace, name in (("a", "x"), ("b", "x"), ("a", "x")):
+        workers.wake(namespace, name)
+        await asyncio.sleep(0.02)
+    assert seen == [("a", "x"), ("b", "x"), ("a", "x")]
+    await workers.close()
+
+
+async def test_a_listing_at_the_start_hurries_only_jobs_in_trouble() -> None:
+    seen: list[str] = []
+
+    async def run_pass(namespace: str, name: str) -> float:
+        seen.append(name)
+        return 3600.0
+
+    class Slow(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    workers = Workers(run_pass, Slow())
+    workers.meet("n", "calm", urgent=False)
+    workers.nudge("n", "calm")
+    workers.nudge("n", "unknown")
+    workers.meet("n", "troubled", urgent=True)
+    async with asyncio.timeout(10):
+        while not seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert seen == ["troubled"]
+    workers.nudge("n", "troubled")
+    async with asyncio.timeout(10):
+        while len(seen) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert seen == ["troubled", "troubled"]
+    await workers.close()
