@@ -56,7 +56,8 @@ def pod_template(node: str | None = None, *, apart: str | None = None, unstable:
     the operator and the store.
     """
     resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources}]}
+    threads = {"name": "OMP_NUM_THREADS", "value": "1"}  # six processes share the two cores of a small machine
+    spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources, "env": [threads]}]}
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     affinity: dict[str, Any] = {}

@@ -138,7 +138,9 @@ class DataPlane:
         process = self.process(pod)
         if process is None or process.stopped:
             return None
-        return to_json(self._shard_report(process) if isinstance(process, Shard) else self._trainer_report(process)).encode()
+        return to_json(
+            self._shard_report(process) if isinstance(process, Shard) else self._trainer_report(process)
+        ).encode()
 
     # shards
 

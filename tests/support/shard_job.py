@@ -23,7 +23,7 @@ from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, Snaps
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _MAIN = (
     "import os, sys; from cpr_trainer.runtime import Environment; from cpr_trainer.shard.main import run; "
     "sys.exit(run(Environment.read(os.environ)))"

@@ -37,7 +37,8 @@ class UniqueRows:
         if not len(other):
             return np.zeros(len(self), np.bool_)
         nearest = np.searchsorted(other.places, self.places)
-        return other.places[np.minimum(nearest, len(other) - 1)] == self.places
+        shared: NDArray[np.bool_] = other.places[np.minimum(nearest, len(other) - 1)] == self.places
+        return shared
 
     def select(self, mask: NDArray[np.bool_]) -> UniqueRows:
         """Return the rows where `mask` (bool [u]) is set."""

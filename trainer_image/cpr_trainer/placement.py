@@ -87,7 +87,7 @@ class Placement:
         """Return the slots of row numbers that all lie on `shard`; raises ValueError if one does not."""
         if numbers.size and not (int(numbers.min()) >= 0 and int(numbers.max()) < self.total):
             raise ValueError(f"a row number is outside [0, {self.total})")
-        slots = self.places(numbers) - self.starts[shard]
+        slots: Ints = self.places(numbers) - self.starts[shard]
         if slots.size and not (int(slots.min()) >= 0 and int(slots.max()) < self.size(shard)):
             raise ValueError(f"a row does not lie on shard {shard}")
         return slots

@@ -10,7 +10,7 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.absorb import is_current, takes_part
+from cpr_operator.reconcile.absorb import is_current, leader_report, takes_part
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Fact, Going, Lost, member_name, report_of
 from cpr_operator.reconcile.world import World
@@ -44,6 +44,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         shard_state=any(isinstance(_fact(facts, s), Alive | Going) for s in status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
+        dense_certain=below_floor is not None or bool(flushes),
         anchors=status.anchors,
     )
 
@@ -55,12 +56,16 @@ def flush_of(world: World, failure: Failure) -> SaveRef | None:
 
 
 def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
-    """What a shard's successor will find: the flush, or else the last save that is known."""
+    """What a shard's successor will find: the flush, or else the last save that is known.
+
+    Only the leader's present report rules out that there is a newer save, and only if the shard's end was seen.
+    """
     save = flush_of(world, failure) if failure else None
     if save is not None:
         return Loss(shard.index, save.samples, flushed=True)
     unchanged = failure is not None and failure.exit_code == ExitCode.FLUSHED and failure.save is None
-    return Loss(shard.index, shard.saved_samples, flushed=unchanged)
+    certain = failure is not None and failure.ended and leader_report(world) is not None
+    return Loss(shard.index, shard.saved_samples, flushed=unchanged, certain=certain)
 
 
 def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cpr_operator import ledger
@@ -15,12 +15,13 @@ from cpr_operator.recovery.account import Account
 class Loss:
     """A shard that waits for leave to restore: it will find a save of at least `saved` samples.
 
-    After a flush nothing is lost, and that very save is its floor.
+    After a flush nothing is lost, and that very save is its floor. `certain` says that there is no newer save.
     """
 
     index: int
     saved: int
     flushed: bool = False
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Situation:
     shard_bound: int | None
     shard_state: bool
     dense_saved: int
+    dense_certain: bool = True
     anchors: tuple[Anchor, ...] = ()
 
 
@@ -119,16 +121,50 @@ def roll_back(anchors: tuple[Anchor, ...], reason: str) -> RollBack:
 
 
 def _fit(s: Situation, bound: int) -> Decision:
-    grants = tuple(_grant(loss, bound) for loss in s.losses)
-    dense = None if s.survivors else DenseGrant(min(s.dense_saved, bound), _between(s.dense_saved, bound))
+    """Replace if the worst loss fits. If newer saves than those known may exist, ask for one that would fit."""
+    dense = None if s.survivors else s.dense_saved
+    known, verdict = _try(s, bound, s.losses, dense)
+    if verdict.fits and s.mode == "Full" and known.charge > 0:
+        return roll_back(s.anchors, "the plan is full recovery: any lost sample rolls the job back")
+    if verdict.fits:
+        return _replace(s, known, verdict.reason)
+    if s.mode == "Full":
+        return roll_back(s.anchors, verdict.reason)
+    oldest = max(bound - _affordable_age(s), 0)
+    losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
+    if dense is not None and not s.dense_certain:
+        dense = max(dense, oldest)
+    hoped, fitting = _try(s, bound, losses, dense)
+    if fitting.fits and oldest < bound:
+        return _replace(s, hoped, f"{fitting.reason}, if there are saves of {oldest} samples")
+    return roll_back(s.anchors, verdict.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grants:
+    """What would be granted, and the sample-shards that it would add to the account."""
+
+    shards: tuple[ShardGrant, ...]
+    dense: DenseGrant | None
+    charge: int
+
+
+def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[_Grants, ledger.Verdict]:
+    grants = tuple(_grant(loss, bound) for loss in losses)
+    dense = None if dense_saved is None else DenseGrant(min(dense_saved, bound), _between(dense_saved, bound))
     after = s.account.reserve({grant.index: grant.reserve for grant in grants}, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
-    if charge > 0 and s.mode == "Full":
-        return roll_back(s.anchors, "the plan is full recovery: any lost sample rolls the job back")
-    verdict = ledger.fits(s.account.ledger, s.account.set_aside, charge)
-    if not verdict.fits:
-        return roll_back(s.anchors, verdict.reason)
-    return Replace(shards=grants, trainers=s.lost_trainers, leader=_leader(s), dense=dense, reason=verdict.reason)
+    return _Grants(grants, dense, charge), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+
+
+def _affordable_age(s: Situation) -> int:
+    """How many samples all members that may lose some can lose alike, with what is left of the budget."""
+    shards = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
+    return max(s.account.ledger.limit - s.account.charged, 0) // max(shards, 1)
+
+
+def _replace(s: Situation, grants: _Grants, reason: str) -> Replace:
+    return Replace(grants.shards, s.lost_trainers, _leader(s), grants.dense, reason)
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:

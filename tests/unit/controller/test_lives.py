@@ -17,5 +17,15 @@ async def live(name: str) -> Life:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 async def test_a_life(scenario: Scenario):
     life = await Driver(scenario).run()
-    print(scenario.name, life.phases, life.status.budget, [(f.role,f.index,f.incarnation,f.kind,f.action,f.lost_samples,f.recovery_seconds) for f in life.status.failures], life.status.ledger.ranges, life.status.counters)
+    print(
+        scenario.name,
+        life.phases,
+        life.status.budget,
+        [
+            (f.role, f.index, f.incarnation, f.kind, f.action, f.lost_samples, f.recovery_seconds)
+            for f in life.status.failures
+        ],
+        life.status.ledger.ranges,
+        life.status.counters,
+    )
     assert life.status.phase == scenario.phase

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
 from cpr_operator.handlers import Configuration, ConfigurationError, make_registry, make_settings, read_status
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import Workers
@@ -38,7 +39,7 @@ def test_every_wait_of_kopf_is_bounded_and_it_posts_nothing() -> None:
 async def test_only_raw_events_are_handled() -> None:
     async def run_pass(namespace: str, name: str) -> None: ...
 
-    registry = make_registry(Workers(run_pass, __import__("random").Random()), Metrics(), lambda *_: None)
+    registry = make_registry(Workers(run_pass, random.Random()), Metrics(), lambda *_: None)
     assert len(registry._watching.get_all_handlers()) == 2
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert others.get_all_handlers() == []
@@ -49,8 +50,3 @@ def test_a_status_of_another_shape_is_left_to_the_controller() -> None:
     assert status is not None
     assert status.phase == "Running"
     assert read_status({"phase": "Dancing"}) is None
-
-
-def test_the_crd_carries_its_hash() -> None:
-    assert HASH_ANNOTATION == "cprjob.io/schema-hash"
-    assert schema_hash() == schema_hash()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def client(server: ApiServer) -> Iterator[httpx.Client]:
 @contextmanager
 def operator(server: ApiServer, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A running operator and the address of its HTTP port."""
-    port = free_block(1, set(), __import__("random").Random())
+    port = free_block(1, set(), random.Random())
     environment = {
         "PATH": os.environ["PATH"],
         "KUBECONFIG": str(server.kubeconfig),
@@ -85,9 +86,13 @@ def pods_of(client: httpx.Client, job: str) -> list[str]:
     return sorted("-".join(item["metadata"]["name"].split("-")[2:]) for item in items)
 
 
-def test_a_job_is_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
+def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: httpx.Client, tmp_path: Path) -> None:
     log = tmp_path / "operator.log"
-    client.post(JOBS, json=document("before")).raise_for_status()
+    urgent = document("urgent")
+    urgent["spec"]["suspend"] = True
+    client.post(JOBS, json=urgent).raise_for_status()
+    status = {"status": {"phase": "Suspending"}}
+    client.patch(f"{JOBS}/urgent/status", json=status, headers=MERGE).raise_for_status()
     with operator(server, log) as (process, url):
         client.post(JOBS, json=document("after")).raise_for_status()
         wanted = ["shard-0-1", "shard-1-1", "trainer-0-1"]
@@ -99,10 +104,10 @@ def test_a_job_is_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
         victim = client.get(PODS, params={"labelSelector": "cprjob.io/job=after,cprjob.io/role=trainer"}).json()
         client.delete(f"{PODS}/{victim['items'][0]['metadata']['name']}", params={"gracePeriodSeconds": 0})
         until(lambda: "trainer-0-2" in pods_of(client, "after"), log)
-        until(lambda: pods_of(client, "before") == wanted, log)
+        until(lambda: client.get(f"{JOBS}/urgent").json()["status"]["phase"] == "Suspended", log)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    for name in ("before", "after"):
+    for name in ("urgent", "after"):
         client.delete(f"{JOBS}/{name}")
 
 

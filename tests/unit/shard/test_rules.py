@@ -6,34 +6,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, merge, order_of
-from cpr_trainer.shard.pushes import Fate, fate_of
+from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 
 ORDER = order_of(total_samples=95, batch_size=10)
 
 
 @pytest.mark.parametrize(
-    ("generation", "step", "pending", "serving", "fate"),
+    ("theirs", "ours", "standing"),
     [
-        (2, 5, 0, 2, Fate.APPLY),
-        (2, 4, 0, 2, Fate.DROP),
-        (2, 1, 0, 2, Fate.DROP),
-        (2, 9, 0, 2, Fate.APPLY),  # after a gap: its predecessor had acknowledged what is missing
-        (1, 5, 0, 2, Fate.STALE),
-        (3, 5, 0, 2, Fate.NOT_READY),
-        (2, 5, 0, None, Fate.NOT_READY),
-        (1, 5, 0, None, Fate.NOT_READY),
-        (2, 5, 4, 2, Fate.HOLD),
-        (2, 5, 5, 2, Fate.APPLY),
-        (2, 4, 3, 2, Fate.DROP),
-        (2, 7, 6, 2, Fate.APPLY),  # skips the cut at 6: holding it would hold it forever
+        (2, 2, Standing.SERVED),
+        (1, 2, Standing.STALE),
+        (3, 2, Standing.NOT_READY),
+        (2, None, Standing.NOT_READY),
     ],
 )
-def test_what_becomes_of_a_push(generation: int, step: int, pending: int, serving: int | None, fate: Fate) -> None:
-    push = Header(Operation.PUSH, generation=generation, rank=1, step=step)
-    assert fate_of(push, serving, (9, 4), Cuts(pending)) is fate
+def test_which_generation_is_served(theirs: int, ours: int | None, standing: Standing) -> None:
+    assert standing_of(theirs, ours) is standing
+
+
+@pytest.mark.parametrize(
+    ("step", "pending", "fate"),
+    [
+        (5, 0, Fate.APPLY),
+        (4, 0, Fate.DROP),
+        (1, 0, Fate.DROP),
+        (9, 0, Fate.APPLY),  # after a gap: a predecessor had acknowledged what is missing
+        (5, 4, Fate.HOLD),
+        (5, 5, Fate.APPLY),
+        (4, 3, Fate.DROP),
+        (7, 6, Fate.APPLY),  # skips the cut at 6: holding it would hold it forever
+    ],
+)
+def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, fate: Fate) -> None:
+    assert fate_of(step, 4, Cuts(pending)) is fate
 
 
 def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:

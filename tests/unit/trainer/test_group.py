@@ -117,9 +117,7 @@ def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list
     assert [type(end) for end in ends[1:]] == [Finished, Finished]
 
 
-def test_the_most_advanced_follower_gives_its_state_to_all(
-    threads: ThreadPoolExecutor, members: list[_Member]
-) -> None:
+def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolExecutor, members: list[_Member]) -> None:
     for member, done in zip(members, (7, 8, NO_STATE), strict=True):
         member.replica.unpack(b"state %d" % done, done)
     roster = _roster(members, group=5)

@@ -42,5 +42,7 @@ def test_the_most_advanced_is_copied_to_all_behind(
         (0, None, (0, 0), ()),
     ],
 )
-def test_steps_to_compute_again(done: int, pushed: int | None, applied: tuple[int, ...], steps: tuple[int, ...]) -> None:
+def test_steps_to_compute_again(
+    done: int, pushed: int | None, applied: tuple[int, ...], steps: tuple[int, ...]
+) -> None:
     assert tuple(missing_steps(done, pushed, applied, window=2)) == steps

@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 PING_S = 1.0
 _GREETING_S = 3.0  # for a connection to be made and both sides to prove the key
 _FIRST_RETRY_S = 0.05
-_LAST_RETRY_S = 1.0
+_LAST_RETRY_S = 0.3  # a replaced shard is back within seconds: finding it must not take another
 
 
 class LinkState(enum.Enum):

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import enum
 
-from cpr_trainer.exchange.frames import Header
 from cpr_trainer.shard.cuts import Cuts
 
 
+class Standing(enum.Enum):
+    """Whether frames of a generation are served."""
+
+    SERVED = enum.auto()
+    STALE = enum.auto()  # of an older generation: their sender has missed a rollback
+    NOT_READY = enum.auto()  # of a newer generation, or of one that is not restored yet
+
+
 class Fate(enum.Enum):
-    """What a shard does with a push."""
+    """What a shard does with a push of the generation it serves."""
 
     APPLY = enum.auto()
     DROP = enum.auto()  # applied before: acknowledge it, change nothing
     HOLD = enum.auto()  # it lies behind a cut that other ranks have not reached
-    STALE = enum.auto()  # of an older generation: its sender has missed a rollback
-    NOT_READY = enum.auto()  # of a newer generation: this shard has missed a rollback
 
 
-def generation_fate(theirs: int, ours: int | None) -> Fate | None:
-    """Return why a frame of generation `theirs` cannot be served; None if it can. `ours` None: nothing is served."""
+def standing_of(theirs: int, ours: int | None) -> Standing:
+    """Decide about frames of generation `theirs`; `ours` is the one that is served, None for none."""
     if ours is None or theirs > ours:
-        return Fate.NOT_READY
-    return Fate.STALE if theirs < ours else None
+        return Standing.NOT_READY
+    return Standing.STALE if theirs < ours else Standing.SERVED
 
 
-def fate_of(push: Header, generation: int | None, applied: tuple[int, ...], cuts: Cuts) -> Fate:
-    """Decide about one push; applied[r] is the last step applied of rank r."""
-    wrong = generation_fate(push.generation, generation)
-    if wrong is not None:
-        return wrong
-    if push.step <= applied[push.rank]:
+def fate_of(step: int, before: int, cuts: Cuts) -> Fate:
+    """Decide about a rank's push of `step`, whose last applied step is `before`."""
+    if step <= before:
         return Fate.DROP
-    if cuts.holds(push.step) and not cuts.passed_over(push.step, applied[push.rank]):
+    if cuts.holds(step) and not cuts.passed_over(step, before):
         return Fate.HOLD
     return Fate.APPLY

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 import torch
@@ -28,8 +28,14 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, Ranges, order_of
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.pushes import Fate, fate_of, generation_fate
+from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena
+
+_ANSWERS = {
+    Standing.SERVED: Operation.PONG,
+    Standing.STALE: Operation.STALE,
+    Standing.NOT_READY: Operation.NOT_READY,
+}
 
 
 class Client(Protocol):
@@ -104,13 +110,12 @@ class Service:
         for client in self._clients:
             client.send(self.standing(client.rank, progress.generation))
 
-    def stop(self) -> Progress | None:
-        """Serve nothing from here on; return where the rows stand."""
-        progress, self.progress = self.progress, None
+    def stop(self) -> None:
+        """Serve nothing from here on."""
+        self.progress = None
         for client in self._clients:
             client.backlog.clear()
             client.send(self._header(Operation.NOT_READY, client.rank))
-        return progress
 
     def joined(self, client: Client) -> None:
         """Welcome a trainer whose proof holds."""
@@ -147,10 +152,8 @@ class Service:
 
     def standing(self, rank: int, generation: int) -> Header:
         """Return the answer to a trainer of `generation` that asks whether it is served."""
-        fate = generation_fate(generation, None if self.progress is None else self.progress.generation)
-        if fate is None:
-            return self._header(Operation.PONG, rank)
-        return self._header(Operation.STALE if fate is Fate.STALE else Operation.NOT_READY, rank)
+        standing = standing_of(generation, None if self.progress is None else self.progress.generation)
+        return self._header(_ANSWERS[standing], rank)
 
     def mark(self, progress: Progress) -> Mark:
         """Return what a copy of the rows would hold now."""
@@ -180,45 +183,39 @@ class Service:
             client.refuse(str(error))
 
     def _handle(self, client: Client, frame: Frame) -> bool:
-        """Handle one frame; False if it must wait."""
-        header = frame.header
+        """Handle one lookup or push; False if it must wait."""
+        header, progress = frame.header, self.progress
         if header.payload_bytes != payload_bytes(header.operation, header.count, self.arena.rows.shape[1]):
             raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
-        if header.operation is Operation.LOOKUP:
-            self._lookup(client, frame)
-            return True
-        return self._push(client, frame)
-
-    def _lookup(self, client: Client, frame: Frame) -> None:
-        standing = self.standing(client.rank, frame.header.generation)
-        if standing.operation is not Operation.PONG:
-            client.send(standing)
-            return
-        vectors = self.arena.gather(self._slots(frame)).numpy()
-        client.send(
-            self._header(
-                Operation.VECTORS, client.rank, frame.header.ticket, count=len(vectors), size_bytes=vectors.nbytes
-            ),
-            vectors,
-        )
-        self._metrics.rows_read.inc(len(vectors))
-
-    def _push(self, client: Client, frame: Frame) -> bool:
-        header, progress = frame.header, self.progress
-        applied = () if progress is None else progress.applied
-        cuts = Cuts() if progress is None else progress.cuts
-        fate = fate_of(header, None if progress is None else progress.generation, applied, cuts)
-        self._metrics.pushes.labels(fate.name.lower()).inc()
-        if fate is Fate.HOLD:
-            return False
-        if fate is Fate.APPLY and progress is not None:
-            self._apply(progress, frame)
-        if fate in {Fate.APPLY, Fate.DROP}:
-            client.send(self._header(Operation.ACK, client.rank))
-        else:
+        if progress is None or header.generation != progress.generation:
             client.send(self.standing(client.rank, header.generation))
-        if fate is Fate.APPLY and progress is not None:
-            self._cut_if_due(progress)
+            return True
+        if header.operation is Operation.LOOKUP:
+            self._look_up(client, frame)
+            return True
+        return self._push(client, frame, progress)
+
+    def _look_up(self, client: Client, frame: Frame) -> None:
+        vectors = self.arena.gather(self._slots(frame)).numpy()
+        ticket, count = frame.header.ticket, len(vectors)
+        header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=vectors.nbytes)
+        client.send(header, vectors)
+        self._metrics.rows_read.inc(count)
+
+    def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
+        fate = fate_of(frame.header.step, progress.applied[client.rank], progress.cuts)
+        match fate:
+            case Fate.HOLD:
+                return False
+            case Fate.DROP:
+                client.send(self._header(Operation.ACK, client.rank))
+            case Fate.APPLY:
+                self._apply(progress, frame)
+                client.send(self._header(Operation.ACK, client.rank))
+                self._cut_if_due(progress)
+            case _:
+                assert_never(fate)
+        self._metrics.pushes.labels(fate.name.lower()).inc()
         return True
 
     def _apply(self, progress: Progress, frame: Frame) -> None:

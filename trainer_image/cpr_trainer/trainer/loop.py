@@ -165,6 +165,14 @@ class Loop:
                 stepper.shards.await_ready()
             self._repair(stepper.pushed)
         self._board.set(state=TrainerState.TRAINING)
+        counters = self._roster.counters
+        _LOG.info(
+            "training after step %d of %d (generation %d, group %d)",
+            stepper.state.done,
+            setup.last_step,
+            counters.generation,
+            counters.group,
+        )
         loader = Loader(
             setup.dataset,
             setup.order,

@@ -1,0 +1,121 @@
+"""The shard's sockets against strangers, liars and returning trainers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.env import DATA_PORT
+from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange.frames import HEADER_BYTES, Header, Operation
+from support.shard_job import HOST, KEY, small_job, trainer_roster
+from support.shard_thread import ShardThread
+
+WAIT_S = 20.0
+JOB = small_job(Path("unused"), trainers=2)
+Connect = Callable[[int, int], Exchange]
+
+
+@pytest.fixture
+def shard() -> Iterator[ShardThread]:
+    shard = ShardThread(JOB)
+    yield shard
+    shard.close()
+
+
+@pytest.fixture
+def connect(shard: ShardThread) -> Iterator[Connect]:
+    exchanges: list[Exchange] = []
+
+    def start(rank: int, incarnation: int) -> Exchange:
+        exchanges.append(Exchange(JOB, rank, incarnation, KEY, 1000))
+        exchanges[-1].follow(trainer_roster((shard.peer,)))
+        return exchanges[-1]
+
+    yield start
+    for exchange in exchanges:
+        exchange.close()
+
+
+def answer_to(shard: ShardThread, data: bytes) -> bytes:
+    """Everything the shard says to a stranger before it hangs up."""
+    with socket.create_connection((HOST, shard.peer.port_base + DATA_PORT), WAIT_S) as stranger:
+        stranger.sendall(data)
+        heard = b""
+        try:
+            while piece := stranger.recv(4096):
+                heard += piece
+        except ConnectionResetError:
+            pass
+        return heard
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES), b"not a frame"),
+        (Header(Operation.PUSH, step=1).pack(), b"PUSH before the handshake"),
+        (Header(Operation.HELLO, payload_bytes=1 << 40).pack(), b"over the limit"),
+        (Header(Operation.HELLO, payload_bytes=2).pack() + b"{}", b"not a handshake"),
+        (Header(Operation.PROOF, payload_bytes=2).pack() + b"{}", b"not a handshake"),
+    ],
+)
+def test_strangers_are_told_why_and_change_nothing(
+    shard: ShardThread, connect: Connect, data: bytes, says: bytes
+) -> None:
+    exchange = connect(0, 1)
+    exchange.wait_ready(WAIT_S)
+    heard = answer_to(shard, data)
+    assert Header.unpack(heard[:HEADER_BYTES]).operation is Operation.ERROR
+    assert says in heard
+    assert exchange.away() == ()
+    assert shard.service.progress is not None
+    assert shard.service.progress.applied == (0, 0)
+
+
+def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: Connect) -> None:
+    old = connect(0, 1)
+    old.wait_ready(WAIT_S)
+    new = connect(0, 2)
+    new.wait_ready(WAIT_S)
+    deadline = time.monotonic() + WAIT_S
+    while not old.problems():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert old.problems() == ("a newer incarnation of trainer/0 is connected",)
+    assert old.away() == (0,)
+    assert new.away() == ()
+
+
+def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:
+    exchange = connect(2, 1)
+    with pytest.raises(ShardsAwayError):
+        exchange.wait_ready(0.5)
+    assert exchange.problems() == ("trainer/2 is no trainer of this job",)
+
+
+def test_silence_of_a_joined_trainer_is_noticed_and_forgotten(shard: ShardThread, connect: Connect) -> None:
+    exchange = connect(1, 1)
+    exchange.wait_ready(WAIT_S)
+    now = time.monotonic()
+    assert shard.server.silent(now, WAIT_S) == ()
+    assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == (1,)
+    shard.do(lambda: shard.server.forget_silent(now + WAIT_S, WAIT_S / 2))
+    assert shard.server.silent(now + WAIT_S, WAIT_S * 2) == ()
+    exchange.wait_ready(WAIT_S)
+
+
+def test_an_exchange_of_another_job_is_refused(shard: ShardThread) -> None:
+    other = Exchange(replace(JOB, job_uid="other"), 0, 1, KEY, 1000)
+    try:
+        other.follow(trainer_roster((shard.peer,)))
+        with pytest.raises(ShardsAwayError):
+            other.wait_ready(0.5)
+        assert other.problems() == ("shard/0 incarnation 1 belongs to another job than trainer/0 incarnation 1",)
+    finally:
+        other.close()

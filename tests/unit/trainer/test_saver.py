@@ -1,0 +1,132 @@
+"""The saver against a store in memory: an anchor needs every shard's manifest of the same step."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from support.memory_store import MemoryStore
+
+from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_trainer.exchange import SaveState
+from cpr_trainer.snapshot import DenseMeta, ShardMeta, find_anchor, read_anchor, save_shard
+from cpr_trainer.store import StoreUnreachableError
+from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
+
+_PATIENCE_S = 30.0
+
+
+class _FlakyStore(MemoryStore):
+    """Cannot be reached while `down`."""
+
+    down = False
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        if self.down:
+            raise StoreUnreachableError("The store does not answer.", "Wait.")
+        super().put(key, data, if_absent=if_absent)
+
+
+class _World:
+    """A store, two shards, and a saver that believes what they acknowledge."""
+
+    def __init__(self) -> None:
+        self.store = _FlakyStore()
+        self.incarnations = [1, 1]
+        self.saved = [SaveState(), SaveState()]
+        self.saver = Saver(
+            self.store,
+            lambda: tuple(self.saved),
+            lambda: tuple(self.incarnations),
+            2,
+            anchors=(),
+            rng=random.Random(1),
+        )
+        self.saver.start()
+
+    def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
+        meta = ShardMeta("job", 1, index, incarnation, "Anchor", step, 10 * step, "layout", (step,), ((0, index),))
+        save_shard(self.store, meta, torch.zeros(3, 2), None)
+        if tell:
+            self.saved[index] = SaveState(step, 10 * step)
+
+    def wait_for(self, condition: Callable[[Saves], object]) -> None:
+        done = threading.Event()
+        for _ in range(int(_PATIENCE_S / 0.02)):
+            if condition(self.saver.state):
+                return
+            done.wait(0.02)
+        raise AssertionError(self.saver.state)
+
+
+@pytest.fixture
+def world() -> Iterator[_World]:
+    world = _World()
+    yield world
+    world.saver.close()
+
+
+def _dense(step: int) -> DenseCopy:
+    meta = DenseMeta("job", 1, 1, step, 10 * step, 1000, "layout", ())
+    return DenseCopy(meta, {"network": torch.full((1, 4), float(step))})
+
+
+def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.saver.offer_dense(_dense(4))
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 4)
+    assert world.saver.state.anchors == ()
+    assert world.saver.busy
+    world.commit_shard(1, 5)
+    world.wait_for(lambda saves: saves.anchors)
+
+    anchor = world.saver.anchor_of(5)
+    manifest = read_anchor(world.store, anchor)
+    assert manifest.lost == (((0, 0),), ((0, 1),))
+    assert [ref.key for ref in manifest.shards] == [
+        f"{incarnation_prefix('job', 1, index, 1)}/{step_folder(5)}/{MANIFEST}" for index in range(2)
+    ]
+    world.wait_for(lambda _: not world.saver.busy)
+
+
+def test_a_shard_replaced_before_it_committed_voids_the_cut(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.incarnations[1] = 2
+    world.wait_for(lambda saves: saves.void == 5)
+
+    assert not world.saver.busy
+    assert find_anchor(world.store, "job", 1, 5) is None
+
+
+def test_a_shard_replaced_after_it_committed_does_not(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(1, 5, tell=False)
+    world.incarnations[1] = 2
+    world.commit_shard(0, 5)
+
+    world.wait_for(lambda saves: saves.anchors)
+
+
+def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
+    world.store.down = True
+    world.saver.offer_dense(_dense(3))
+    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "StoreUnreachable")
+    world.store.down = False
+    world.wait_for(lambda saves: saves.dense_save and saves.problem is None)
+
+
+def test_only_the_newest_anchors_stay(world: _World) -> None:
+    for step in (5, 10, 15):
+        for index in range(2):
+            world.commit_shard(index, step)
+        world.saver.offer_cut(_dense(step))
+        world.wait_for(lambda _, step=step: world.saver.anchor_of(step) and not world.saver.busy)
+
+    assert [anchor.step for anchor in world.saver.state.anchors] == [10, 15]
+    world.saver.close()
+    assert find_anchor(world.store, "job", 1, 5) is None
+    assert replace(find_anchor(world.store, "job", 1, 10)) == world.saver.anchor_of(10)
