@@ -97,7 +97,7 @@ class Member:
     def page(self, path: str) -> tuple[int, str]:
         url = f"http://{HOST}:{self.port_base + env.HTTP_PORT}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 -- our own page
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -139,7 +139,7 @@ class LocalJob:
                 member.process.wait()
         if error is not None:
             for member in self.everyone:
-                print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])  # noqa: T201
+                print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])
 
     def start(self) -> None:
         self.publish()

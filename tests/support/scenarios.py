@@ -214,9 +214,14 @@ def _restoring(index: int) -> Trigger:
     )
 
 
-def _known(index: int) -> Trigger:
-    """The operator has seen this shard's pod."""
-    return lambda c: any(s["uid"] and s["index"] == index for s in c.jobs["default", "job"].status.get("shards", ()))
+def _runs(index: int) -> Trigger:
+    """The shard's process runs, and the operator has seen its pod."""
+
+    def runs(c: FakeCluster) -> bool:
+        seen = any(s["uid"] and s["index"] == index for s in c.jobs["default", "job"].status.get("shards", ()))
+        return seen and c.member("shard", index).phase == "Running"
+
+    return runs
 
 
 def _reapply(cluster: FakeCluster) -> None:
@@ -239,7 +244,7 @@ TIGHT = spec(accuracyBudget__portionOfLostSamples=0.01)
 SCENARIOS = (
     Scenario("no failure"),
     Scenario("a shard is killed", ((HALF, _kill("shard", 1)),), replaced=("shard/1",)),
-    Scenario("a shard is killed before anything is trained", ((_known(1), _kill("shard", 1)),), replaced=("shard/1",)),
+    Scenario("a shard is killed before anything is trained", ((_runs(1), _kill("shard", 1)),), replaced=("shard/1",)),
     Scenario("a trainer is killed", ((HALF, _kill("trainer", 1)),), replaced=("trainer/1",)),
     Scenario("the leader is killed", ((HALF, _kill("trainer", 0)),), replaced=("trainer/0",)),
     Scenario("the only trainer is killed", ((HALF, _kill("trainer", 0)),), ONE_TRAINER, replaced=("trainer/0",)),

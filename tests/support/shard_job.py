@@ -24,10 +24,6 @@ from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, Snaps
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
-_MAIN = (
-    "import os, sys; from cpr_trainer.runtime import Environment; from cpr_trainer.shard.main import run; "
-    "sys.exit(run(Environment.read(os.environ)))"
-)
 
 
 def small_job(
@@ -119,7 +115,9 @@ class ShardProcess:
             env.TERMINATION_FILE: str(folder / "termination"),
             "OMP_NUM_THREADS": "1",
         }
-        process = subprocess.Popen([sys.executable, "-W", "error", "-c", _MAIN], env=os.environ | environment)
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "cpr_trainer", "shard"], env=os.environ | environment
+        )
         shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base))
         shard.give(roster)
         return shard

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cpr_operator.reconcile.life import TRANSITIONS
 from support.scenarios import SCENARIOS, Driver, Life, Scenario
 
 

@@ -19,11 +19,11 @@ def _run(
 
 
 def test_cuts_come_every_interval_and_at_the_end() -> None:
-    assert _run(CutSchedule(100), range(1, 101), interval_s=30) == [34, 64, 100]
+    assert _run(CutSchedule(100), range(1, 101), interval_s=30) == [34, 64, 94, 100]
 
 
 def test_no_cut_while_one_is_uncommitted() -> None:
-    assert _run(CutSchedule(100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 100]
+    assert _run(CutSchedule(100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 92, 100]
 
 
 def test_a_void_cut_is_made_up_for_at_once() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.memory_store import MemoryStore
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.snapshot import DenseMeta, ShardMeta, find_anchor, read_anchor, save_shard
 from cpr_trainer.store import StoreUnreachableError
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
+from support.memory_store import MemoryStore
 
 _PATIENCE_S = 30.0
 

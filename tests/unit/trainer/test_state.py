@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.local_job import small_job
 
 from cpr_trainer.snapshot import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.state import DenseState
+from support.local_job import small_job
 
 
 @pytest.fixture

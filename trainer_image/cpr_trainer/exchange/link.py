@@ -210,31 +210,41 @@ class Link:
         self._lookups.clear()
 
     def _handle(self, frame: Frame, now: float) -> None:
-        header = frame.header
-        match header.operation:
-            case Operation.CHALLENGE if self.state is LinkState.GREETING:
+        if frame.header.operation is Operation.ERROR:
+            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
+        if self.state is LinkState.GREETING:
+            self._on_greeting(frame, now)
+        else:
+            self._on_answer(frame.header)
+        if self.state in {LinkState.JOINED, LinkState.READY}:
+            self.last_heard = now
+            self._session.newest_roster_seen = max(self._session.newest_roster_seen, frame.header.roster)
+
+    def _on_greeting(self, frame: Frame, now: float) -> None:
+        match frame.header.operation:
+            case Operation.CHALLENGE:
                 proof, _ = self._initiator.prove(bytes(frame.payload))
                 self._say(Operation.PROOF, proof)
-            case Operation.WELCOME if self.state is LinkState.GREETING:
+            case Operation.WELCOME:
                 self._join(now)
-            case Operation.ERROR:
-                raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
-            case _ if self.state not in {LinkState.JOINED, LinkState.READY}:
-                raise FrameError(f"{header.operation.name} before the handshake was over")
+            case operation:
+                raise FrameError(f"{operation.name} before the handshake was over")
+
+    def _on_answer(self, header: Header) -> None:
+        match header.operation:
             case Operation.PONG | Operation.ACK:
                 self._note(header)
             case Operation.VECTORS:
                 if (lookup := self._lookups.pop(header.ticket, None)) is not None:
                     lookup.fill(self.peer.index)
-            case Operation.STALE if header.generation == self._session.counters.generation:
-                pass  # it answers what was sent in the last generation: this one is served
-            case Operation.NOT_READY | Operation.STALE:
+            case Operation.NOT_READY:
                 self._stand_back()
-            case _:
-                raise FrameError(f"a shard does not send {header.operation.name}")
-        if self.state in {LinkState.JOINED, LinkState.READY}:
-            self.last_heard = now
-            self._session.newest_roster_seen = max(self._session.newest_roster_seen, header.roster)
+            case Operation.STALE:
+                # With our own generation it answers what was sent in the last one: this one is served.
+                if header.generation != self._session.counters.generation:
+                    self._stand_back()
+            case operation:
+                raise FrameError(f"a shard does not send {operation.name} now")
 
     def _join(self, now: float) -> None:
         self.state = LinkState.JOINED

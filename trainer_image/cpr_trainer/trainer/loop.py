@@ -199,7 +199,7 @@ class Loop:
         self._exchange.heartbeat(last_step)
         while True:
             if self.leading is not None and (result := self.leading.finish(stepper.state)):
-                self._board.set(result=result)
+                self._board.set(result=result, state=TrainerState.FINISHED)
                 group.dismiss()
                 return result
             group.listen(self._watch.attend_or_stop)

@@ -11,7 +11,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_contract.reports import TrainerReport, TrainerState
-from cpr_contract.roster import TrainerRoster
+from cpr_contract.roster import Counters, TrainerRoster
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import (
@@ -32,6 +32,7 @@ from cpr_trainer.trainer.interrupts import Finished, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import WINDOW, Loop
 from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.start import insist
 from cpr_trainer.trainer.watch import Watch
 
 
@@ -54,8 +55,7 @@ def run(environment: Environment) -> ExitCode:
 
 
 def _train(environment: Environment, watch: Watch) -> ExitCode:
-    roster = watch.first()
-    board = Board(_first_report(environment, roster))
+    board = Board(_first_report(environment))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     with StatusServer(
@@ -66,8 +66,14 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         ready=lambda: board.state in _READY,
         registry=registry,
     ):
-        board.set(state=TrainerState.LOADING)
-        setup = Setup.read(environment, roster)
+        roster = watch.first()
+        board.set(
+            index=roster.index,
+            incarnation=roster.incarnation,
+            counters=roster.counters,
+            state=TrainerState.LOADING,
+        )
+        setup = insist(lambda: Setup.read(environment, roster), board, watch.attend_or_stop)
         board.set(total_samples=setup.order.total_samples)
         exchange = Exchange(
             setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, window=WINDOW
@@ -91,13 +97,14 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
 _READY = frozenset({TrainerState.TRAINING, TrainerState.PAUSED, TrainerState.FINISHING, TrainerState.FINISHED})
 
 
-def _first_report(environment: Environment, roster: TrainerRoster) -> TrainerReport:
+def _first_report(environment: Environment) -> TrainerReport:
+    """Index -1 until a roster tells who this is."""
     return TrainerReport(
         contract=CONTRACT_VERSION,
         job_uid=environment.job.job_uid,
-        index=roster.index,
-        incarnation=roster.incarnation,
-        counters=roster.counters,
+        index=-1,
+        incarnation=0,
+        counters=Counters(roster=0, group=0, generation=0),
         state=TrainerState.STARTING,
         step=0,
         samples=0,

@@ -42,7 +42,7 @@ class Watch:
         self._ended.set()
 
     def first(self) -> TrainerRoster:
-        """Wait for a roster and take it as the current one. Raises Terminated, Superseded."""
+        """Wait for a roster and take it as the current one. Raises Terminated, Superseded, ContractVersionError."""
         while self._newest is None:
             self.turn()
             self._raise_failure()

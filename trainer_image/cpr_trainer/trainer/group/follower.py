@@ -29,8 +29,7 @@ class Follower:
         self._delays_s = delays_s
         self._channel: Channel | None = None
         self._collective: Collective | None = None
-        self._step = 0
-        self._waiting = True
+        self._waiting = False
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
         """See `Group`; `provide` is the leader's."""
@@ -48,15 +47,16 @@ class Follower:
 
     def announce(self, step: int) -> None:
         """See `Group`."""
-        self._step = step
         self._tell(Frame(Kind.READY, self._lobby.rank, step))
 
     def go(self, cut_step: int, attend: Attend) -> Go:
         """See `Group`."""
         del cut_step
+        self._waiting = True
         while True:
             frame = self._take(attend)
             if frame and frame.kind is Kind.GO:
+                self._waiting = False
                 return Go(frame.step, frame.cut_step)
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:

@@ -29,6 +29,7 @@ class Leader:
         self._members: dict[int, Channel] = {}
         self._ready: dict[int, int] = {}
         self._step = 0
+        self._waiting = False
         self._collective: Collective | None = None
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
@@ -45,8 +46,10 @@ class Leader:
 
     def go(self, cut_step: int, attend: Attend) -> Go:
         """See `Group`."""
+        self._waiting = True
         while self._ready.keys() != self._members.keys():
             self._take(attend)
+        self._waiting = False
         go = Go(max(self._step, *self._ready.values()), cut_step)
         self._ready.clear()
         self._tell_all(Frame(Kind.GO, self._lobby.rank, go.step, go.cut_step))
@@ -69,6 +72,8 @@ class Leader:
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`."""
+        if not self._waiting:
+            return ()
         present = self._ready if self._members else self._arrived
         return tuple(sorted(self._others.keys() - present.keys()))
 
@@ -94,8 +99,10 @@ class Leader:
 
     def _meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
         self._disband()
+        self._waiting = True
         while self._arrived.keys() != self._others.keys():
             self._take(attend)
+        self._waiting = False
         own = Hello(self._lobby.rank, self._roster.incarnation, *self._key, replica.done)
         meeting = decide_meeting((own, *(hello for hello, _ in self._arrived.values())), self._lobby.rank)
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}

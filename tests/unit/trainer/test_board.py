@@ -1,0 +1,53 @@
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import Counters
+from cpr_trainer.trainer.board import Board, ReportCollector
+
+
+def _report() -> TrainerReport:
+    counters = Counters(1, 1, 1)
+    return TrainerReport(1, "job", 0, 1, counters, TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
+
+
+def test_a_pause_is_reported_and_counted() -> None:
+    board = Board(_report())
+    with board.paused():
+        assert board.report().state is TrainerState.PAUSED
+    assert board.report().state is TrainerState.TRAINING
+    assert board.take_waited_s() > 0
+    assert board.take_waited_s() == 0
+
+
+def test_an_interrupted_pause_leaves_the_state_before() -> None:
+    board = Board(_report())
+    with pytest.raises(InterruptedError), board.paused():
+        raise InterruptedError
+    assert board.state is TrainerState.TRAINING
+
+
+def test_a_short_wait_for_peers_is_no_pause() -> None:
+    board = Board(_report())
+    seen = []
+    with board.waiting(lambda: seen.append(board.state)) as attend:
+        attend()
+    assert seen == [TrainerState.TRAINING]
+    assert board.take_waited_s() == 0
+
+
+def test_metrics_are_the_report() -> None:
+    board = Board(_report())
+    board.look = lambda report: replace(report, saves=3)
+    board.set(samples=1200, auc=0.75)
+    registry = CollectorRegistry()
+    registry.register(ReportCollector(board))
+    page = generate_latest(registry).decode()
+
+    assert "cprjob_trainer_samples 1200.0" in page
+    assert "cprjob_trainer_auc_ratio 0.75" in page
+    assert "cprjob_trainer_saves_total 3.0" in page
+    assert "cprjob_trainer_loss_nats" not in page, "what is not known is left out"
+    assert 'cprjob_trainer_state{state="Training"} 1.0' in page

@@ -1,0 +1,77 @@
+"""Vectors asked for ahead are those that would have been read one step after the other."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cpr_trainer.access import UniqueRows
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
+
+_PLACEMENT = Placement((7, 5), shards=3)
+_TABLES = len(_PLACEMENT.rows_per_table)
+
+
+class _Table:
+    """Rows of one number each; a lookup reads them when it is asked for, as a shard does that answers in order."""
+
+    def __init__(self) -> None:
+        self.rows = torch.arange(float(_PLACEMENT.total)).unsqueeze(1)
+        self.asked = 0
+
+    def lookup(self, step: int, rows: UniqueRows) -> Tensor:
+        del step
+        self.asked += len(rows)
+        return self.rows[torch.from_numpy(rows.numbers)]
+
+    def push(self, rows: UniqueRows) -> None:
+        self.rows[torch.from_numpy(rows.numbers)] += 100.0
+
+
+def _slice(step: int, picks: list[int]) -> Slice:
+    ids = np.array([(pick % 7, pick % 5) for pick in picks], np.int64).reshape(-1, _TABLES)
+    empty: Any = np.zeros(len(ids), np.float32)
+    return slice_of(step, Batch(empty, ids, empty), _PLACEMENT)
+
+
+def _vectors(table: _Table, wanted: Slice) -> Vectors:
+    return Vectors(cast(Exchange, table), wanted)
+
+
+def _at_once(lookup: object) -> Tensor:
+    return cast(Tensor, lookup)
+
+
+_PICKS = st.lists(st.integers(0, 34), max_size=6)
+
+
+@given(_PICKS, _PICKS)
+def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[int], then: list[int]) -> None:
+    table, running, wanted = _Table(), _slice(1, now), _slice(2, then)
+    vectors = _vectors(table, wanted)
+    vectors.ask_early(running.access.unique)
+    table.push(running.access.unique)
+    vectors.ask_late()
+
+    expected = table.rows[torch.from_numpy(wanted.access.unique.numbers)]
+    assert torch.equal(vectors.take(_at_once), expected)
+    assert table.asked == len(wanted.access.unique), "each row is fetched once"
+
+
+@given(_PICKS, _PICKS)
+def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: list[int]) -> None:
+    table, running, wanted = _Table(), _slice(1, now), _slice(2, then)
+    vectors = _vectors(table, wanted)
+    vectors.ask_early(running.access.unique)
+    table.push(running.access.unique)
+    table.rows += 1000.0  # the shard went back in time: what was read before counts no more
+    vectors.ask_again()
+
+    expected = table.rows[torch.from_numpy(wanted.access.unique.numbers)]
+    assert torch.equal(vectors.take(_at_once), expected)
