@@ -7,8 +7,7 @@ FROM scratch AS wheels
 
 FROM ${BASE} AS run
 # A name and a home for the user that no file knows: libraries ask for them.
-# Threads of torch sleep while they wait: pods share processors.
-ENV OMP_WAIT_POLICY=PASSIVE PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 HOME=/tmp USER=cprjob LOGNAME=cprjob
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 HOME=/tmp USER=cprjob LOGNAME=cprjob
 WORKDIR /opt/cprjob
 
 # pip lives only within the step that needs it. Bytecode is made here and not checked against its source at run time: a pod's file system is read-only.

@@ -101,8 +101,8 @@ class FakeCluster:
         self.total = total
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
-        self.fault: Callable[[str, int, When], None] = lambda call, number, when: None
-        self.on_pod: Callable[[str, PodView], None] = lambda job, pod: None
+        self.fault: Callable[[str, int, When], None] = lambda *_: None
+        self.on_pod: Callable[[str, PodView], None] = lambda *_: None
         self.stale_lists = False
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []

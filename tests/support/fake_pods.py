@@ -18,6 +18,8 @@ from cpr_contract.spec import JobSpec
 Ranges = tuple[tuple[int, int], ...]
 LOAD_S = 0.5
 FLUSH_S = 0.3
+#: The exit code of a process that SIGTERM ended before it had anything to save.
+TERMINATED = 143
 
 
 @dataclass
@@ -120,8 +122,10 @@ class DataPlane:
                 self.store.dense.setdefault(trainer.generation, []).append((samples, trainer.lost))
                 key = f"{self.spec.job_uid}/gen-{trainer.generation:04d}/dense/{samples}"
                 return ExitCode.FLUSHED, to_json(SaveRef(key, self._step(samples), samples))
-            case _:
+            case Trainer():
                 return ExitCode.FLUSHED, ""
+            case _:
+                return TERMINATED, ""
 
     def tick(self, now: float, dt: float) -> None:
         for shard in [*self.shards.values()]:

@@ -26,6 +26,10 @@ Action = Callable[[FakeCluster], None]
 Fault = Callable[[str, int, When], None]
 
 
+def no_fault(_call: str, _number: int, _when: When) -> None:
+    """Everything goes well."""
+
+
 class Crash(Exception):  # noqa: N818 -- not an error of anybody's
     """The operator was killed here."""
 
@@ -83,7 +87,7 @@ class Life:
 class Driver:
     """Runs one scenario with one controller at a time; a crashed one is replaced by a new one."""
 
-    def __init__(self, scenario: Scenario, fault: Fault = lambda call, number, when: None) -> None:
+    def __init__(self, scenario: Scenario, fault: Fault = no_fault) -> None:
         self.scenario = scenario
         self.cluster = FakeCluster(TOTAL)
         self.cluster.fault = fault
@@ -198,7 +202,7 @@ def _kill(role: str, index: int) -> Action:
     return lambda cluster: cluster.kill(role, index)
 
 
-def _suspend(value: bool) -> Action:  # noqa: FBT001 -- as in the spec
+def _suspend(*, value: bool) -> Action:
     return lambda cluster: cluster.set_spec("job", suspend=value)
 
 
@@ -305,12 +309,12 @@ SCENARIOS = (
     ),
     Scenario(
         "suspended and resumed",
-        ((HALF, _suspend(True)), (phase("Suspended"), _suspend(False))),
+        ((HALF, _suspend(value=True)), (phase("Suspended"), _suspend(value=False))),
         replaced=EVERYBODY,
     ),
     Scenario(
         "suspended while a shard restores",
-        ((HALF, _kill("shard", 1)), (_restoring(1), _suspend(True)), (phase("Suspended"), _suspend(False))),
+        ((HALF, _kill("shard", 1)), (_restoring(1), _suspend(value=True)), (phase("Suspended"), _suspend(value=False))),
         replaced=EVERYBODY,
     ),
     Scenario("deleted and applied again", ((HALF, _reapply),), replaced=EVERYBODY),
@@ -321,7 +325,7 @@ SCENARIOS = (
     ),
     Scenario(
         "unschedulable for ever",
-        ((lambda c: True, lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),),
+        ((after(0), lambda c: setattr(c, "unschedulable", "0/3 nodes are available")),),
         phase="Failed",
     ),
     Scenario("everybody is killed", ((HALF, _everybody),), replaced=EVERYBODY),

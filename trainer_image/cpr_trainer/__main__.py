@@ -1,76 +1,13 @@
-"""`python -m cpr_trainer trainer|shard|export`: the processes of a job, by role.
+"""`python -m cpr_trainer trainer|shard|export`: one process of a job."""
 
-Exit codes are those of `cpr_contract.exits`. Whatever a person can mend goes into the termination file as a `Problem`.
-"""
-
-from __future__ import annotations
-
-import argparse
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import torch
+# Read when torch is loaded: its threads sleep while they wait. Spinning ones take the processors from the other pods.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode, Problem
-from cpr_trainer import export
-from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
-from cpr_trainer.runtime.environment import termination_file
-from cpr_trainer.shard import main as shard
-from cpr_trainer.trainer import main as trainer
-
-_LOG = logging.getLogger("cpr_trainer")
-
-
-def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run one role to its end and return the exit code."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True
-    )
-    options = _parser().parse_args(arguments)
-    torch.set_num_threads(threads(environ))
-    try:
-        return _run(options, environ)
-    except TrainerError as error:
-        _LOG.error("%s: %s", error.reason, error)
-        return end_with(termination_file(environ), problem_of(error), exit_code(error))
-    except Exception as error:  # noqa: BLE001 -- the last one there is
-        _LOG.exception("an error that nobody foresaw")
-        problem = Problem("Internal", f"{type(error).__name__}: {error}", "The pod's log has the trace; report it.")
-        return end_with(termination_file(environ), problem, ExitCode.INTERNAL)
-
-
-def threads(environ: Mapping[str, str]) -> int:
-    """Return how many threads torch computes with: OMP_NUM_THREADS, else one for each processor of this process."""
-    stated = environ.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and int(stated) else len(os.sched_getaffinity(0))
-
-
-def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    match options.role:
-        case "trainer":
-            return trainer.run(Environment.read(environ))
-        case "shard":
-            return shard.run(Environment.read(environ))
-        case _:
-            export.run(environ, options.anchor, options.to)
-            return ExitCode.OK
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cpr_trainer", description=__doc__.partition("\n")[0])
-    roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
-    roles.add_parser(ROLE_TRAINER, help="train; everything else is in the environment")
-    roles.add_parser(ROLE_SHARD, help="hold a part of the tables; everything else is in the environment")
-    exporting = roles.add_parser("export", help="write the model of an anchor into a folder")
-    exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
-    exporting.add_argument("--to", required=True, type=Path, help="the folder, made if it is not there")
-    return parser
-
+from cpr_trainer.process import main
 
 if __name__ == "__main__":
     code = main(sys.argv[1:], os.environ)

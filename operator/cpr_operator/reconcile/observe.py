@@ -9,7 +9,7 @@ from cpr_contract.exits import ExitCode
 from cpr_operator.api.status import Member, Shard, Status
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import Role
-from cpr_operator.failures import Failure, Kind, Trouble, classify, hung
+from cpr_operator.failures import Failure, Trouble, classify, hung
 from cpr_operator.reconcile.world import Report, World
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
@@ -148,8 +148,3 @@ def _silent(status: Status, reports: Mapping[str, Report], facts: Mapping[str, F
         if is_settled(member) and witnesses and len(witnesses) >= min(WITNESSES, len(peers)):
             silent[name] = witnesses
     return silent
-
-
-def is_hung(fact: Fact) -> bool:
-    """Whether the member was found by its silence."""
-    return isinstance(fact, Lost) and fact.failure.kind is Kind.HUNG

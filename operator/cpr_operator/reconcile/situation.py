@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
@@ -50,9 +49,16 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
 
 
 def flush_of(world: World, failure: Failure) -> SaveRef | None:
-    """The save that a member of this generation flushed before it ended, if it did."""
-    prefix = generation_prefix(world.job.id.uid, world.job.status.counters.generation) + "/"
-    return failure.save if failure.save is not None and failure.save.key.startswith(prefix) else None
+    """The save that a member flushed before it ended: of this generation, or where that started, if nothing is newer.
+
+    A process that ended before it heard of a rollback may have flushed what the rollback undid.
+    """
+    save, status = failure.save, world.job.status
+    origin = status.forks[-1].anchor if status.forks else None
+    prefix = generation_prefix(world.job.id.uid, status.counters.generation) + "/"
+    if save is None or save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0):
+        return save
+    return None
 
 
 def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
@@ -63,9 +69,8 @@ def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
     save = flush_of(world, failure) if failure else None
     if save is not None:
         return Loss(shard.index, save.samples, flushed=True)
-    unchanged = failure is not None and failure.exit_code == ExitCode.FLUSHED and failure.save is None
     certain = failure is not None and failure.ended and leader_report(world) is not None
-    return Loss(shard.index, shard.saved_samples, flushed=unchanged, certain=certain)
+    return Loss(shard.index, shard.saved_samples, certain=certain)
 
 
 def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> bool:

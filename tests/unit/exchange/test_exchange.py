@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,9 +17,10 @@ from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import UniqueRows, find_access
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
+from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.seeding import initial_rows
-from support.shard_job import KEY, free_ports, small_job, trainer_roster
+from support.shard_job import HOST, KEY, free_ports, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
 WAIT_S = 20.0
@@ -179,6 +181,19 @@ def test_another_incarnation_than_the_rosters_is_not_used(
     with pytest.raises(ShardsAwayError):
         exchange.wait_ready(0.5)
     assert exchange.problems() == ("expected shard/1 incarnation 3, reached shard/1 incarnation 2",)
+
+
+def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange) -> None:
+    with socket.create_server((HOST, 0)) as impostor:
+        port = impostor.getsockname()[1]
+        exchange.follow(trainer_roster((Peer(0, 1, HOST, port), Peer(1, 1, "", 0))))
+        connection, _ = impostor.accept()
+        with connection:
+            welcome = Header(Operation.WELCOME, generation=1), Header(Operation.PONG, generation=1)
+            connection.sendall(b"".join(header.pack() for header in welcome))
+            wait_for(lambda: bool(exchange.problems()))
+    assert exchange.problems() == ("WELCOME before the handshake was over",)
+    assert exchange.away() == (0, 1)
 
 
 def test_a_restoring_shard_is_away_until_it_says_otherwise(

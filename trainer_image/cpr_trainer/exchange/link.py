@@ -1,6 +1,6 @@
 """One shard as a trainer sees it: the connection, what was asked of it, and what it has not acknowledged.
 
-Down -> Connecting -> Greeting -> Joined <-> Ready, and from anywhere to Down when the connection breaks.
+Down -> Connecting -> Greeting -> Proved -> Joined <-> Ready, and from anywhere to Down when the connection breaks.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class LinkState(enum.Enum):
     DOWN = enum.auto()
     CONNECTING = enum.auto()
     GREETING = enum.auto()
+    PROVED = enum.auto()  # the shard's proof holds, ours is on its way
     JOINED = enum.auto()  # both sides proved the key; the shard does not serve this generation (yet)
     READY = enum.auto()
 
@@ -212,7 +213,7 @@ class Link:
     def _handle(self, frame: Frame, now: float) -> None:
         if frame.header.operation is Operation.ERROR:
             raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
-        if self.state is LinkState.GREETING:
+        if self.state in {LinkState.GREETING, LinkState.PROVED}:
             self._on_greeting(frame, now)
         else:
             self._on_answer(frame.header)
@@ -222,10 +223,11 @@ class Link:
 
     def _on_greeting(self, frame: Frame, now: float) -> None:
         match frame.header.operation:
-            case Operation.CHALLENGE:
+            case Operation.CHALLENGE if self.state is LinkState.GREETING:
                 proof, _ = self._initiator.prove(bytes(frame.payload))
+                self.state = LinkState.PROVED
                 self._say(Operation.PROOF, proof)
-            case Operation.WELCOME:
+            case Operation.WELCOME if self.state is LinkState.PROVED:
                 self._join(now)
             case operation:
                 raise FrameError(f"{operation.name} before the handshake was over")

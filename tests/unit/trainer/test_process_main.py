@@ -5,7 +5,7 @@ import pytest
 from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.exits import ExitCode, Problem
-from cpr_trainer.__main__ import main, threads
+from cpr_trainer.process import main, threads
 
 
 @pytest.mark.parametrize(("stated", "expected"), [("3", 3), ("0", None), ("", None), ("many", None)])

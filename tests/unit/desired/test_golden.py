@@ -1,0 +1,115 @@
+"""What is created in the cluster, word for word. `CPR_UPDATE_GOLDEN=1` writes the files anew: read the diff."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.desired.guards import guards, key_secret
+from cpr_operator.desired.names import JobId
+from cpr_operator.desired.pod import PodPlan, pod_manifest
+from support.scenarios import spec
+
+GOLDEN = Path(__file__).parent / "golden"
+JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")
+COUNTERS = Counters(roster=7, group=2, generation=1)
+
+SHARD = ShardRoster(
+    contract=CONTRACT_VERSION,
+    counters=COUNTERS,
+    index=3,
+    incarnation=2,
+    newest_incarnation=2,
+    may_restore=True,
+    floor_samples=900,
+    anchor=None,
+    trainers=2,
+)
+TRAINER = TrainerRoster(
+    contract=CONTRACT_VERSION,
+    counters=COUNTERS,
+    index=0,
+    incarnation=1,
+    newest_incarnation=1,
+    leader=0,
+    trainers=(),
+    shards=(),
+    anchor=None,
+    dense_floor_samples=0,
+    interval_s=60.0,
+)
+TEMPLATE: Mapping[str, Any] = {
+    "metadata": {"labels": {"team": "ads", "cprjob.io/job": "another"}, "annotations": {"note": "mine"}},
+    "spec": {
+        "nodeSelector": {"disk": "fast"},
+        "restartPolicy": "Always",
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "criteo"}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "mine:2",
+                "env": [{"name": "OMP_NUM_THREADS", "value": "4"}, {"name": "CPR_SPEC", "value": "{}"}],
+                "resources": {"requests": {"cpu": "4"}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            },
+            {"name": "sidecar", "image": "log:1"},
+        ],
+    },
+}
+
+
+def plan(**changes: Any) -> PodPlan:
+    return PodPlan(JOB, parse_spec(spec(**changes)), image="trainer:1", job_spec='{"contract":1}', grace_s=30)
+
+
+CASES = {
+    "shard": lambda: pod_manifest(plan(), SHARD),
+    "trainer": lambda: pod_manifest(plan(), TRAINER),
+    "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),
+    "shard-with-secrets": lambda: pod_manifest(
+        plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
+        SHARD,
+    ),
+    "guards": lambda: list(guards(JOB, trainers=2, shards=4)),
+    "key": lambda: key_secret(JOB, "0123456789abcdef"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_manifests_are_as_written_down(name: str) -> None:
+    made = yaml.safe_dump(CASES[name](), sort_keys=True, width=120)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("CPR_UPDATE_GOLDEN"):
+        path.write_text(made, "utf-8")
+    assert made == path.read_text("utf-8")
+
+
+def test_what_the_operator_relies_on_wins_over_the_template() -> None:
+    pod = CASES["trainer-with-template"]()
+    main, sidecar = pod["spec"]["containers"]
+    values = {variable["name"]: variable.get("value") for variable in main["env"]}
+    assert (main["image"], values["CPR_SPEC"], pod["spec"]["restartPolicy"]) == ("trainer:1", '{"contract":1}', "Never")
+    assert pod["metadata"]["labels"]["cprjob.io/job"] == "criteo"
+    assert sidecar == {"name": "sidecar", "image": "log:1"}
+
+
+def test_what_the_template_adds_stays() -> None:
+    pod = CASES["trainer-with-template"]()
+    main = pod["spec"]["containers"][0]
+    assert main["resources"] == {"requests": {"cpu": "4"}}
+    assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
+    assert pod["metadata"]["annotations"]["note"] == "mine"
+    assert [t["key"] for t in pod["spec"]["tolerations"]][0] == "gpu"
+
+
+def test_the_template_itself_is_left_as_it_is() -> None:
+    before = yaml.safe_dump(TEMPLATE)
+    CASES["trainer-with-template"]()
+    assert yaml.safe_dump(TEMPLATE) == before

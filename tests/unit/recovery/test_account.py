@@ -1,0 +1,52 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator.ledger import Ledger
+from cpr_operator.recovery.account import Account
+
+
+def account(*lost: tuple[tuple[int, int], ...], limit: int = 1000) -> Account:
+    return Account(Ledger(total=1000, limit=limit, lost=lost), ((),) * len(lost))
+
+
+def test_a_shard_that_dies_again_before_its_next_save_is_charged_once() -> None:
+    once = account((), ()).reserve({0: ((900, 1000),)})
+    again = once.reserve({0: ((900, 1000),)})
+    assert again.charged == once.charged == 100
+
+
+def test_what_is_lost_already_is_not_set_aside_again() -> None:
+    book = account(((900, 950),), ()).reserve({0: ((900, 1000),)})
+    assert (book.ledger.spent, book.set_aside, book.charged) == (50, 50, 100)
+
+
+def test_the_dense_state_counts_on_every_shard() -> None:
+    assert account((), (), ()).reserve({}, ((100, 150),)).charged == 150
+
+
+def test_settling_charges_what_was_told_and_drops_the_reservation() -> None:
+    book = account((), ()).reserve({1: ((900, 1000),)}).settle(1, ((900, 930),))
+    assert (book.ledger.lost, book.reserved, book.charged) == (((), ((900, 930),)), ((), ()), 30)
+
+
+def test_settling_one_shard_leaves_the_others_reservations() -> None:
+    book = account((), ()).reserve({0: ((0, 10),), 1: ((0, 10),)}).settle(1, ())
+    assert book.reserved == (((0, 10),), ())
+
+
+def test_a_rollback_takes_back_what_lies_behind_the_anchor_and_keeps_what_lies_before() -> None:
+    book = account(((100, 200), (600, 700)), ()).reserve({1: ((150, 900),)}, ((880, 890),)).roll_back(650)
+    assert book.ledger.lost == (((100, 200), (600, 650)), ((150, 650),))
+    assert book.set_aside == 0
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=4).map(tuple)
+
+
+@given(lost=RANGES, first=RANGES, second=RANGES)
+def test_reservations_never_count_a_sample_twice_on_a_shard(
+    lost: tuple[tuple[int, int], ...], first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...]
+) -> None:
+    book = account((), ()).settle(0, lost).reserve({0: first}).reserve({0: second})
+    samples = {x for a, b in (*lost, *first, *second) for x in range(a, b)}
+    assert book.charged == len(samples)

@@ -1,0 +1,147 @@
+"""The decision, line by line: who died, what is known, what is left of the budget."""
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_operator.api.status import Anchor
+from cpr_operator.ledger import Ledger
+from cpr_operator.recovery.account import Account
+from cpr_operator.recovery.decide import (
+    DenseGrant,
+    Loss,
+    Replace,
+    RollBack,
+    ShardGrant,
+    Situation,
+    WaitForReport,
+    decide,
+)
+
+OLD = Anchor(key="old", digest="0", generation=1, step=4, samples=400)
+NEW = Anchor(key="new", digest="1", generation=1, step=8, samples=800)
+
+
+def situation(**changes: object) -> Situation:
+    """Shard 0 of two is lost at 1000 samples, its last save is at 900; 300 sample-shards may be lost."""
+    base = Situation(
+        mode="Partial",
+        account=Account(Ledger(total=2000, limit=300, lost=((), ())), ((), ())),
+        losses=(Loss(0, 900),),
+        lost_trainers=(),
+        survivors=(0, 1),
+        leader=0,
+        trainer_bound=1000,
+        shard_bound=None,
+        shard_state=True,
+        dense_saved=950,
+        anchors=(OLD, NEW),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_a_lost_shard_is_replaced_within_the_budget() -> None:
+    decision = decide(situation())
+    assert isinstance(decision, Replace)
+    assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 1000),)),)
+    assert (decision.trainers, decision.leader, decision.dense) == ((), 0, None)
+    assert "fits into the budget" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"losses": (Loss(0, 700),)}, True),
+        ({"losses": (Loss(0, 699),)}, False),
+        ({"losses": (Loss(0, 850), Loss(1, 850))}, True),
+        ({"losses": (Loss(0, 850), Loss(1, 849))}, False),
+        ({"losses": (Loss(0, 0, flushed=True), Loss(1, 700))}, True),
+        ({"losses": (Loss(0, 1000),), "account": Account(Ledger(2000, 0, ((), ())), ((), ()))}, True),
+    ],
+)
+def test_all_losses_together_fit_or_none_does(changes: dict[str, object], fits: bool) -> None:  # noqa: FBT001
+    decision = decide(situation(**changes))
+    assert isinstance(decision, Replace if fits else RollBack)
+
+
+def test_open_reservations_count() -> None:
+    account = Account(Ledger(2000, 300, ((), ())), ((), ((0, 250),)))
+    assert decide(situation(account=account)) == RollBack(NEW, decide(situation(account=account)).reason)
+
+
+def test_a_rollback_without_an_anchor_goes_to_step_0() -> None:
+    decision = decide(situation(losses=(Loss(0, 0),), anchors=()))
+    assert isinstance(decision, RollBack)
+    assert decision.anchor is None
+
+
+def test_full_recovery_rolls_back_for_any_charge_and_for_none_it_does_not() -> None:
+    assert isinstance(decide(situation(mode="Full", losses=(Loss(0, 999),))), RollBack)
+    assert isinstance(decide(situation(mode="Full", losses=(Loss(0, 900, flushed=True),))), Replace)
+
+
+def test_nothing_is_decided_without_a_report_of_a_living_trainer() -> None:
+    assert isinstance(decide(situation(trainer_bound=None, shard_bound=1000)), WaitForReport)
+
+
+def test_a_flush_needs_no_report() -> None:
+    assert isinstance(decide(situation(trainer_bound=None, losses=(Loss(0, 900, flushed=True),))), Replace)
+
+
+def test_a_lost_trainer_costs_nothing_while_another_survives() -> None:
+    decision = decide(situation(losses=(), lost_trainers=(0,), survivors=(1,), trainer_bound=None))
+    assert isinstance(decision, Replace)
+    assert (decision.trainers, decision.leader, decision.dense) == ((0,), 1, None)
+
+
+def test_the_leader_keeps_its_post_while_it_lives() -> None:
+    decision = decide(situation(losses=(), lost_trainers=(0,), survivors=(1, 2), leader=2))
+    assert isinstance(decision, Replace)
+    assert decision.leader == 2
+
+
+def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> None:
+    decision = decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000))
+    assert isinstance(decision, Replace)
+    assert decision.dense == DenseGrant(950, ((950, 1000),))
+    assert isinstance(
+        decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1101)), RollBack
+    )
+
+
+def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:
+    # shard 0 loses [900, 1000), the dense state [950, 1000) on both: 100 + 50.
+    account = Account(Ledger(2000, 150, ((), ())), ((), ()))
+    lost = situation(account=account, lost_trainers=(0, 1), survivors=(), shard_bound=1000)
+    assert isinstance(decide(lost), Replace)
+    assert isinstance(decide(replace(lost, account=Account(Ledger(2000, 149, ((), ())), ((), ())))), RollBack)
+
+
+def test_shards_that_have_not_answered_are_waited_for_when_no_trainer_survived() -> None:
+    assert isinstance(decide(situation(lost_trainers=(0, 1), survivors=())), WaitForReport)
+
+
+def test_when_nobody_survived_all_roll_back() -> None:
+    decision = decide(situation(lost_trainers=(0, 1), survivors=(), shard_state=False))
+    assert isinstance(decision, RollBack)
+    assert decision.anchor == NEW
+
+
+def test_a_newer_save_than_the_known_one_is_asked_for_before_everybody_goes_back() -> None:
+    decision = decide(situation(losses=(Loss(0, 100, certain=False),)))
+    assert isinstance(decision, Replace)
+    assert decision.shards == (ShardGrant(0, floor=700, reserve=((700, 1000),)),)
+
+
+def test_a_newer_dense_save_is_asked_for_too() -> None:
+    lost = situation(
+        losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000, dense_saved=100, dense_certain=False
+    )
+    decision = decide(lost)
+    assert isinstance(decision, Replace)
+    assert decision.dense == DenseGrant(850, ((850, 1000),))
+
+
+def test_nothing_is_hoped_for_when_nothing_is_left() -> None:
+    account = Account(Ledger(2000, 300, (((0, 300),), ())), ((), ()))
+    assert isinstance(decide(situation(account=account, losses=(Loss(0, 100, certain=False),))), RollBack)
