@@ -8,10 +8,12 @@ from typing import Any
 import httpx
 from harness import Pod, Space, Store, until
 from harness.pods import TRAINER_IMAGE
+from harness.space import Role
 from harness.store import BUCKET, ENDPOINT, SECRET
 
 Member = tuple[str, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
+ROWS, EPOCHS = 80_000, 3
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 4
 FINAL = {"Succeeded", "Failed"}
@@ -30,7 +32,7 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
             "denseOptimizer": {"kind": "SGD", "learningRate": 0.1},
             "sparseOptimizer": {"kind": "RowWiseAdagrad", "learningRate": 0.05},
         },
-        "data": {"format": "Criteo", "uri": f"s3://{BUCKET}/{DATA_KEY}", "epochs": 3, "batchSize": 128, "seed": 1},
+        "data": {"format": "Criteo", "uri": f"s3://{BUCKET}/{DATA_KEY}", "epochs": EPOCHS, "batchSize": 128, "seed": 1},
         "trainers": {"replicas": TRAINERS, "template": pod_template()},
         "shards": {"replicas": SHARDS, "template": pod_template()},
         "snapshots": {
@@ -93,9 +95,15 @@ class Run:
         found: dict[str, Any] = self.space.job(self.name).get("status", {})
         return found
 
-    def pod(self, role: str, index: int) -> Pod:
-        """Return the pod of a member's newest incarnation."""
-        return max(self.space.pods(job=self.name, role=role, index=index), key=lambda pod: pod.incarnation)
+    def pod(self, role: Role, index: int) -> Pod:
+        """Return the pod of a member's newest incarnation; it must have one."""
+        pod = self.find(role, index)
+        assert pod is not None, f"{role}/{index} has no pod"
+        return pod
+
+    def find(self, role: Role, index: int) -> Pod | None:
+        """Return the pod of a member's newest incarnation; None while it has none."""
+        return max(self.space.pods(job=self.name, role=role, index=index), key=lambda p: p.incarnation, default=None)
 
     def uids(self) -> dict[Member, str]:
         """Return the uid of each member's newest pod."""
@@ -105,10 +113,13 @@ class Run:
                 newest[pod.role, pod.index] = pod
         return {member: pod.uid for member, pod in newest.items()}
 
-    def report(self, role: str, index: int) -> dict[str, Any] | None:
+    def report(self, role: Role, index: int) -> dict[str, Any] | None:
         """Return a member's own report, None if it does not answer."""
+        pod = self.find(role, index)
+        if pod is None or not pod.ip:
+            return None
         try:
-            answer = httpx.get(f"http://{self.pod(role, index).ip}:7071/status", timeout=2)
+            answer = httpx.get(f"http://{pod.ip}:7071/status", timeout=2)
         except httpx.HTTPError:
             return None
         return dict(answer.json())

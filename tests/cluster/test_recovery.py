@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from harness import Cluster, Space, until
+from harness.space import Role
 from jobs import DATA_KEY, Run, account, failures, ledger, pod_template, verify
 from timeline import Timeline
 
@@ -248,9 +249,9 @@ class TestTheBudget:
         assert same_auc(status, calm)
 
 
-def _running(run: Run, role: str, index: int, incarnation: int) -> Any:
-    pod = run.pod(role, index)
-    return pod if pod.incarnation == incarnation and pod.phase == "Running" and pod.container_id else None
+def _running(run: Run, role: Role, index: int, incarnation: int) -> Any:
+    pod = run.find(role, index)
+    return pod if pod and pod.incarnation == incarnation and pod.phase == "Running" and pod.container_id else None
 
 
 def _torn(cluster: Cluster, run: Run, *, far: int, home: int, tries: int = 10) -> bool:

@@ -52,8 +52,8 @@ class Timeline:
         return "\n".join(["recovery of a shard, seconds", *(f"  {stage:<15} {at:6.2f}" for stage, at in rows)])
 
     def _successor(self) -> Any:
-        pod = self.run.pod("shard", self.shard)
-        return pod if pod.incarnation > self.incarnation else None
+        pod = self.run.find("shard", self.shard)
+        return pod if pod and pod.incarnation > self.incarnation else None
 
     def _trains(self) -> bool:
         leader = self.run.report("trainer", self.run.leader())

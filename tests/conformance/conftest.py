@@ -15,7 +15,8 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
 from support.apiserver import ApiServer as RunningApiServer
 from support.apiserver import install_crd, running_apiserver
-from support.benches import Bench, KubernetesBench, LocalBench
+from support.benches import Bench, FakeBench, KubernetesBench, LocalBench
+from support.fake_cluster import FakeCluster
 
 
 @pytest.fixture(scope="session")
@@ -26,12 +27,14 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApiSe
         yield server
 
 
-@pytest.fixture(params=["local", pytest.param("kubernetes", marks=pytest.mark.apiserver)])
+@pytest.fixture(params=["local", "fake", pytest.param("kubernetes", marks=pytest.mark.apiserver)])
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     if request.param == "local":
         cluster = LocalCluster(tmp_path, clock=time.time, rng=random.Random(1), environment={})
         yield LocalBench(cluster)
         await cluster.close()
+    elif request.param == "fake":
+        yield FakeBench(FakeCluster(total=1000))
     else:
         server: RunningApiServer = request.getfixturevalue("apiserver")
         configuration = await load_configuration(server.kubeconfig)

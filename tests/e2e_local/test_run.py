@@ -85,7 +85,7 @@ def until(found: Callable[[], Any]) -> Any:
 
 def start_and_train(tmp_path: Path, manifest: Path) -> subprocess.Popen[bytes]:
     """A run that has committed an anchor."""
-    command = (*CPRJOB, "run", manifest, "--set", "data.samples=100000", "--workdir", tmp_path / "work")
+    command = (*CPRJOB, "run", manifest, "--set", "data.samples=60000", "--workdir", tmp_path / "work")
     with (tmp_path / "first.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     until(lambda: list((tmp_path / "work" / "store").rglob("dense/**/manifest.json")))
@@ -127,7 +127,7 @@ def test_an_interrupted_run_saves_everything_and_goes_on(tmp_path: Path, manifes
     assert f"cprjob run --resume --workdir {tmp_path / 'work'}" in (tmp_path / "first.log").read_text()
     code, report, output = run(tmp_path, "--resume")
     assert code == 0, output
-    assert report["samples"] == 100000
+    assert report["samples"] == 60000
     assert report["budget"]["spent"] == 0
     assert set(incarnations(report).values()) == {2}
 
@@ -139,7 +139,7 @@ def test_a_killed_run_leaves_nothing_behind_and_can_be_resumed(tmp_path: Path, m
     until(lambda: not living(tmp_path))
     code, report, output = run(tmp_path, "--resume")
     assert code == 0, output
-    assert report["samples"] == 100000
+    assert report["samples"] == 60000
     assert report["budget"]["spent"] <= report["budget"]["limit"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.protocol import Cluster
 from cpr_operator.cluster.views import JobView
+from support.fake_cluster import FakeCluster
 
 NAMESPACE = "default"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
@@ -59,6 +61,7 @@ def pod_manifest(job: JobView, index: int = 0, incarnation: int = 1) -> dict[str
         },
         "spec": {
             "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 30,
             "containers": [{"name": env.MAIN_CONTAINER, "image": "none", "command": [sys.executable, "-c", SLEEP]}],
         },
     }
@@ -73,6 +76,18 @@ class LocalBench:
 
     async def suspend(self, name: str) -> None:
         self.cluster.change_spec(NAMESPACE, name, {"suspend": True})
+
+
+class FakeBench:
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self._made = itertools.count()
+
+    async def make_job(self, name: str) -> JobView:
+        return self.cluster.add_job(name, document(name)["spec"], uid=f"uid-{next(self._made)}")
+
+    async def suspend(self, name: str) -> None:
+        self.cluster.set_spec(name, suspend=True)
 
 
 class KubernetesBench:

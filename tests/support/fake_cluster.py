@@ -103,12 +103,13 @@ class FakeCluster:
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
         self.on_pod: Callable[[str, PodView], None] = lambda *_: None
-        self.stale_lists = False
+        self.stale_reads = False  # every other read of the job is one version behind
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []
         self.history: list[tuple[str, str]] = []  # (created pods' names, uids) in order
         self._uids = 0
-        self._listed: tuple[PodView, ...] = ()
+        self._reads = 0
+        self._former: dict[tuple[str, str], JobView] = {}
 
     # for tests
 
@@ -194,24 +195,25 @@ class FakeCluster:
 
     async def get_job(self, namespace: str, name: str) -> JobView:
         self.firsts.add(len(self.calls))
-        try:
-            return self.jobs[namespace, name]
-        except KeyError:
-            raise NotFoundError(name) from None
+        key, self._reads = (namespace, name), self._reads + 1
+        if key not in self.jobs:
+            raise NotFoundError(name)
+        former = self._former.get(key)
+        stale = self.stale_reads and self._reads % 2 == 0 and former is not None and former.uid == self.jobs[key].uid
+        return former if stale and former else self.jobs[key]
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
         return tuple(job for job in self.jobs.values() if not namespaces or job.namespace in namespaces)
 
     async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
-        fresh = tuple(pod.view() for pod in self.pods.values() if pod.meta["labels"][env.LABEL_JOB] == job.name)
-        listed, self._listed = (self._listed if self.stale_lists and len(self.calls) % 2 else fresh), fresh
-        return listed
+        return tuple(pod.view() for pod in self.pods.values() if pod.meta["labels"][env.LABEL_JOB] == job.name)
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         def write() -> JobView:
             current = self._current(job)
             json.dumps(status)
             written = replace(current, status=json.loads(json.dumps(status)), resource_version=self._next())
+            self._former[job.namespace, job.name] = current
             self.jobs[job.namespace, job.name] = written
             self.statuses.append(written.status)
             return written
@@ -222,27 +224,34 @@ class FakeCluster:
         def write() -> JobView:
             written = replace(self._current(job), finalizers=finalizers, resource_version=self._next())
             self.jobs[job.namespace, job.name] = written
+            if written.deleting and not finalizers:
+                self._remove(written)
             return written
 
         return self._call("set_finalizers", write)
 
     async def delete_job(self, job: JobView) -> None:
         def delete() -> None:
-            if self.jobs.get((job.namespace, job.name), job).uid == job.uid:
-                self.jobs.pop((job.namespace, job.name), None)
-                self.collect_garbage(job.uid)
+            current = self.jobs.get((job.namespace, job.name))
+            if current is None or current.uid != job.uid:
+                raise NotFoundError(job.name)
+            if current.finalizers:
+                going = replace(current, deleting=True, resource_version=self._next())
+                self.jobs[job.namespace, job.name] = going
+            else:
+                self._remove(current)
 
         self._call("delete_job", delete)
 
     async def check_pod(self, manifest: Manifest) -> None:
-        self._admit()
+        self._admit(manifest)
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         def create() -> PodView:
             name = manifest["metadata"]["name"]
             if name in self.pods:
                 raise AlreadyExistsError(name)
-            self._admit()
+            self._admit(manifest)
             self._uids += 1
             pod = Pod(json.loads(json.dumps(manifest)), f"pod-{self._uids}", self.now, f"node-{self._uids % 3}")
             self.pods[name] = pod
@@ -265,7 +274,8 @@ class FakeCluster:
             if pod is None or pod.uid != uid:
                 raise NotFoundError(name)
             pod.meta["annotations"].update(annotations)
-            self._plane_of(pod).tell(name, annotations[env.ANNOTATION_ROSTER])
+            if pod.phase == "Running":
+                self._plane_of(pod).tell(name, annotations[env.ANNOTATION_ROSTER])
 
         self._call("annotate_pod", annotate)
 
@@ -302,13 +312,19 @@ class FakeCluster:
 
     def _current(self, job: JobView) -> JobView:
         current = self.jobs.get((job.namespace, job.name))
-        if current is None or current.uid != job.uid:
+        if current is None:
             raise NotFoundError(job.name)
-        if current.resource_version != job.resource_version:
+        if (current.uid, current.resource_version) != (job.uid, job.resource_version):
             raise ConflictError(job.name)
         return current
 
-    def _admit(self) -> None:
+    def _remove(self, job: JobView) -> None:
+        del self.jobs[job.namespace, job.name]
+        self.collect_garbage(job.uid)
+
+    def _admit(self, manifest: Manifest) -> None:
+        if not manifest["spec"]["containers"]:
+            raise RefusedError("spec.containers: Required value")
         live = sum(pod.phase in {"Pending", "Running"} for pod in self.pods.values())
         if self.quota is not None and live >= self.quota:
             raise RefusedError(f"exceeded quota: pods, used: {live}, limited: {self.quota}")
@@ -322,6 +338,11 @@ class FakeCluster:
 
     def _terminate(self, pod: Pod, grace_s: int | None = None) -> None:
         grace = pod.manifest["spec"]["terminationGracePeriodSeconds"] if grace_s is None else grace_s
+        if grace == 0:
+            if pod.phase == "Running":
+                self._plane_of(pod).kill(pod.name)
+            del self.pods[pod.name]
+            return
         pod.deleting_until = self.now + grace
         pod.ends_at = self.now + (FLUSH_S if pod.phase == "Running" else 0.0)
 

@@ -17,7 +17,7 @@ from cpr_contract.spec import JobSpec
 
 Ranges = tuple[tuple[int, int], ...]
 LOAD_S = 0.5
-FLUSH_S = 0.3
+FLUSH_S = 1.5
 #: The exit code of a process that SIGTERM ended before it had anything to save.
 TERMINATED = 143
 
@@ -412,5 +412,5 @@ class DataPlane:
             samples_per_s=1000.0,
             shard_saves=tuple(self._saved(trainer.generation, i) for i in range(self.spec.shards)) if leads else (),
             dense_save=SaveRef("dense", self._step(newest), newest) if leads and newest is not None else None,
-            anchors=tuple(self._line(roster)) if leads else (),
+            anchors=tuple(self.store.anchors) if leads else (),
         )

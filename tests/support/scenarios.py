@@ -283,6 +283,12 @@ SCENARIOS = (
     Scenario("the leader hangs", ((HALF, lambda c: c.stop("trainer", 0)),), replaced=("trainer/0",)),
     Scenario("a shard's node is lost", ((HALF, lambda c: c.lose_node("shard", 1)),), replaced=("shard/1",)),
     Scenario("a loss does not fit", ((HALF, _kill("shard", 1)),), TIGHT, replaced=("shard/1",)),
+    Scenario(
+        "the second of two losses does not fit",
+        ((HALF, _kill("shard", 1)), (trained(1100), _kill("shard", 1))),
+        spec(accuracyBudget__portionOfLostSamples=0.06),
+        replaced=("shard/1",),
+    ),
     Scenario("full recovery", ((HALF, _kill("shard", 1)),), spec(recovery__mode="Full"), replaced=("shard/1",)),
     Scenario(
         "no budget",

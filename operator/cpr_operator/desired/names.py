@@ -80,7 +80,6 @@ def metadata(job: JobId, name: str) -> dict[str, Any]:
                 "name": job.name,
                 "uid": job.uid,
                 "controller": True,
-                "blockOwnerDeletion": True,
             }
         ],
     }

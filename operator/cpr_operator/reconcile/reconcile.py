@@ -59,6 +59,7 @@ def _begin(world: World, step: Step) -> Outcome:
         world,
         status,
         Finding("Suspended", "False", "Active"),
+        Finding("CRDOutdated", "False", "SchemaMatches"),
         Finding("PodsReady", "False", "Starting", "the first pods are being created"),
     )
     return _outcome(world, step.to(status))

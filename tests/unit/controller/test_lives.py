@@ -1,30 +1,141 @@
 """What becomes of jobs whose members are lost, by the whole way through the house: controller, core, fake cluster."""
 
+from itertools import pairwise
+
 import pytest
 
+from cpr_operator.reconcile.life import TRANSITIONS
 from support.scenarios import SCENARIOS, Driver, Life, Scenario
 
-
-def by_name(name: str) -> Scenario:
-    return next(s for s in SCENARIOS if s.name == name)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
 async def live(name: str) -> Life:
-    return await Driver(by_name(name)).run()
+    return await Driver(BY_NAME[name]).run()
+
+
+def lost(life: Life) -> tuple[int, ...]:
+    return tuple(sum(end - first for first, end in ranges) for ranges in life.status.ledger.ranges)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-async def test_a_life(scenario: Scenario):
+async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenario) -> None:
     life = await Driver(scenario).run()
-    print(
-        scenario.name,
-        life.phases,
-        life.status.budget,
-        [
-            (f.role, f.index, f.incarnation, f.kind, f.action, f.lost_samples, f.recovery_seconds)
-            for f in life.status.failures
-        ],
-        life.status.ledger.ranges,
-        life.status.counters,
-    )
     assert life.status.phase == scenario.phase
+    steps = {(old, new) for old, new in pairwise(["Pending", *life.phases]) if new not in {old, "Pending"}}
+    fresh = {("Running", "Starting")} if scenario.name == "deleted and applied again" else set()
+    assert {(old, new) for old, new in steps if new not in TRANSITIONS[old]} <= fresh  # type: ignore[index]
+
+
+async def test_without_a_failure_nothing_is_lost_and_nobody_replaced() -> None:
+    life = await live("no failure")
+    assert (lost(life), life.status.restarts, life.status.counters.generation) == ((0, 0, 0), 0, 1)
+    assert life.status.result is not None
+    assert life.status.result.samples == life.cluster.total
+
+
+async def test_a_killed_shard_goes_back_alone() -> None:
+    life = await live("a shard is killed")
+    assert [s.incarnation for s in life.status.shards] == [1, 2, 1]
+    assert [t.incarnation for t in life.status.trainers] == [1, 1]
+    assert lost(life) == (0, 100, 0)
+    (failure,) = life.status.failures
+    assert (failure.role, failure.index, failure.incarnation, failure.kind) == ("shard", 1, 1, "Killed")
+    assert (failure.lost_samples, failure.action, failure.counted) == (100, "ReplaceShards", True)
+    assert failure.recovery_seconds is not None
+
+
+async def test_a_drained_shard_loses_nothing_and_uses_up_no_restart() -> None:
+    life = await live("a shard is drained")
+    assert (lost(life), life.status.restart_times) == ((0, 0, 0), ())
+    assert life.status.failures[0].lost_samples == 0
+
+
+async def test_a_shard_that_dies_again_while_it_restores_is_charged_once_and_recorded_twice() -> None:
+    life = await live("a shard is killed again while it restores")
+    assert lost(life) == (0, 100, 0)
+    assert [f.incarnation for f in life.status.failures] == [1, 2]
+
+
+async def test_a_lost_leader_is_replaced_in_a_new_group_and_another_leads() -> None:
+    life = await live("the leader is killed")
+    assert (life.status.leader, life.status.counters.group, life.status.counters.generation) == (1, 2, 1)
+    assert lost(life) == (0, 0, 0)
+
+
+async def test_the_only_trainers_loss_is_charged_to_every_shard() -> None:
+    life = await live("the only trainer is killed")
+    assert len(set(lost(life))) == 1
+    assert lost(life)[0] > 0
+    assert life.status.failures[0].lost_samples == lost(life)[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a loss does not fit",
+        "the second of two losses does not fit",
+        "full recovery",
+        "no budget",
+        "everybody is killed",
+    ],
+)
+async def test_a_rollback_takes_back_every_loss(name: str) -> None:
+    life = await live(name)
+    assert (lost(life), life.status.counters.generation) == ((0, 0, 0), 2)
+    assert life.status.budget is not None
+    assert life.status.budget.rollbacks == 1
+    assert life.status.forks[-1].anchor is not None
+
+
+async def test_an_anchor_that_is_damaged_gives_way_to_the_one_before() -> None:
+    life = await live("the newest anchor is damaged")
+    first, second = (fork.anchor for fork in life.status.forks[1:])
+    assert first is not None
+    assert second is not None
+    assert second.samples < first.samples
+
+
+async def test_a_damaged_save_is_charged_in_full() -> None:
+    assert lost(await live("the newest save is damaged"))[1] == 500
+
+
+async def test_the_restart_limit_ends_the_job_with_a_reason() -> None:
+    life = await live("the restart limit is reached")
+    condition = next(c for c in life.status.conditions if c.type == "Failed")
+    assert (condition.status, condition.reason) == ("True", "RestartLimitReached")
+    assert [f.action for f in life.status.failures] == ["ReplaceShards", "Fail"]
+
+
+async def test_a_failure_that_would_come_again_ends_the_job_in_the_process_own_words() -> None:
+    life = await live("data that is none")
+    condition = next(c for c in life.status.conditions if c.type == "Failed")
+    assert condition.reason == "BadData"
+    assert "line 3" in condition.message
+
+
+async def test_suspend_and_resume_lose_nothing() -> None:
+    life = await live("suspended and resumed")
+    assert (lost(life), life.status.counters.generation, life.status.counters.group) == ((0, 0, 0), 1, 2)
+    assert life.status.failures == ()
+
+
+async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> None:
+    life = await live("unschedulable for ever")
+    condition = next(c for c in life.status.conditions if c.type == "Failed")
+    assert condition.reason == "StartupDeadlineExceeded"
+    assert "0/3 nodes" in condition.message
+
+
+async def test_a_refused_create_keeps_its_number_and_says_why() -> None:
+    life = await live("a replacement is refused for a while")
+    assert life.status.shards[1].incarnation == 2
+    assert any(event.reason == "Refused" and "quota" in event.message for event in life.cluster.events.values())
+
+
+async def test_no_pod_name_is_ever_used_twice_and_all_objects_go() -> None:
+    for name in ("a shard is killed again while it restores", "suspended and resumed", "everybody is killed"):
+        life = await live(name)
+        names = [name for name, _ in life.cluster.history]
+        assert len(names) == len(set(names))
+        assert not [kind for kind, _ in life.cluster.objects if kind == "PodDisruptionBudget"]

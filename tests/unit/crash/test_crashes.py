@@ -42,7 +42,7 @@ def end_of(life: Life, scenario: Scenario) -> tuple[object, ...]:
 
 @EVERY
 @pytest.mark.timeout(300)
-async def test_a_crash_anywhere_changes_nothing(scenario: Scenario):
+async def test_a_crash_anywhere_changes_nothing(scenario: Scenario) -> None:
     calm = await Driver(scenario).run()
     for number, when in crash_points(calm.cluster):
         life = await Driver(scenario, fault_at(number, when, Crash())).run()
@@ -53,7 +53,7 @@ async def test_a_crash_anywhere_changes_nothing(scenario: Scenario):
 
 @EVERY
 @pytest.mark.timeout(300)
-async def test_a_lost_answer_anywhere_changes_nothing(scenario: Scenario):
+async def test_a_lost_answer_anywhere_changes_nothing(scenario: Scenario) -> None:
     calm = await Driver(scenario).run()
     for number, call in enumerate(calm.cluster.calls):
         if call in {"write_status", "create_pod"}:
@@ -62,9 +62,16 @@ async def test_a_lost_answer_anywhere_changes_nothing(scenario: Scenario):
 
 
 @EVERY
-async def test_a_conflict_drops_the_outcome(scenario: Scenario):
+async def test_a_conflict_drops_the_outcome(scenario: Scenario) -> None:
     calm = await Driver(scenario).run()
     for number, call in enumerate(calm.cluster.calls):
         if call == "write_status":
             life = await Driver(scenario, fault_at(number, "before", ConflictError("written since"))).run()
             assert end_of(life, scenario) == end_of(calm, scenario), f"conflict at call {number}"
+
+
+@EVERY
+async def test_stale_reads_of_the_job_change_nothing(scenario: Scenario) -> None:
+    calm, driver = await Driver(scenario).run(), Driver(scenario)
+    driver.cluster.stale_reads = True
+    assert end_of(await driver.run(), scenario) == end_of(calm, scenario)

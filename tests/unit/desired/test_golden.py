@@ -106,7 +106,7 @@ def test_what_the_template_adds_stays() -> None:
     assert main["resources"] == {"requests": {"cpu": "4"}}
     assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
     assert pod["metadata"]["annotations"]["note"] == "mine"
-    assert [t["key"] for t in pod["spec"]["tolerations"]][0] == "gpu"
+    assert pod["spec"]["tolerations"][0]["key"] == "gpu"
 
 
 def test_the_template_itself_is_left_as_it_is() -> None:

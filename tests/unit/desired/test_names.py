@@ -12,7 +12,7 @@ def test_two_jobs_of_one_name_never_share_a_pod_name() -> None:
 
 
 def test_the_longest_name_fits_a_label() -> None:
-    assert len(pod_name(JobId("ns", "x" * 40, "0a1b2c3d"), "trainer", 255, 99999)) <= 63
+    assert len(pod_name(JobId("ns", "x" * 40, "0a1b2c3d"), "trainer", 255, 9999)) <= 63
 
 
 def test_grace_is_twice_the_expected_flush_and_never_below_30_s() -> None:

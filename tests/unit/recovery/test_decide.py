@@ -104,9 +104,7 @@ def test_when_no_trainer_survived_the_dense_loss_is_charged_to_every_shard() -> 
     decision = decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000))
     assert isinstance(decision, Replace)
     assert decision.dense == DenseGrant(950, ((950, 1000),))
-    assert isinstance(
-        decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1101)), RollBack
-    )
+    assert isinstance(decide(situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1101)), RollBack)
 
 
 def test_a_shard_and_all_trainers_overlap_in_what_they_lose() -> None:

@@ -93,8 +93,11 @@ def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[ob
 
 
 def _listen(group: Group) -> None:
-    while True:
-        group.listen(_attend)
+    try:
+        while True:
+            group.listen(_attend)
+    finally:
+        group.leave()
 
 
 def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
@@ -117,9 +120,8 @@ def test_members_meet_step_and_finish(threads: ThreadPoolExecutor, members: list
     steps = _all(threads, [lambda g=g, r=r: _step(g, 1, 10.0**r) for r, g in enumerate(groups)])
     assert steps == [(Go(1, 4), 111.0)] * 3
 
-    groups[0].dismiss()
-    ends = _all(threads, [lambda g=g: _listen(g) for g in groups[1:]])
-    assert [type(end) for end in ends] == [Finished, Finished]
+    ends = _all(threads, [groups[0].dismiss, *(lambda g=g: _listen(g) for g in groups[1:])])
+    assert [type(end) for end in ends[1:]] == [Finished, Finished]
 
 
 def test_the_most_advanced_follower_gives_its_state_to_all(threads: ThreadPoolExecutor, members: list[_Member]) -> None:

@@ -93,9 +93,7 @@ class Loop:
         return write_dense(self._setup.store, copy)
 
     def close(self) -> None:
-        """End the threads of the group and of the saver."""
-        if self.group is not None:
-            self.group.leave()
+        """End the saver, once it has done what it is at."""
         if self.leading is not None:
             self.leading.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import Form, Hello, Meeting, decide_meeting
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
+
+_PARTING_S = 2.0
 
 
 class Leader:
@@ -69,6 +72,10 @@ class Leader:
         """See `Group`."""
         for channel in self._members.values():
             channel.send(Frame(Kind.DONE, self._lobby.rank))
+        # Who goes with words unread resets the connection, and may so take back its own last word.
+        end = monotonic() + _PARTING_S
+        while monotonic() < end and not all(channel.closed for channel in self._members.values()):
+            self._lobby.inbox.take(SLICE_S)
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`."""

@@ -1,0 +1,201 @@
+"""The controller's manners: what it does about a spec, a cluster or a job that is not as it should be."""
+
+from typing import Any
+
+import pytest
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Timing
+from support.fake_cluster import FakeCluster
+from support.scenarios import spec
+
+
+class House:
+    """A cluster with one job, and a controller."""
+
+    def __init__(self, job: dict[str, Any] | None = None, hold: str = "") -> None:
+        self.cluster = FakeCluster(2000)
+        self.cluster.add_job("job", job or spec())
+        timing = Timing(running_s=15, changing_s=1, progress_s=15)
+        self.controller = Controller(self.cluster, lambda: self.cluster.now, hold=hold, timing=timing)
+
+    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
+        wake = None
+        for _ in range(passes):
+            self.cluster.tick(dt)
+            wake = await self.controller.run_pass("default", "job")
+        return wake
+
+    @property
+    def status(self) -> Status:
+        return Status.model_validate(self.cluster.jobs["default", "job"].status)
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        found = next(c for c in self.status.conditions if c.type == kind)
+        return found.status, found.reason, found.message
+
+
+async def test_status_is_written_before_anything_is_created() -> None:
+    house = House()
+    await house.go()
+    assert house.cluster.calls[0] == "write_status"
+    assert house.cluster.calls.index("create_secret") < house.cluster.calls.index("create_pod")
+
+
+async def test_a_pass_over_a_job_that_is_as_it_should_be_changes_nothing() -> None:
+    house = House()
+    await house.go(8)
+    calls = len(house.cluster.calls)
+    for _ in range(3):
+        await house.controller.run_pass("default", "job")
+    assert house.status.phase == "Running"
+    assert house.cluster.calls[calls:] == []
+
+
+async def test_progress_alone_is_written_seldom() -> None:
+    house = House(spec(snapshots__interval={"mode": "Fixed", "seconds": 3600}))
+    await house.go(8)
+    calls = len(house.cluster.calls)
+    await house.go(4)
+    assert house.cluster.calls[calls:] == []
+    house.cluster.now += 20
+    await house.go()
+    assert house.cluster.calls[calls:] == ["write_status"]
+
+
+async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
+    house = House(spec(model__topMlp=[8, 3]))
+    await house.go(3)
+    status, reason, message = house.condition("PodsReady")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert "topMlp" in message
+    assert house.cluster.calls == ["write_status"]
+
+
+async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
+    held = House(hold="the CRD is old: upgrade it")
+    await held.go(3)
+    assert held.condition("CRDOutdated")[2] == "the CRD is old: upgrade it"
+    assert held.cluster.pods == {}
+    held.controller = Controller(held.cluster, lambda: held.cluster.now)
+    await held.go(8)
+    assert (held.status.phase, held.condition("CRDOutdated")[0]) == ("Running", "False")
+    held.controller = Controller(held.cluster, lambda: held.cluster.now, hold="the CRD is old again")
+    await held.go(60)
+    assert held.status.phase == "Succeeded"
+
+
+async def test_a_job_created_suspended_starts_no_pods() -> None:
+    house = House(spec(suspend=True))
+    await house.go(3)
+    assert (house.status.phase, house.cluster.pods) == ("Suspended", {})
+
+
+async def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    house = House()
+    job = house.cluster.jobs["default", "job"]
+    house.cluster.jobs["default", "job"] = type(job)(**{f: getattr(job, f) for f in job.__slots__} | {"deleting": True})
+    await house.go(2)
+    assert house.cluster.calls == []
+
+
+async def test_a_job_that_is_gone_needs_no_more_passes() -> None:
+    house = House()
+    del house.cluster.jobs["default", "job"]
+    assert await house.go() is None
+
+
+async def test_an_answer_that_is_no_report_is_no_answer() -> None:
+    house = House()
+    await house.go(8)
+
+    async def nonsense(*_: object) -> bytes:
+        return b"<html>"
+
+    house.cluster.fetch_report = nonsense  # type: ignore[method-assign]
+    await house.go()
+    assert house.condition("ReportsAvailable")[:2] == ("False", "NoAnswer")
+    assert house.status.restarts == 0
+
+
+async def test_silence_is_no_evidence() -> None:
+    house = House()
+    await house.go(8)
+    before = house.status.shards, house.status.trainers
+
+    async def silence(*_: object) -> None:
+        return None
+
+    house.cluster.fetch_report = silence  # type: ignore[assignment,method-assign]
+    await house.go(4)
+    assert (house.status.shards, house.status.trainers) == before
+
+
+async def test_a_finished_job_stays_finished_and_goes_after_its_time() -> None:
+    house = House(spec(ttlSecondsAfterFinished=100))
+    await house.go(60)
+    assert house.status.phase == "Succeeded"
+    before = house.status
+    house.cluster.set_spec("job", suspend=True)
+    await house.go(2)
+    assert house.status == before
+    house.cluster.now += 100
+    await house.go()
+    assert house.cluster.jobs == {}
+
+
+async def test_shards_are_removed_when_the_job_has_succeeded() -> None:
+    house = House()
+    await house.go(60)
+    assert house.status.phase == "Succeeded"
+    assert [p.name for p in house.cluster.pods.values() if p.phase == "Running"] == []
+
+
+async def test_pods_of_an_earlier_job_of_the_name_are_not_touched() -> None:
+    house = House()
+    await house.go(8)
+    old = {name: pod.uid for name, pod in house.cluster.pods.items()}
+    job = house.cluster.jobs.pop(("default", "job"))
+    house.cluster.add_job("job", job.spec, uid="abcdef00-1111")
+    await house.go(8)
+    assert all(house.cluster.pods[name].deleting_until is None for name in old)
+    assert len(house.cluster.pods) == 2 * len(old)
+
+
+async def test_an_api_server_that_cannot_be_asked_ends_the_pass_and_nothing_else() -> None:
+    house = House()
+
+    def fault(call: str, _number: int, when: str) -> None:
+        if (call, when) == ("create_pod", "before"):
+            raise UnavailableError("try again")
+
+    house.cluster.fault = fault
+    with pytest.raises(UnavailableError):
+        await house.go()
+    house.cluster.fault = lambda *_: None
+    await house.go(10)
+    assert house.status.phase == "Running"
+
+
+async def test_the_log_of_the_last_incarnation_is_kept_and_older_ones_go() -> None:
+    house = House()
+    await house.go(8)
+    for _ in range(2):
+        house.cluster.kill("shard", 1)
+        await house.go(12)
+    names = sorted(name for name in house.cluster.pods if "shard-1" in name)
+    assert names == ["job-12345-shard-1-2", "job-12345-shard-1-3"]
+
+
+async def test_rosters_tell_a_member_only_what_concerns_it() -> None:
+    house = House()
+    await house.go(8)
+    before = {name: pod.view().roster_version for name, pod in house.cluster.pods.items()}
+    house.cluster.kill("shard", 1)
+    await house.go(4)
+    told = {
+        n for n, p in house.cluster.pods.items() if before.get(n, p.view().roster_version) != p.view().roster_version
+    }
+    assert told == {"job-12345-trainer-0-1", "job-12345-trainer-1-1"}
