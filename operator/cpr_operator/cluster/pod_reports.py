@@ -18,8 +18,8 @@ class ReportFetcher:
     """One HTTP client for all pods, with a bound on requests in flight. Proxies of the environment are not used."""
 
     def __init__(self) -> None:
-        limits = httpx.Limits(max_connections=MAX_IN_FLIGHT, max_keepalive_connections=MAX_IN_FLIGHT)
-        self._client = httpx.AsyncClient(limits=limits, trust_env=False)
+        kept = httpx.Limits(max_keepalive_connections=MAX_IN_FLIGHT)
+        self._client = httpx.AsyncClient(limits=kept, trust_env=False)
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def fetch(self, pod: PodView, deadline_s: float) -> bytes | None:

@@ -53,7 +53,9 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
         trainers=tuple(change(t, lost_at=None, state=_anew(t)) for t in status.trainers),
         dense=change(status.dense, saved_samples=samples, floor_samples=samples),
         overhead=_with_lost_time(status, samples),
-        failures=tuple(change(f, lost_samples=0) if f.lost_samples is None else f for f in status.failures),
+        failures=tuple(
+            change(f, lost_samples=0, action="RollBack") if f.recovery_seconds is None else f for f in status.failures
+        ),
     )
     status = change(status, anchors=restorable(status, status.anchors))
     status = with_account(under_recovery(world, status, "RollBack", decision.reason), account)

@@ -111,7 +111,7 @@ def budget(status: Status) -> Iterator[Finding]:
     words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
     remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
     least = 1 / status.ledger.total_samples
-    exhausted = book.limit > 0 and book.limit - used < least
+    exhausted = book.limit > 0 and book.limit - book.spent < least
     yield Finding("BudgetAtRisk", truth(share >= AT_RISK), "AlmostSpent" if share >= AT_RISK else "Enough", words)
     yield Finding(
         "BudgetExhausted",

@@ -28,7 +28,7 @@ def test_validate_accepts_every_example() -> None:
 def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
     text = Path(QUICKSTART).read_text("utf-8")
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(text.replace("samples: 80000", "samples: 0").replace("batchSize: 256", "bathcSize: 256"), "utf-8")
+    wrong.write_text(text.replace("samples: 300000", "samples: 0").replace("batchSize: 256", "bathcSize: 256"), "utf-8")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [", "utf-8")
     result = runner.invoke(app, ["validate", str(wrong), str(broken), QUICKSTART])

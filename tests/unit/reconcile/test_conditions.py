@@ -34,6 +34,7 @@ def told(limit: float, spent: float, reserved: float) -> dict[str, str]:
 def test_a_budget_is_at_risk_from_three_quarters_on_and_exhausted_when_no_sample_is_left() -> None:
     assert told(0.1, 0.05, 0.0) == {"BudgetAtRisk": "False", "BudgetExhausted": "False"}
     assert told(0.1, 0.05, 0.03) == {"BudgetAtRisk": "True", "BudgetExhausted": "False"}
+    assert told(0.1, 0.05, 0.05) == {"BudgetAtRisk": "True", "BudgetExhausted": "False"}
     assert told(0.1, 0.1, 0.0) == {"BudgetAtRisk": "True", "BudgetExhausted": "True"}
 
 
