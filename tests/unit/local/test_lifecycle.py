@@ -203,9 +203,9 @@ async def test_nothing_survives_the_end_of_the_cluster(tmp_path: Path) -> None:
     job = cluster.create_job(document("survivors"))
     created = await cluster.create_pod(manifest(job, PARENT))
     await until_pod(cluster, job, lambda pod: pod.phase == "Running")
-    await until(lambda: len(members(created.name)) >= 2)
+    await until(lambda: len(members(tmp_path, created)) >= 2)
     await cluster.close()
-    await until(lambda: members(created.name) == [])
+    await until(lambda: members(tmp_path, created) == [])
 
 
 async def test_nothing_survives_a_killed_parent(tmp_path: Path) -> None:
@@ -247,9 +247,10 @@ async def test_a_later_cluster_finds_the_jobs_and_no_pods(tmp_path: Path) -> Non
     await later.close()
 
 
-def members(pod: str) -> list[int]:
-    """Processes whose working files lie in the pod's folder: its log is their standard output."""
-    return [pid for pid in processes() if f"/pods/{pod}/log.txt" in output_of(pid)]
+def members(tmp_path: Path, pod: PodView) -> list[int]:
+    """Processes whose standard output is the pod's log."""
+    path = str(tmp_path / "pods" / pod.name / "log.txt")
+    return [pid for pid in processes() if output_of(pid) == path]
 
 
 def commands(word: str) -> list[int]:
