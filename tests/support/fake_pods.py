@@ -377,7 +377,7 @@ class DataPlane:
             incarnation=roster.incarnation,
             counters=replace(roster.counters, generation=generation),
             state=shard.state,
-            applied_step=self._step(shard.samples),
+            applied=(self._step(shard.samples),),
             newest_save=shard.newest,
             restored_samples=shard.restored,
             resumed_samples=shard.resumed,

@@ -45,6 +45,7 @@ class SaveRef:
 class ShardReport:
     """A shard's answer on `/status`.
 
+    `applied[r]` is the last step applied of rank r, empty while there is no state.
     `newest_save` is the newest save of its lineage that verifies (committed by itself, restored from, or found while
     below the floor); None means step 0. After a restore `restored_samples` is where the restored state stands and
     `resumed_samples` the first sample served again, None until a push came. `lost` are all ranges of samples lost on
@@ -58,7 +59,7 @@ class ShardReport:
     incarnation: int
     counters: Counters
     state: ShardState
-    applied_step: int
+    applied: tuple[int, ...]
     newest_save: SaveRef | None
     restored_samples: int | None
     resumed_samples: int | None
@@ -66,6 +67,11 @@ class ShardReport:
     load_s: float | None
     silent: tuple[str, ...]
     problem: Problem | None
+
+    @property
+    def applied_step(self) -> int:
+        """The last step applied of any rank; 0: none."""
+        return max(self.applied, default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_ranges_and_states_keep_their_types() -> None:
         incarnation=2,
         counters=Counters(1, 1, 1),
         state=ShardState.READY,
-        applied_step=12,
+        applied=(12, 11),
         newest_save=None,
         restored_samples=640,
         resumed_samples=None,

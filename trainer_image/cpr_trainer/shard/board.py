@@ -24,7 +24,7 @@ class Board:
             incarnation=0,
             counters=Counters(roster=0, group=0, generation=0),
             state=ShardState.STARTING,
-            applied_step=0,
+            applied=(),
             newest_save=None,
             restored_samples=None,
             resumed_samples=None,

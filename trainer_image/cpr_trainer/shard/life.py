@@ -163,7 +163,7 @@ class Life:
             incarnation=self.roster.incarnation,
             counters=self.roster.counters,
             state=self.state,
-            applied_step=0 if progress is None else progress.applied_step,
+            applied=() if progress is None else progress.applied,
             newest_save=self._service.newest_save,
             restored_samples=None if restored is None else restored.samples,
             resumed_samples=resumed,

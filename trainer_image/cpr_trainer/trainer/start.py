@@ -66,7 +66,7 @@ class Starter:
         if restored is None:
             self._wait_for_another_anchor(attend)
             return
-        if restored.ref is not None and restored.samples < self._roster().dense_floor_samples:
+        if restored.samples < self._roster().dense_floor_samples:
             self._wait_for_floor(restored, attend)
         if restored.step:
             state.load(restored.tensors, restored.step)
