@@ -165,7 +165,6 @@ class TestTrainers:
     def test_e_a_trainer_killed_between_its_pushes_to_two_shards_is_made_good(
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
-        node = cluster.nodes.name
         run = Run.start(
             space,
             "torn",
@@ -174,12 +173,12 @@ class TestTrainers:
             shards__replicas=3,
         )
         run.reach(0.2)
-        follower = next(r for r in range(2) if r != run.leader())
+        leader, follower = run.leader(), 1 - run.leader()
         victim = run.pod("trainer", follower)
         home = cluster.nodes.number(victim.node)
-        far = next(i for i in range(3) if run.pod("shard", i).node not in {victim.node, node(1)})
-        assert _torn(cluster, run, far=far, home=home), "the trainer never stood between two pushes"
-        cluster.nodes.signal(victim, "KILL")
+        taken = {victim.node, run.pod("trainer", leader).node}
+        far = next(i for i in range(3) if run.pod("shard", i).node not in taken)
+        assert _torn(cluster, run, rank=follower, far=far, home=home), "the trainer never stood between two pushes"
         status = run.finish()
         verify(run, status, replaced={("trainer", follower)})
         assert failures(status) == [("trainer", follower, 1, "Killed")]
@@ -254,15 +253,16 @@ def _running(run: Run, role: Role, index: int, incarnation: int) -> Any:
     return pod if pod and pod.incarnation == incarnation and pod.phase == "Running" and pod.container_id else None
 
 
-def _torn(cluster: Cluster, run: Run, *, far: int, home: int, tries: int = 10) -> bool:
-    """Block the way from the trainer's node to one shard until that shard misses a push that the others have."""
+def _torn(cluster: Cluster, run: Run, *, rank: int, far: int, home: int) -> bool:
+    """Block the way from the trainer's node to one shard until that shard misses a push that others have; then kill."""
     deaf = cluster.nodes.number(run.pod("shard", far).node)
-    for _ in range(tries):
+    for _ in range(10):
         with cluster.nodes.blocked(deaf, home):
             time.sleep(1)
-            steps = {i: (run.report("shard", i) or {}).get("applied", ()) for i in range(3)}
-        if len({tuple(s) for s in steps.values()}) > 1:
-            return True
+            applied = [report["applied"][rank] for i in range(3) if (report := run.report("shard", i))]
+            if len(set(applied)) > 1:
+                cluster.nodes.signal(run.pod("trainer", rank), "KILL")
+                return True
     return False
 
 

@@ -110,6 +110,16 @@ def test_silence_of_a_joined_trainer_is_noticed_and_forgotten(shard: ShardThread
     exchange.wait_ready(WAIT_S)
 
 
+def test_a_trainer_whose_connection_broke_is_missed_like_a_silent_one(shard: ShardThread, connect: Connect) -> None:
+    exchange = connect(1, 1)
+    exchange.wait_ready(WAIT_S)
+    exchange.close()
+    now = time.monotonic()
+    assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == (1,)
+    shard.do(lambda: shard.server.forget_silent(now + WAIT_S, WAIT_S / 2))
+    assert shard.server.silent(now + WAIT_S, WAIT_S / 2) == ()
+
+
 def test_an_exchange_of_another_job_is_refused(shard: ShardThread) -> None:
     other = Exchange(replace(JOB, job_uid="other"), 0, 1, KEY, 1000)
     try:

@@ -28,7 +28,7 @@ class Connection:
 
     def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
         self.link = link
-        self.accepted = self.last_heard = now
+        self.accepted = now
         self.reader = FrameReader(LIMIT_BYTES)
         self.writer = FrameWriter()
         self.responder = responder
@@ -77,6 +77,7 @@ class Server:
         self._trainers = trainers
         self._limit_bytes = limit_bytes
         self._connections: set[Connection] = set()
+        self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
         self._selector = selectors.DefaultSelector()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
@@ -104,13 +105,16 @@ class Server:
             self._watch(connection)
 
     def silent(self, now: float, silence_s: float) -> tuple[int, ...]:
-        """Return the ranks that are connected and were not heard for `silence_s`."""
-        return tuple(sorted(c.rank for c in self._joined() if now - c.last_heard > silence_s))
+        """Return the ranks that joined once and were not heard for `silence_s`, connected or not."""
+        return tuple(sorted(rank for rank, heard in self._heard.items() if now - heard > silence_s))
 
     def forget_silent(self, now: float, silence_s: float) -> None:
-        """Close connections of silent ranks: their successors will join anew."""
+        """Wait for silent ranks no longer, and close their connections: their successors will join anew."""
+        gone = self.silent(now, silence_s)
+        for rank in gone:
+            del self._heard[rank]
         for connection in tuple(self._joined()):
-            if now - connection.last_heard > silence_s:
+            if connection.rank in gone:
                 self._close(connection)
 
     def stop(self) -> None:
@@ -156,8 +160,8 @@ class Server:
             self._close(connection)
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
-        connection.last_heard = now
         if connection.hello is not None:
+            self._heard[connection.rank] = now
             self._service.on_frame(connection, frame)
             return
         match frame.header.operation:
@@ -165,11 +169,11 @@ class Server:
                 text = connection.responder.challenge(bytes(frame.payload))
                 connection.send(Header(Operation.CHALLENGE, payload_bytes=len(text)), text)
             case Operation.PROOF:
-                self._join(connection, connection.responder.accept(bytes(frame.payload)))
+                self._join(connection, connection.responder.accept(bytes(frame.payload)), now)
             case _:
                 raise FrameError(f"{frame.header.operation.name} before the handshake was over")
 
-    def _join(self, connection: Connection, hello: Hello) -> None:
+    def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
         if caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers:
             raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
@@ -179,6 +183,7 @@ class Server:
                     raise HandshakeError(f"a newer incarnation of trainer/{caller.index} is connected")
                 self._close(other)
         connection.hello = hello
+        self._heard[connection.rank] = now
         connection.reader.limit_bytes = self._limit_bytes
         self._service.joined(connection)
 
