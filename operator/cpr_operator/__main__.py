@@ -85,6 +85,8 @@ def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    for chatty in ("httpx", "kopf.objects"):  # a line for each report asked for, and for each watch event
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         asyncio.run(operate(Configuration.read(environ)))
     except ConfigurationError as error:

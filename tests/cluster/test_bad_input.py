@@ -1,0 +1,118 @@
+"""What users get wrong, on the real cluster: a condition and an event that name the remedy, no crash loop, nothing lost."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from harness import Cluster, Space
+from harness.kubectl import KubectlError
+from harness.space import condition
+from harness.store import BUCKET, ENDPOINT, SECRET
+from jobs import Run, account, ledger, manifest, verify
+
+SYNTHETIC = {"format": "Synthetic", "samples": 60_000, "batchSize": 128, "seed": 1}
+
+
+def apply(space: Space, name: str, **changes: Any) -> None:
+    space.apply(manifest(name, **{"data": SYNTHETIC, "trainers__replicas": 1, "shards__replicas": 2} | changes))
+
+
+def incarnations(space: Space, name: str) -> set[int]:
+    return {pod.incarnation for pod in space.pods(job=name)}
+
+
+def event(space: Space, name: str, reason: str) -> str:
+    return "\n".join(message for found, message in space.events(name) if found == reason)
+
+
+class TestTheStore:
+    @pytest.mark.parametrize(
+        ("name", "store", "reason", "remedy"),
+        [
+            ("nobody", {"endpoint": "http://minio.cprjob-store:9999"}, "StoreUnreachable", "endpoint"),
+            ("no-bucket", {"bucket": "nothing-here"}, "BucketMissing", "bucket"),
+            ("stranger", {"credentialsSecret": "wrong"}, "CredentialsRefused", "accessKey"),
+        ],
+    )
+    def test_a_store_that_cannot_be_used_is_waited_for(
+        self, space: Space, name: str, store: dict[str, str], reason: str, remedy: str
+    ) -> None:
+        wrong = {key: base64.b64encode(b"not-the-right-one").decode() for key in ("accessKey", "secretKey")}
+        space.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong"}, "data": wrong})
+        whole = {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": SECRET} | store
+        apply(space, name, snapshots__store=whole)
+        found = space.wait_condition(name, "SnapshotsDegraded", within_s=60)
+        assert found["reason"] == reason
+        assert remedy in found["message"]
+        assert reason in event(space, name, "SnapshotsDegraded") or remedy in event(space, name, "SnapshotsDegraded")
+        assert incarnations(space, name) == {1}
+        space.kubectl("delete", "cprjob", name, "--wait=false")
+
+    def test_a_damaged_save_is_passed_over_and_the_older_one_charged(self, cluster: Cluster, space: Space) -> None:
+        run = Run.start(space, "damaged", data=SYNTHETIC | {"samples": 240_000}, snapshots__interval__seconds=8)
+        anchors = run.wait("two anchors", lambda status: len(status.get("anchors", [])) >= 2, 90)["anchors"]
+        older, newest = anchors[-2:]
+        saved = json.loads(cluster.store.get(newest["key"]))["shards"][1]["key"]
+        cluster.store.corrupt(json.loads(cluster.store.get(saved))["parts"][0]["key"])
+        cluster.nodes.signal(run.pod("shard", 1), "KILL")
+        status = run.finish()
+        verify(run, status, replaced={("shard", 1)})
+        first, _ = account(cluster.store, status)[1][0]
+        assert first == older["samples"]
+        assert ledger(status) == account(cluster.store, status)
+        assert "part" in event(space, "damaged", "SnapshotsDegraded")
+
+
+class TestTheData:
+    def test_rows_that_are_not_criteo_fail_the_job_with_line_and_column(self, cluster: Cluster, space: Space) -> None:
+        good = "\t".join(["1", *map(str, range(13)), *(f"{i:08x}" for i in range(26))])
+        lines = [good] * 5
+        lines[3] = good.replace("\t7\t", "\tseven\t", 1)
+        cluster.store.put("data/bad.tsv", "\n".join(lines).encode())
+        data = {"format": "Criteo", "uri": f"s3://{BUCKET}/data/bad.tsv", "epochs": 1, "batchSize": 128}
+        apply(space, "bad-rows", data=data)
+        failed = space.wait_condition("bad-rows", "Failed", within_s=60)
+        assert failed["reason"] == "BadData"
+        assert "line 4" in failed["message"]
+        assert "column 9" in failed["message"]
+        assert "line 4" in event(space, "bad-rows", "Failed")
+        assert {pod.incarnation for pod in space.pods(job="bad-rows", role="trainer")} == {1}
+
+
+class TestTheCluster:
+    def test_an_image_that_cannot_be_pulled_is_named(self, space: Space) -> None:
+        apply(space, "no-image", image="localhost/not-there:1")
+        found = space.wait_condition("no-image", "PodsReady", "False", within_s=30)
+        found = space.wait_job(
+            "no-image", "says why", lambda job: "Pull" in condition(job, "PodsReady").get("reason", ""), within_s=30
+        )
+        message = condition(found, "PodsReady")["message"]
+        assert "localhost/not-there:1" in message
+        assert "spec.image" in message
+        assert incarnations(space, "no-image") == {1}
+
+    def test_a_quota_holds_pods_back_until_it_is_raised(self, space: Space) -> None:
+        space.apply(_quota("2"))
+        apply(space, "crowded")
+        found = space.wait_job(
+            "crowded",
+            "is refused",
+            lambda job: condition(job, "PodsReady").get("reason") == "CreateRefused",
+            within_s=30,
+        )
+        assert "exceeded quota" in condition(found, "PodsReady")["message"]
+        assert "exceeded quota" in event(space, "crowded", "Refused")
+        space.apply(_quota("20"))
+        job = space.wait_job(
+            "crowded", "ends", lambda job: job["status"].get("phase") in {"Succeeded", "Failed"}, within_s=120
+        )
+        assert (job["status"]["phase"], job["status"].get("failures", [])) == ("Succeeded", [])
+
+    def test_more_shards_than_rows_are_refused_when_applied(self, space: Space) -> None:
+        with pytest.raises(KubectlError, match="more shards than rows"):
+            apply(space, "thin", model__tables=[{"name": "only", "rows": 1}])
+
+
+def _quota(pods: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": pods}}}
