@@ -1,4 +1,4 @@
-"""What users get wrong, on the real cluster: a condition and an event that name the remedy, no crash loop, nothing lost."""
+"""What users get wrong, on the real cluster: a condition and an event with the remedy, no crash loop, no loss."""
 
 import base64
 import json
