@@ -106,12 +106,8 @@ class Run:
         return max(self.space.pods(job=self.name, role=role, index=index), key=lambda p: p.incarnation, default=None)
 
     def uids(self) -> dict[Member, str]:
-        """Return the uid of each member's newest pod."""
-        newest: dict[Member, Pod] = {}
-        for pod in self.space.pods(job=self.name):
-            if pod.incarnation > (newest[pod.role, pod.index].incarnation if (pod.role, pod.index) in newest else 0):
-                newest[pod.role, pod.index] = pod
-        return {member: pod.uid for member, pod in newest.items()}
+        """Return the uid of each member's pod, as the operator has it."""
+        return uids(self.status())
 
     def report(self, role: Role, index: int) -> dict[str, Any] | None:
         """Return a member's own report, None if it does not answer."""
@@ -165,11 +161,15 @@ def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None
     assert (
         progress["samples"] == progress["totalSamples"] == 3 * 79_999 or progress["samples"] == progress["totalSamples"]
     )
-    after = {("shard", s["index"]): s["uid"] for s in status["shards"]}
-    after |= {("trainer", t["index"]): t["uid"] for t in status["trainers"]}
+    after = uids(status)
     assert {member for member in after if after[member] != run.before[member]} == replaced
     assert budget["spent"] <= budget["limit"]
     assert budget["reserved"] == 0
+
+
+def uids(status: dict[str, Any]) -> dict[Member, str]:
+    """Return the uid of each member's newest pod."""
+    return {(role, m["index"]): m["uid"] for role in ("shard", "trainer") for m in status[f"{role}s"]}
 
 
 def account(store: Store, status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:

@@ -153,7 +153,12 @@ class TestTheOperator:
         first = Run.start(space, "again")
         first.reach(0.2)
         space.kubectl("delete", "cprjob", "again", "--wait=false")
-        until("the first job's object is gone", lambda: not space.kubectl("get", "cprjobs", "-o", "name").strip(), 30)
+        until(
+            "the first job's object is gone",
+            lambda: not space.kubectl("get", "cprjob", "again", "--ignore-not-found"),
+            30,
+        )
+        assert space.pods(job="again"), "no old pod is left to be in the way"
         second = Run.start(space, "again")
         status = second.finish()
         verify(second, status, replaced=())
