@@ -32,7 +32,7 @@ class TestTheStore:
         [
             ("nobody", {"endpoint": "http://minio.cprjob-store:9999"}, "StoreUnreachable", "endpoint"),
             ("no-bucket", {"bucket": "nothing-here"}, "BucketMissing", "bucket"),
-            ("stranger", {"credentialsSecret": "wrong"}, "CredentialsRefused", "accessKey"),
+            ("stranger", {"credentialsSecret": "wrong"}, "CredentialsRefused", "credentialsSecret"),
         ],
     )
     def test_a_store_that_cannot_be_used_is_waited_for(
