@@ -36,6 +36,7 @@ check: env  ## lint, types, layers
 	$(BIN)/python -m cpr_operator.api.crd --check crds/cprjobs.cprjob.io.yaml
 
 test: check  ## all tests; those that this machine cannot run skip and say why
+	-tests/cluster/cluster.sh prepare
 	$(BIN)/pytest
 
 e2e: env  ## only the tests on the several-node cluster

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The test cluster: three nodes, MinIO, both images, the operator.
 #   cluster.sh up            all of it; what is there already stays, what changed is replaced
+#   cluster.sh prepare       only what is installed and built once
 #   cluster.sh down          stop it (images stay on the nodes for the next time, unless PURGE=1)
 #   cluster.sh status        what runs; fails when nothing does
 #   cluster.sh backend       kind | bare, or why this machine can have no cluster
@@ -65,7 +66,7 @@ install_operator() { # the annotation rolls the Deployment when the image behind
   fi
 }
 
-up() {
+prepare() {
   mkdir -p "$RUN/images"
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
@@ -74,6 +75,10 @@ up() {
   else
     "$here/binaries.sh" minio helm
   fi
+}
+
+up() {
+  prepare
   "$here/images.sh"
   start
   load_images
@@ -86,11 +91,12 @@ up() {
 backend=$(backend) || die "$backend"
 case ${1:-} in
   up)         up ;;
+  prepare)    prepare ;;
   down)       if [ "$backend" = kind ]; then "$here/kind.sh" stop; else "$here/control_plane.sh" stop; fi ;;
   status)     is_up || { echo down; exit 1; }
               kubectl get nodes
               kubectl get pods --all-namespaces -o wide ;;
   backend)    echo "$backend" ;;
   kubeconfig) echo "$KUBECONFIG" ;;
-  *)          sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)          sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
