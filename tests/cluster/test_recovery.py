@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from timeline import Timeline
 
 DATA = Path(os.environ.get("CPR_REAL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "criteo_80k.tsv.gz"
 AUC_TOLERANCE = 0.01
+Measure = Callable[[str, object], None]
 
 pytestmark = [pytest.mark.realdata, pytest.mark.timeout(240, func_only=True)]
 
@@ -67,7 +68,7 @@ class TestNothingIsLost:
 
 class TestOneShard:
     def test_b_a_shard_deleted_by_force_comes_back_alone(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Any
+        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
     ) -> None:
         run = Run.start(space, "deleted")
         run.reach(0.4)
@@ -75,8 +76,7 @@ class TestOneShard:
         space.delete_pod(run.pod("shard", 1).name, force=True)
         timeline.collect(within_s=60)
         status = run.finish()
-        print(timeline.table())
-        record_property("timeline", timeline.table())
+        record_property("measured", timeline.table())
         verify(run, status, replaced={("shard", 1)})
         assert [f[:3] for f in failures(status)] == [("shard", 1, 1)]
         assert ledger(status) == account(cluster.store, status)
@@ -166,6 +166,24 @@ class TestTheOperator:
         assert (failures(status), status["budget"]["spent"]) == ([], 0)
 
 
+class TestSuspension:
+    def test_a_suspended_job_keeps_no_pod_and_loses_nothing(
+        self, cluster: Cluster, space: Space, calm: dict[str, Any]
+    ) -> None:
+        run = Run.start(space, "paused", ttlSecondsAfterFinished=3600)
+        run.reach(0.3)
+        space.patch("paused", '{"spec":{"suspend":true}}')
+        run.wait("is suspended", lambda status: status.get("phase") == "Suspended", within_s=60)
+        until("no pod is left", lambda: not space.pods(job="paused"), 30)
+        space.patch("paused", '{"spec":{"suspend":false}}')
+        status = run.finish()
+        verify(run, status, replaced=run.before)
+        assert (failures(status), status["budget"]["spent"], status["counters"]["generation"]) == ([], 0, 1)
+        assert same_auc(status, calm)
+        space.patch("paused", '{"spec":{"ttlSecondsAfterFinished":1}}')
+        until("the job is gone", lambda: not space.kubectl("get", "cprjob", "paused", "--ignore-not-found"), 40)
+
+
 class TestTrainers:
     def test_e_a_trainer_killed_between_its_pushes_to_two_shards_is_made_good(
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
@@ -190,7 +208,9 @@ class TestTrainers:
         assert status["budget"]["spent"] == 0
         assert same_auc(status, calm)
 
-    def test_f_the_leader_s_node_loses_power(self, cluster: Cluster, space: Space, calm: dict[str, Any]) -> None:
+    def test_f_the_leader_s_node_loses_power(
+        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
+    ) -> None:
         run = Run.start(
             space,
             "dark",
@@ -202,7 +222,7 @@ class TestTrainers:
         before = time.monotonic()
         cluster.nodes.kill(cluster.nodes.number(run.pod("trainer", leader).node))
         _trains_again(run, besides=leader)
-        print(f"(f) training again {time.monotonic() - before:.1f} s after the leader's node lost power")
+        record_property("measured", f"training again {time.monotonic() - before:.1f} s after the loss")
         status = run.finish()
         verify(run, status, replaced={("trainer", leader)})
         assert [f[:3] for f in failures(status)] == [("trainer", leader, 1)]
@@ -213,7 +233,7 @@ class TestTrainers:
 
 class TestNodes:
     def test_g_a_shard_s_node_is_cut_off_and_comes_back_after_the_replacement(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
+        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
     ) -> None:
         run = Run.start(
             space,
@@ -228,7 +248,7 @@ class TestNodes:
         cluster.nodes.cut(3)
         run.wait("replaced", lambda status: status["shards"][victim]["incarnation"] == 2, within_s=60)
         _trains_again(run)
-        print(f"(g) training again {time.monotonic() - before:.1f} s after the node was cut off")
+        record_property("measured", f"training again {time.monotonic() - before:.1f} s after the cut")
         cluster.nodes.join(3)
         status = run.finish()
         verify(run, status, replaced={("shard", victim)})

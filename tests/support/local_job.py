@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from cpr_contract.exits import Problem
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_operator.cluster.local.ports import free_block
 
 HOST = "127.0.0.1"
 PATIENCE_S = 150.0  # for two loaded cores; nothing here waits that long on its own
@@ -45,22 +45,6 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
         snapshots=SnapshotSpec(StoreSpec(f"file://{folder}/store", None, "bucket", ""), 3, 30.0, None),
         silence_s=5.0,
     )
-
-
-def free_port_base() -> int:
-    """Return the first of three consecutive ports that were free a moment ago.
-
-    Below the range of outgoing connections: one of those that retries a dead listener's port there can reach itself.
-    """
-    while True:
-        base = random.randrange(15_000, 32_000, _PORTS)
-        try:
-            for port in range(base, base + _PORTS):
-                with socket.create_server((HOST, port)):
-                    pass
-        except OSError:
-            continue
-        return base
 
 
 @dataclass
@@ -211,7 +195,7 @@ class LocalJob:
         folder = self.folder / f"{role}-{index}-{incarnation}"
         folder.mkdir()
         (folder / "log").touch()
-        member = Member(role, index, incarnation, free_port_base(), folder)
+        member = Member(role, index, incarnation, free_block(_PORTS, set(), random.Random()), folder)
         self.everyone.append(member)
         return member
 

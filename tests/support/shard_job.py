@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import random
 import subprocess
 import sys
 import time
@@ -20,6 +20,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_operator.cluster.local.ports import free_block
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
@@ -75,22 +76,6 @@ def trainer_roster(shards: tuple[Peer, ...], *, roster: int = 1, generation: int
     )
 
 
-def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that were free a moment ago."""
-    while True:
-        taken = []
-        try:
-            with socket.create_server((HOST, 0)) as first:
-                base = int(first.getsockname()[1])
-                taken = [socket.create_server((HOST, base + i)) for i in range(1, count)]
-                return base
-        except OSError:
-            continue
-        finally:
-            for one in taken:
-                one.close()
-
-
 @dataclass
 class ShardProcess:
     """A shard as a process of its own, with a hand-written roster."""
@@ -104,7 +89,7 @@ class ShardProcess:
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
         (folder / "key").write_bytes(key)
-        base = free_ports(3)
+        base = free_block(3, set(), random.Random())
         environment = {
             env.SPEC: to_json(job),
             env.ROSTER_FILE: str(folder / "roster.json"),

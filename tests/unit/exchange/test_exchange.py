@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ import torch
 
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
+from cpr_operator.cluster.local.ports import free_block
 from cpr_trainer.access import UniqueRows, find_access
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.seeding import initial_rows
-from support.shard_job import HOST, KEY, free_ports, small_job, trainer_roster
+from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
 WAIT_S = 20.0
@@ -267,7 +269,7 @@ def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: Job
 def test_an_address_where_nobody_listens_falls_silent(job: JobSpec) -> None:
     exchange = Exchange(replace(job, silence_s=0.3), 0, 1, KEY, 1000)
     try:
-        port = free_ports(1)
+        port = free_block(1, set(), random.Random())
         exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", port), Peer(1, 1, "", 0))))
         wait_for(lambda: exchange.silent() == (0,))
     finally:

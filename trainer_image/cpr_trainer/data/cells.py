@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.data.hashing import U64, WORD_BYTES, hash_strings
+from cpr_trainer.hashing import U64, WORD_BYTES, hash_strings
 
 _ZERO = ord("0")
 _MINUS = ord("-")

@@ -12,8 +12,8 @@ import pyarrow.csv
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
 from cpr_trainer.data.criteo_stream import CATEGORIES, COLUMNS
-from cpr_trainer.data.hashing import U64, WORD_BYTES
 from cpr_trainer.data.synthetic import RawRows, SyntheticDataset
+from cpr_trainer.hashing import U64, WORD_BYTES
 
 _BLOCK_ROWS = 2**15
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, TableSpec
-from cpr_trainer.data.hashing import U64
 from cpr_trainer.errors import DataError
+from cpr_trainer.hashing import U64
 
 MOST_TABLE_ROWS = 2**31 - 1
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cpr_contract.spec import DENSE_FEATURES, TableSpec
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.features import check_tables, dense_features, table_rows
-from cpr_trainer.data.hashing import GOLDEN, U64, WORD_BYTES, hash_words, key64, mix64, scale_to
+from cpr_trainer.hashing import GOLDEN, U64, WORD_BYTES, hash_words, key64, mix64, scale_to
 
 _DOMAIN = 0x53594E54  # Keeps these numbers apart from the sample order, which may have the same seed.
 _COUNT_VALUES = 2**10

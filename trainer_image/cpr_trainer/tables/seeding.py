@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.spec import ModelSpec
+from cpr_trainer.hashing import GOLDEN, mix64
 
-U64 = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
 _BITS = 24  # what a float32 holds exactly
 
 
@@ -27,16 +24,16 @@ class Seeding:
     def __init__(self, model: ModelSpec, seed: int) -> None:
         self.dim = model.embedding_dim
         tables = np.arange(1, len(model.tables) + 1, dtype=np.uint64)
-        self._keys = _mix(_mix(np.uint64(seed % 2**64) + tables * _GOLDEN))
+        self._keys = mix64(mix64(np.uint64(seed % 2**64) + tables * GOLDEN))
         # Two columns come from one hashed word.
-        self._columns = np.arange(1, self.dim // 2 + self.dim % 2 + 1, dtype=np.uint64) * _GOLDEN
+        self._columns = np.arange(1, self.dim // 2 + self.dim % 2 + 1, dtype=np.uint64) * GOLDEN
         unit = 0.5 ** (_BITS - 1)
         self._scales = np.array([sqrt(1 / table.rows) * unit for table in model.tables], np.float32)
 
     def values(self, tables: Ints, rows: Ints) -> NDArray[np.float32]:
         """Return the first values of rows, float32 [k, D]. tables, rows: int64 [k]."""
-        keys = _mix(self._keys[tables] + rows.astype(np.uint64) * _GOLDEN)
-        words = _mix(keys[:, np.newaxis] + self._columns)
+        keys = mix64(self._keys[tables] + rows.astype(np.uint64) * GOLDEN)
+        words = mix64(keys[:, np.newaxis] + self._columns)
         # Whole numbers in [-2**23, 2**23) are exact in float32, so the product is the only rounding.
         whole = words.astype("<u8", copy=False).view("<i4")[:, : self.dim] >> (32 - _BITS)
         return whole.astype(np.float32) * self._scales[tables][:, np.newaxis]
@@ -45,13 +42,3 @@ class Seeding:
 def initial_rows(model: ModelSpec, seed: int, table: int, rows: Ints) -> NDArray[np.float32]:
     """Return the first values of some rows (int64 [k]) of one table, float32 [k, D]."""
     return Seeding(model, seed).values(np.full(len(rows), table), rows)
-
-
-def _mix(values: U64) -> U64:
-    """Mix the 64 bits of each value, one to one: the finaliser of SplitMix64 (Steele et al. 2014)."""
-    mixed = values ^ (values >> np.uint64(30))
-    mixed *= _FIRST_MULTIPLIER
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= _SECOND_MULTIPLIER
-    mixed ^= mixed >> np.uint64(31)
-    return mixed

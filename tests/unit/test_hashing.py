@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.data.hashing import GOLDEN, hash_strings, hash_words, key64, mix64, scale_to
+from cpr_trainer.hashing import GOLDEN, hash_strings, hash_words, key64, mix64, scale_to
 
 M = 2**64 - 1
 

@@ -1,7 +1,7 @@
 """64-bit hashes of integers and of strings, vectorised: integer arithmetic only, so equal on every machine.
 
-Sample order, synthetic data and table rows all follow from these functions. Changing a constant changes the
-meaning of every saved model: tests hold the values.
+Sample order, synthetic data, table rows and their first values all follow from these functions. Changing a constant
+changes the meaning of every saved model: tests hold the values.
 """
 
 from __future__ import annotations
