@@ -17,9 +17,7 @@ Object = dict[str, Any]
 SERVED = {
     ("cprjob.io", "cprjobs"): {"get", "list", "watch", "patch", "delete"},
     ("cprjob.io", "cprjobs/status"): {"update", "patch"},
-    ("cprjob.io", "cprjobs/finalizers"): {"update"},
     ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
-    ("", "services"): {"get", "create", "patch", "delete"},
     ("policy", "poddisruptionbudgets"): {"get", "create", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "patch", "delete"},
     ("", "events"): {"create", "patch"},
@@ -27,7 +25,6 @@ SERVED = {
     ("", "secrets"): {"create"},
 }
 OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
-LEASE = {("coordination.k8s.io", "leases"): {"get", "create", "update", "patch"}}
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -86,8 +83,7 @@ def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:
     assert rights(cluster_role) == SERVED | OWN_CRD
     (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
     assert own["resourceNames"] == ["cprjobs.cprjob.io"]
-    (lease,) = of_kind(objects, "Role")
-    assert (lease["metadata"]["namespace"], rights(lease)) == ("operators", LEASE)
+    assert of_kind(objects, "Role") == []
 
 
 def test_secrets_can_only_be_created() -> None:
@@ -100,7 +96,7 @@ def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
     (cluster_role,) = of_kind(objects, "ClusterRole")
     assert rights(cluster_role) == OWN_CRD
     roles = {role["metadata"]["namespace"]: rights(role) for role in of_kind(objects, "Role")}
-    assert roles == {"operators": LEASE, "a": SERVED, "b": SERVED}
+    assert roles == {"a": SERVED, "b": SERVED}
     environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
     assert environment["CPR_OPERATOR_NAMESPACES"] == "a,b"
 
@@ -109,7 +105,7 @@ def test_every_binding_is_the_operator_s_own() -> None:
     objects = render("watchNamespaces={a}")
     bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
     subjects = [binding["subjects"] for binding in bindings]
-    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 3
+    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 2
 
 
 def test_one_operator_at_a_time() -> None:

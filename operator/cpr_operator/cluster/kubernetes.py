@@ -32,7 +32,6 @@ MAX_EVENT_MESSAGE = 1024
 PREFIXES: Mapping[str, tuple[str, str]] = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "Service": ("/api/v1", "services"),
     "Secret": ("/api/v1", "secrets"),
 }
 

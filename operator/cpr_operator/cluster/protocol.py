@@ -101,7 +101,7 @@ class Cluster(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply of a PodDisruptionBudget, Service or NetworkPolicy. Raises RefusedError."""
+        """Server-side apply of a PodDisruptionBudget or NetworkPolicy. Raises RefusedError."""
         ...
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
