@@ -214,11 +214,12 @@ class TestTrainers:
         run = Run.start(
             space,
             "dark",
-            trainers__template=pod_template(apart="trainer", unstable=True),
+            trainers__template=pod_template(unstable=True),
             shards__template=pod_template(cluster.nodes.name(1)),
         )
         run.reach(0.2)
         leader = run.leader()
+        assert run.pod("trainer", leader).node != run.pod("trainer", 1 - leader).node
         before = time.monotonic()
         cluster.nodes.kill(cluster.nodes.number(run.pod("trainer", leader).node))
         _trains_again(run, besides=leader)

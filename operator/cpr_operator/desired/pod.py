@@ -39,8 +39,8 @@ class PodPlan:
     grace_s: int
 
 
-def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster) -> Manifest:
-    """The pod that reads `roster`."""
+def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, shunned: str = "") -> Manifest:
+    """The pod that reads `roster`, rather not on the node `shunned`: it may be lost before Kubernetes knows."""
     role = role_of(roster)
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
@@ -48,6 +48,8 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster) -> Manifest
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
     main: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
     required = _required_spec(plan, role, with_resources=not main.get("resources"))
+    if shunned:
+        required["affinity"] = _elsewhere(shunned)
     name = pod_name(plan.job, role, roster.index, roster.incarnation)
     return {
         "apiVersion": "v1",
@@ -55,6 +57,12 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster) -> Manifest
         "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, role, roster)),
         "spec": merge(spec, required),
     }
+
+
+def _elsewhere(node: str) -> dict[str, Any]:
+    preference = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
+    term = {"weight": 100, "preference": preference}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def roster_annotations(roster: ShardRoster | TrainerRoster) -> dict[str, str]:

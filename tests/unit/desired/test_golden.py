@@ -113,3 +113,14 @@ def test_the_template_itself_is_left_as_it_is() -> None:
     before = yaml.safe_dump(TEMPLATE)
     CASES["trainer-with-template"]()
     assert yaml.safe_dump(TEMPLATE) == before
+
+
+def test_a_shunned_node_is_avoided_beside_what_the_template_prefers() -> None:
+    mine = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}}
+    own = {"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [mine]}}}}
+    pod = pod_manifest(plan(shards__template=own), SHARD, shunned="node-7")
+    first, second = pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert first == mine
+    (field,) = second["preference"]["matchFields"]
+    assert (field["key"], field["operator"], field["values"]) == ("metadata.name", "NotIn", ["node-7"])
+    assert "affinity" not in pod_manifest(plan(), SHARD)["spec"]
