@@ -13,7 +13,7 @@ from harness.store import BUCKET, ENDPOINT, SECRET
 
 Member = tuple[str, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
-ROWS, EPOCHS = 80_000, 3
+ROWS, EPOCHS = 80_000, 2
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 4
 FINAL = {"Succeeded", "Failed"}
@@ -37,7 +37,7 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
         "shards": {"replicas": SHARDS, "template": pod_template()},
         "snapshots": {
             "store": {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": SECRET},
-            "interval": {"mode": "Fixed", "seconds": 3},
+            "interval": {"mode": "Fixed", "seconds": 1},
             "denseIntervalSeconds": 5,
         },
         "failurePolicy": {"silenceSeconds": 5},
