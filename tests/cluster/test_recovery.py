@@ -214,7 +214,7 @@ class TestTrainers:
         run = Run.start(
             space,
             "dark",
-            trainers__template=pod_template(unstable=True),
+            trainers__template=pod_template(unstable=True, cpu="700m"),
             shards__template=pod_template(cluster.nodes.name(1)),
         )
         run.reach(0.2)
