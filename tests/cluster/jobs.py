@@ -56,8 +56,8 @@ def pod_template(
 ) -> dict[str, Any]:
     """Return a pod template with small requests.
 
-    A larger request of `cpu` spreads them over emptier nodes. `node` pins the pods, `apart` spreads pods of that role over nodes, `unstable` keeps them off the node that carries
-    the operator and the store.
+    `node` pins the pods, `apart` spreads pods of that role over nodes, a larger request of `cpu` spreads them over
+    emptier ones, `unstable` keeps them off the node that carries the operator and the store.
     """
     resources = {"requests": {"cpu": cpu, "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     threads = {"name": "OMP_NUM_THREADS", "value": "1"}  # six processes share the two cores of a small machine
