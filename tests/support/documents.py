@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
+
 Document = dict[str, Any]
 Edits = Mapping[str, Any]
 
@@ -77,6 +79,9 @@ class Change:
 
 
 CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "epochs": 1}}
+AUC_DROP: Edits = {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.0005, "sensitivity": 0.002}}}
+#: The largest AUC drop that needs no sensitivity.
+MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
 #: Rules that the schema cannot say.
 RULES = (
@@ -129,10 +134,58 @@ RULES = (
         "an Auto one has none",
     ),
     Case(
+        "spec.snapshots.strategy",
+        {"spec.snapshots.strategy": "Growth"},
+        {"spec.snapshots.strategy": "Growth", "spec.model.sparseOptimizer": {"kind": "SGD"}},
+        "accumulators of RowWiseAdagrad",
+    ),
+    Case(
         "spec.recovery.mode",
         {"spec.recovery.mode": "Full", "spec.accuracyBudget.portionOfLostSamples": 0},
         {"spec.recovery.mode": "Partial", "spec.accuracyBudget.portionOfLostSamples": 0},
         "mode Partial cannot keep a budget of 0",
+    ),
+    Case(
+        "spec.recovery.mode",
+        AUC_DROP | {"spec.recovery.mode": "Partial"},
+        AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},
+        "mode Partial cannot keep a budget of 0",
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.type": "PortionOfLostSamples"},
+        {"spec.accuracyBudget": {}},
+        "a budget of type PortionOfLostSamples needs portionOfLostSamples",
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        AUC_DROP,
+        AUC_DROP | {"spec.accuracyBudget.portionOfLostSamples": 0.1},
+        "another type has none",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop",
+        AUC_DROP,
+        {"spec.accuracyBudget": {"type": "AUCDrop"}},
+        "a budget of type AUCDrop needs aucDrop",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
+        "another type has none",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.25, "sensitivity": 0.5}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.26, "sensitivity": 0.5}},
+        "allows more than a portion of 0.5",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": MOST_GUESSED}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 1.01 * MOST_GUESSED}},
+        "allows more than a portion of 0.5",
     ),
 )
 
@@ -146,7 +199,22 @@ BOUNDS = (
     Case(
         "spec.accuracyBudget.type",
         {"spec.accuracyBudget.type": "PortionOfLostSamples"},
-        {"spec.accuracyBudget.type": "AUCDrop"},
+        {"spec.accuracyBudget.type": "LogLossRise"},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": -0.001}},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.5, "sensitivity": 1}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"sensitivity": 1}},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.sensitivity",
+        AUC_DROP,
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0, "sensitivity": 0}},
     ),
     Case(
         "spec.accuracyBudget.portionOfLostSamples",
@@ -205,6 +273,15 @@ BOUNDS = (
         {"spec.snapshots.store.caBundle": {"key": "ca"}},
     ),
     Case("spec.snapshots.keep", {"spec.snapshots.keep": 2}, {"spec.snapshots.keep": 1}),
+    Case("spec.snapshots.rebase", {"spec.snapshots.rebase": "OneShot"}, {"spec.snapshots.rebase": "Never"}),
+    Case("spec.snapshots.strategy", {"spec.snapshots.strategy": "MFU"}, {"spec.snapshots.strategy": "LFU"}),
+    Case("spec.snapshots.fraction", {"spec.snapshots.fraction": 1}, {"spec.snapshots.fraction": 0}),
+    Case("spec.snapshots.storedBits", {"spec.snapshots.storedBits": 3}, {"spec.snapshots.storedBits": 16}),
+    Case(
+        "spec.snapshots.maxBytesPerSecond",
+        {"spec.snapshots.maxBytesPerSecond": 1 << 20},
+        {"spec.snapshots.maxBytesPerSecond": 1000},
+    ),
     Case(
         "spec.failurePolicy.restartLimit.count",
         {"spec.failurePolicy.restartLimit.count": 0},
@@ -222,6 +299,7 @@ STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
 SUSPENDED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
 BUDGET: Edits = STARTED | {"budget": {"limit": 0.1, "spent": 0.03, "reserved": 0.02, "remaining": 0.05}}
 FROZEN = "cannot be changed once the job has started"
+BELOW_SPENT = "spec.accuracyBudget: may not be lowered below what is spent and reserved"
 TEMPLATE = {"metadata": {"labels": {"team": "ads"}}}
 
 
@@ -276,8 +354,40 @@ CHANGES = (
         "budget above spent",
         {"spec.accuracyBudget.portionOfLostSamples": 0.05},
         {"spec.accuracyBudget.portionOfLostSamples": 0.04},
-        "spec.accuracyBudget.portionOfLostSamples: may not be lowered below what is spent and reserved",
+        BELOW_SPENT,
         before={},
         status=BUDGET,
+    ),
+    Change(
+        "AUC budget above spent",
+        {"spec.accuracyBudget.aucDrop.limit": 0.0001},
+        {"spec.accuracyBudget.aucDrop.sensitivity": 0.0101},
+        BELOW_SPENT,
+        before=AUC_DROP,
+        status=BUDGET,
+    ),
+    Change(
+        "AUC budget by the guess above spent",
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0501 * GUESSED_SENSITIVITY}},
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0499 * GUESSED_SENSITIVITY}},
+        BELOW_SPENT,
+        before=AUC_DROP,
+        status=BUDGET,
+    ),
+    Change(
+        "from a portion to an AUC budget above spent",
+        {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.06, "sensitivity": 1}}},
+        {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.04, "sensitivity": 1}}},
+        BELOW_SPENT,
+        before={},
+        status=BUDGET,
+    ),
+    Change(
+        "a budget that is overspent already may stay",
+        {"spec.suspend": True},
+        {"spec.accuracyBudget.portionOfLostSamples": 0.11},
+        BELOW_SPENT,
+        before={},
+        status=STARTED | {"budget": {"limit": 0.1, "spent": 0.12, "reserved": 0, "remaining": 0}},
     ),
 )

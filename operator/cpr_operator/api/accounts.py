@@ -14,6 +14,7 @@ from cpr_operator.api.model import (
     Portion,
     Seconds,
     Sentence,
+    Timestamp,
     Word,
 )
 
@@ -28,6 +29,8 @@ class Plan(Model):
     """Partial: a lost shard goes back alone. Full: any loss of samples rolls the whole job back."""
     interval_seconds: Seconds
     """Planned training time between two cuts."""
+    priority_interval_seconds: Seconds = 0
+    """Planned time between two saves of each shard's most important rows; 0: none."""
     expected_lost_samples: Seconds = 0
     """Samples (counted as a portion of all shards) expected to be lost by the end of the job."""
     expected_overhead: Seconds = 0
@@ -49,6 +52,9 @@ class Budget(Model):
     """The portion set aside for recoveries under way."""
     remaining: Portion
     """limit - spent - reserved."""
+    running_sum: Annotated[float, Field(ge=0)] = 0
+    """The sum that the CPR paper calls PLS: what every recovery lost, added up. It differs from `spent` where samples
+    were lost again, or where a rollback took losses back."""
     rollbacks: Count = 0
     """How often the whole job went back to an anchor."""
 
@@ -60,6 +66,8 @@ class Ledger(Model):
     """Samples that the job trains in all; 0 until the data is read."""
     limit_sample_shards: Count = 0
     """The budget: samples times shards that may be lost, rounded down."""
+    running_sample_shards: Count = 0
+    """What every recovery lost, added up: neither a repeated loss nor a rollback lowers it."""
     ranges: Annotated[
         tuple[Ranges, ...],
         Field(max_length=MAX_SHARDS),
@@ -67,31 +75,55 @@ class Ledger(Model):
     """For each shard the lost samples as disjoint, sorted ranges [first, end)."""
 
 
-class Policy(Model):
-    """Measured costs; absent until measured, then the plan uses them instead of its stated guesses."""
+class Counted(Model):
+    """What is taken into account of the leader's own counters, which begin at 0 with each leader and generation."""
 
+    leader: Word = ""
+    """The process whose counters these are, and its generation."""
+    saves: Count = 0
+    """Its committed cuts."""
+    save_seconds: Seconds = 0
+    """Training time that it lost to saves."""
+
+
+class Policy(Model):
+    """What the job has learnt about its failures and costs; absent where nothing is known yet.
+
+    The failure rate is believed to have a gamma distribution with shape alpha and rate betaSeconds, begun with
+    `failurePolicy.expectedJobMtbfSeconds`; its mean is alpha / betaSeconds. Costs are running means: until they are
+    measured, the plan uses guesses and says so.
+    """
+
+    alpha: Seconds | None = None
+    """Failures: those that were expected beforehand, and each that took the state of a shard."""
+    beta_seconds: Seconds | None = None
+    """Seconds of training that they came in: those assumed beforehand, and each in which training went on."""
+    lost_per_failure: Seconds | None = None
+    """The mean number of shards that a failure took."""
+    updated: Timestamp | None = None
+    """When alpha, betaSeconds or lostPerFailure last changed."""
     save_stall_seconds: Seconds | None = None
-    """Training time lost to one cut."""
+    """Training time lost to one cut: the stall, and slower steps while it was saved."""
     commit_seconds: Seconds | None = None
     """From a cut to its committed anchor."""
     load_seconds: Seconds | None = None
-    """From the start of a replaced shard's process to its being ready."""
+    """How long the slowest shard of a recovery loaded its save."""
     reschedule_seconds: Seconds | None = None
-    """From the loss of a pod to the start of its successor's process."""
+    """The rest of a recovery: until the loss was seen, and new processes were there."""
     samples_per_second: Seconds | None = None
-    """Training speed."""
+    """Training speed while nothing is saved."""
+    counted: Counted = Counted()
+    """The leader's counters at the last update."""
 
 
 class Overhead(Model):
     """Time that fault tolerance has cost so far, by kind."""
 
     save_seconds: Seconds = 0
-    """Training stood still for saves."""
+    """Training stood still for saves, or was slower while they were written."""
     load_seconds: Seconds = 0
     """Training waited for saves to be loaded."""
     lost_seconds: Seconds = 0
     """Training that a rollback undid and that was done again."""
     reschedule_seconds: Seconds = 0
     """Training waited for a new process."""
-    leader_save_seconds: Seconds = 0
-    """The part of saveSeconds that the present leader's process has reported."""

@@ -55,4 +55,9 @@ def _snapshots(snapshots: Snapshots) -> contract.SnapshotSpec:
         keep=snapshots.keep,
         dense_interval_s=float(snapshots.dense_interval_seconds),
         restore_from=snapshots.restore_from,
+        rebase=snapshots.rebase,
+        strategy=snapshots.strategy,
+        fraction=snapshots.fraction,
+        stored_bits=snapshots.stored_bits,
+        max_bytes_per_s=snapshots.max_bytes_per_second,
     )

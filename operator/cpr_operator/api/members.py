@@ -50,6 +50,8 @@ class Member(Model):
     """When the incarnation before it was seen lost; absent once this one works."""
     problem: Word = ""
     """The reason of the problem that it reports."""
+    avoid: Name = ""
+    """The node that its pod keeps off, because the incarnation before fell silent there; empty: any will do."""
     roster: Count = 0
     """The roster number at which what this member is told last changed: an older annotation is written anew."""
 

@@ -42,6 +42,12 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class SpecModel(Model):
+    """A part of spec: an unknown field is an error, never ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 def parse_time(value: object) -> object:
     """An RFC 3339 string as seconds since the epoch; anything else unchanged, for pydantic to judge."""
     return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value

@@ -18,6 +18,12 @@ BROKEN_RULE = "rule"
 MAX_NAME = 40
 NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 
+#: The sensitivity of an AUC drop that states none. A guess: three times the largest bound, and more than the worst run,
+#: of what was measured on real data (docs/calibration.md), because too high a value costs only time.
+GUESSED_SENSITIVITY = 0.05
+#: The largest portion of lost samples whose cost `cprjob calibrate` measures.
+MOST_PORTION = 0.5
+
 STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 
 
@@ -113,21 +119,54 @@ FIXED_INTERVAL = Rule(
     "state spec.snapshots.interval.seconds with mode Fixed, and only then",
     "(self.mode == 'Fixed') == has(self.seconds)",
 )
+GROWTH = Rule(
+    "spec",
+    "spec.snapshots.strategy",
+    "Growth ranks rows by the accumulators of RowWiseAdagrad",
+    "choose another strategy, or the sparse optimizer RowWiseAdagrad",
+    "self.snapshots.strategy != 'Growth' || self.model.sparseOptimizer.kind == 'RowWiseAdagrad'",
+)
+PORTION_BUDGET = Rule(
+    "spec.accuracyBudget",
+    "spec.accuracyBudget.portionOfLostSamples",
+    "a budget of type PortionOfLostSamples needs portionOfLostSamples, another type has none",
+    "state spec.accuracyBudget.portionOfLostSamples with type PortionOfLostSamples (the default), and only then",
+    "(self.type == 'PortionOfLostSamples') == has(self.portionOfLostSamples)",
+)
+AUC_DROP_BUDGET = Rule(
+    "spec.accuracyBudget",
+    "spec.accuracyBudget.aucDrop",
+    "a budget of type AUCDrop needs aucDrop, another type has none",
+    "state spec.accuracyBudget.aucDrop with type AUCDrop, and only then",
+    "(self.type == 'AUCDrop') == has(self.aucDrop)",
+)
+AUC_DROP_LIMIT = Rule(
+    "spec.accuracyBudget.aucDrop",
+    "spec.accuracyBudget.aucDrop.limit",
+    f"allows more than a portion of {MOST_PORTION} of the samples to be lost, beyond what sensitivity holds for",
+    f"lower it to {MOST_PORTION} * sensitivity ({GUESSED_SENSITIVITY} where absent), or state portionOfLostSamples",
+    f"self.limit <= {MOST_PORTION} * (has(self.sensitivity) ? self.sensitivity : {GUESSED_SENSITIVITY})",
+)
+#: `AccuracyBudget.portion` in CEL, below the job's spec.
+_PORTION = (
+    "(has({0}.aucDrop) ? {0}.aucDrop.limit"
+    f" / (has({{0}}.aucDrop.sensitivity) ? {{0}}.aucDrop.sensitivity : {GUESSED_SENSITIVITY})"
+    " : {0}.portionOfLostSamples)"
+)
 PARTIAL_NEEDS_BUDGET = Rule(
     "spec",
     "spec.recovery.mode",
     "mode Partial cannot keep a budget of 0",
-    "set it to Auto or Full, or raise spec.accuracyBudget.portionOfLostSamples",
-    "self.recovery.mode != 'Partial' || self.accuracyBudget.portionOfLostSamples > 0.0",
+    "set it to Auto or Full, or raise spec.accuracyBudget",
+    f"self.recovery.mode != 'Partial' || {_PORTION.format('self.accuracyBudget')} > 0.0",
 )
 BUDGET_ABOVE_SPENT = Rule(
     "",
-    "spec.accuracyBudget.portionOfLostSamples",
+    "spec.accuracyBudget",
     "may not be lowered below what is spent and reserved",
-    "see status.budget, and choose at least spent + reserved",
-    "!has(self.status) || !has(self.status.budget)"
-    " || self.spec.accuracyBudget.portionOfLostSamples == oldSelf.spec.accuracyBudget.portionOfLostSamples"
-    " || self.spec.accuracyBudget.portionOfLostSamples >= self.status.budget.spent + self.status.budget.reserved",
+    "see status.budget, and choose at least spent + reserved as the portion of lost samples that it comes to",
+    "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
+    f" || {_PORTION.format('self.spec.accuracyBudget')} >= self.status.budget.spent + self.status.budget.reserved",
 )
 
 
@@ -185,6 +224,10 @@ STATIC = (
     SYNTHETIC_URI,
     CRITEO_URI,
     FIXED_INTERVAL,
+    GROWTH,
+    PORTION_BUDGET,
+    AUC_DROP_BUDGET,
+    AUC_DROP_LIMIT,
     PARTIAL_NEEDS_BUDGET,
 )
 ALL = STATIC + TRANSITIONS

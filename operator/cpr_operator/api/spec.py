@@ -1,4 +1,4 @@
-"""`spec` of a CPRJob: what a user asks for. The CRD, its documentation and its defaults are made from this file.
+"""`spec` of a CPRJob: what a user asks for. The CRD, its documentation and its defaults are made from it and `budget`.
 
 A validator here has a twin in CEL; both are a `Rule` of `rules`. Validators sit on fields, not on models, so that one
 reading of a bad document names every wrong field.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from cpr_operator.api import rules
-from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, Model
+from cpr_operator.api.budget import AccuracyBudget
+from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
 
 GROUP = "cprjob.io"
 VERSION = "v1alpha1"
@@ -25,22 +26,6 @@ LearningRate = Annotated[float, Field(gt=0, le=1000)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 #: A PodTemplateSpec: the API server of the pods judges it, by a dry run.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
-
-
-class SpecModel(Model):
-    """A part of spec: an unknown field is an error, never ignored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class AccuracyBudget(SpecModel):
-    """The most accuracy that failures may cost."""
-
-    type: Literal["PortionOfLostSamples"] = "PortionOfLostSamples"
-    """How the budget is stated."""
-    portion_of_lost_samples: Annotated[float, Field(ge=0, lt=1)]
-    """The portion of all samples, averaged over the shards, whose updates may be lost; 0 allows none. Every recovery
-    that does not fit rolls the whole job back instead."""
 
 
 class RecoveryPolicy(SpecModel):
@@ -227,6 +212,21 @@ class Snapshots(SpecModel):
     """Where saves go."""
     interval: Interval = Interval()
     """How often all shards are saved."""
+    rebase: Literal["Consecutive", "OneShot", "Intermittent"] = "Intermittent"
+    """On which earlier save a shard's save of changed rows stands. Consecutive: the last. OneShot: the last full one.
+    Intermittent: the last full one, until another is expected to pay."""
+    strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"] = "Full"
+    """Which rows each shard saves between cuts too, so that a restored shard has them fresh. Full: none. MFU: the most
+    updated ones; SSU: a sample of those in use; SCAR: the farthest from their last save; Growth: those whose
+    accumulator of RowWiseAdagrad grew most."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
+    """The portion of the rows of large tables that such a save holds; it is made so many times as often as a cut. Small
+    tables are saved whole."""
+    stored_bits: Literal[32, 8, 4, 3, 2] = 32
+    """Bits that saves store of each value of a row; below 32 a restored row is not exactly the one that was saved. What
+    a drained shard flushes and the finished model are exact."""
+    max_bytes_per_second: Annotated[int, Field(ge=1048576, le=2**53 - 1)] | None = None
+    """The most that one shard sends to the store while it trains; absent: no limit."""
     keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
     """How many anchors stay restorable."""
     dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
@@ -289,7 +289,16 @@ class CPRJobSpec(SpecModel):
     def _partial_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
         budget: AccuracyBudget | None = info.data.get("accuracy_budget")
         if budget is not None:
-            rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion_of_lost_samples > 0)
+            rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion > 0)
+        return value
+
+    @field_validator("snapshots")
+    @classmethod
+    def _growth_needs_accumulators(cls, value: Snapshots, info: ValidationInfo) -> Snapshots:
+        model: ModelSpec | None = info.data.get("model")
+        if model is not None:
+            adagrad = model.sparse_optimizer.kind == "RowWiseAdagrad"
+            rules.GROWTH.require(value.strategy != "Growth" or adagrad)
         return value
 
     @field_validator("shards")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
-from cpr_operator.api.accounts import Budget, Ledger, Overhead, Plan, Policy
+from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
@@ -45,6 +45,7 @@ __all__ = [
     "Budget",
     "Condition",
     "ConditionType",
+    "Counted",
     "Counters",
     "Dense",
     "FailureRecord",
@@ -210,6 +211,10 @@ class Recovery(Model):
     """When it began."""
     reason: Sentence = ""
     """Why it was chosen."""
+    lost_shards: Annotated[tuple[Count, ...], Field(max_length=MAX_SHARDS)] = ()
+    """Shards whose state was lost: one failure of so many shards, however many pods died meanwhile."""
+    load_seconds: Seconds = 0
+    """The longest that a member loaded a save so far."""
     waiting_for: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
     """Members that are not back yet, as shard/3."""
 
@@ -266,6 +271,8 @@ class Status(Model):
     """When the first pods were created; from then on most of the spec is frozen."""
     completion_time: Timestamp | None = None
     """When the job succeeded or failed."""
+    suspending_since: Timestamp | None = None
+    """When suspending began; absent while the job is not being suspended."""
     runtime: Runtime | None = None
     """What the job was started with."""
     counters: Counters = Counters()
@@ -283,7 +290,7 @@ class Status(Model):
     ledger: Ledger = Ledger()
     """The account of lost samples."""
     policy: Policy = Policy()
-    """Measured costs."""
+    """What the job has learnt about its failures and costs."""
     progress: Progress = Progress()
     """How far training is."""
     leader: Count | None = None

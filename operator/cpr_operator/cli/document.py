@@ -36,6 +36,14 @@ def read_documents(path: Path) -> tuple[Any, ...]:
         raise DocumentError(f"cannot read {path}: {error}") from error
 
 
+def read_single(path: Path) -> Any:
+    """The one YAML document of a file. Raises DocumentError."""
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise DocumentError(f"{path} holds {len(documents)} documents; one CPRJob is wanted")
+    return documents[0]
+
+
 def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any]:
     """The one CPRJob of a file, changed by every `PATH=VALUE` and made local.
 
@@ -43,10 +51,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
     endpoint: most manifests name a store of their cluster, which this machine cannot or should not reach.
     Raises DocumentError, InvalidDocumentError.
     """
-    documents = read_documents(path)
-    if len(documents) != 1:
-        raise DocumentError(f"{path} holds {len(documents)} documents; one CPRJob is wanted")
-    document = copy.deepcopy(documents[0])
+    document = copy.deepcopy(read_single(path))
     parsed = tuple(map(parse_change, changes))
     for keys, value in parsed:
         set_value(document, keys, value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.status import Status
-from cpr_operator.cli.document import DocumentError, read_documents
+from cpr_operator.cli.document import DocumentError, read_single
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,7 @@ def find_job(file: Path | None, workdir: Path | None) -> Any:
         if len(paths) != 1:
             raise DocumentError(f"there is no job in {workdir}")
         file = paths[0]
-    documents = read_documents(Path(str(file)))
-    if len(documents) != 1:
-        raise DocumentError(f"{file} holds {len(documents)} documents; one CPRJob is wanted")
-    return documents[0]
+    return read_single(Path(str(file)))
 
 
 def export(source: Source, folder: Path, environment: Mapping[str, str]) -> int:

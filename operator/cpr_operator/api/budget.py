@@ -1,0 +1,78 @@
+"""`spec.accuracyBudget`: the most accuracy that failures may cost, and the portion of lost samples that it comes to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from cpr_operator.api import rules
+from cpr_operator.api.model import SpecModel
+
+
+class AucDrop(SpecModel):
+    """A budget as the AUC that failures may cost, with what turns it into lost samples."""
+
+    limit: Annotated[float, Field(ge=0, le=0.5)]
+    """How much lower than without failures the job's AUC may be, as 0.0005; 0 allows no loss of samples."""
+    sensitivity: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """AUC lost for each unit of the portion of lost samples: losing 1 % of all samples costs a hundredth of it.
+    `cprjob calibrate` measures it. Absent: a cautious guess, and the plan says so."""
+
+    @field_validator("sensitivity")
+    @classmethod
+    def _within_what_is_known(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if "limit" in info.data:
+            slope = rules.GUESSED_SENSITIVITY if value is None else value
+            rules.AUC_DROP_LIMIT.require(info.data["limit"] <= rules.MOST_PORTION * slope)
+        return value
+
+    @property
+    def portion(self) -> float:
+        """PLS = limit / sensitivity: AUC falls about linearly with PLS (Maeng et al., MLSys 2021)."""
+        return self.limit / (self.sensitivity or rules.GUESSED_SENSITIVITY)
+
+
+class AccuracyBudget(SpecModel):
+    """The most accuracy that failures may cost, stated in one of two ways."""
+
+    type: Literal["PortionOfLostSamples", "AUCDrop"] = "PortionOfLostSamples"
+    """Which of the fields below states the budget: portionOfLostSamples or aucDrop."""
+    portion_of_lost_samples: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """The portion of all samples, averaged over the shards, whose updates may be lost; 0 allows none. Every recovery
+    that does not fit rolls the whole job back instead."""
+    auc_drop: AucDrop | None = None
+    """The AUC that may be lost, and how much of it lost samples cost."""
+
+    @field_validator("portion_of_lost_samples")
+    @classmethod
+    def _portion_as_type_says(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if "type" in info.data:
+            rules.PORTION_BUDGET.require((info.data["type"] == "PortionOfLostSamples") == (value is not None))
+        return value
+
+    @field_validator("auc_drop")
+    @classmethod
+    def _drop_as_type_says(cls, value: AucDrop | None, info: ValidationInfo) -> AucDrop | None:
+        if "type" in info.data:
+            rules.AUC_DROP_BUDGET.require((info.data["type"] == "AUCDrop") == (value is not None))
+        return value
+
+    @property
+    def portion(self) -> float:
+        """The budget as a portion of lost samples, however it is stated: what ledger and plan go by."""
+        if self.auc_drop is not None:
+            return self.auc_drop.portion
+        return self.portion_of_lost_samples or 0.0
+
+    @property
+    def basis(self) -> str:
+        """A sentence on where `portion` comes from; empty if it is what the user wrote."""
+        drop = self.auc_drop
+        if drop is None:
+            return ""
+        allowed = f"An AUC drop of {drop.limit:g} allows a portion of lost samples of {drop.portion:.3g}"
+        if drop.sensitivity is not None:
+            return f"{allowed}, by the stated sensitivity of {drop.sensitivity:g}."
+        guess = f"a sensitivity of {rules.GUESSED_SENSITIVITY:g}, which is only a guess"
+        return f"{allowed}, by {guess}: measure it with cprjob calibrate."

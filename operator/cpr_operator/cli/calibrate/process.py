@@ -1,0 +1,63 @@
+"""Runs an experiment with the trainer image's own code, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.exits import Problem
+from cpr_contract.experiment import Experiment, Outcome, TrialReport
+from cpr_contract.spec import JobSpec
+
+#: So much of a log is shown.
+_TAIL_LINES = 20
+
+
+class TrialError(RuntimeError):
+    """The trials came to no end; the message says why."""
+
+
+def run_experiment(
+    job: JobSpec, experiment: Experiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
+) -> Generator[Outcome]:
+    """Run all trials and yield their outcomes in order; to be closed, which ends the process. Raises TrialError."""
+    with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
+        asked, last_word, log = (Path(folder, name) for name in ("experiment", "termination", "log"))
+        asked.write_text(to_json(experiment), "utf-8")
+        variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
+        command = (sys.executable, "-m", "cpr_trainer", "experiment")
+        left = len(experiment.trials)
+        with (
+            asked.open("rb") as source,
+            log.open("wb") as errors,
+            subprocess.Popen(command, env=variables, stdin=source, stdout=subprocess.PIPE, stderr=errors) as process,  # noqa: S603 -- our own program
+        ):
+            try:
+                for line in process.stdout or ():
+                    report = from_json(TrialReport, line)
+                    tell(report)
+                    if report.outcome is not None:
+                        left -= 1
+                        yield report.outcome
+            except BaseException:
+                process.kill()
+                raise
+        if left or process.returncode:
+            raise TrialError(why(last_word, log, process.returncode))
+
+
+def why(last_word: Path, log: Path, code: int) -> str:
+    """What the process said of its end; of an end that nobody foresaw, what its log says last."""
+    try:
+        problem = from_json(Problem, last_word.read_text("utf-8"))
+    except (OSError, ContractError):
+        problem = None
+    if problem is not None and problem.reason != "Internal":
+        return f"{problem.message} {problem.remedy}"
+    tail = log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join((f"the trials ended with exit code {code}", *tail))

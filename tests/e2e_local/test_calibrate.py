@@ -1,0 +1,91 @@
+"""`cprjob calibrate` for real: the trainer image's own training, on a small job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+
+CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
+SAMPLES, BATCH, SHARDS = 6400, 64, 3
+JOB: dict[str, Any] = {
+    "apiVersion": "cprjob.io/v1alpha1",
+    "kind": "CPRJob",
+    "metadata": {"name": "small"},
+    "spec": {
+        "image": "none",
+        "accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.001}},
+        "model": {
+            "embeddingDim": 4,
+            "bottomMlp": [8, 4],
+            "topMlp": [8, 1],
+            "tables": [{"name": name, "rows": 500} for name in ("a", "b", "c")],
+        },
+        "data": {"format": "Synthetic", "samples": 10**9, "batchSize": BATCH, "seed": 4},
+        "shards": {"replicas": SHARDS},
+        "snapshots": {"store": {"endpoint": "http://nowhere:9000", "bucket": "b"}},
+    },
+}
+
+
+def calibrate(folder: Path, spec: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    manifest = folder / "small.yaml"
+    manifest.write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | spec}), "utf-8")
+    command = (*CPRJOB, "calibrate", str(manifest), *arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_losses_cost_what_the_trainer_image_says(tmp_path: Path) -> None:
+    plot = tmp_path / "out.png"
+    options = ("--levels", "0.1,0.5", "--seeds", "2", "--samples", str(SAMPLES), "--json", "--plot", str(plot))
+    done = calibrate(tmp_path, {}, *options)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    pairs = answer["pairs"]
+    assert [(each["seed"], each["level"]) for each in pairs] == [(4, 0.1), (4, 0.5), (5, 0.1), (5, 0.5)]
+    for each in pairs:
+        # Two failures of two of three shards, each rounded to whole steps at both ends.
+        assert each["pls"] == pytest.approx(each["level"], abs=2 * 2 / 3 * BATCH / SAMPLES)
+        assert each["lost_row_updates"] > 0
+    assert all(each["auc_drop"] > 0 for each in pairs if each["level"] == 0.5)
+    assert answer["sensitivity"]["low"] < answer["sensitivity"]["estimate"] < answer["sensitivity"]["high"]
+    assert plot.stat().st_size > 0
+    assert "run 6 of 6: seed 5, PLS 0.5" in done.stderr
+
+
+def test_runs_that_are_too_short_for_a_level_end_at_once(tmp_path: Path) -> None:
+    done = calibrate(tmp_path, {}, "--levels", "0.001,0.1", "--samples", str(SAMPLES))
+    assert done.returncode == 1
+    assert "too short to lose a portion of 0.001" in done.stderr
+    assert "run 2 of 15" in done.stderr
+    assert "run 3 of 15" not in done.stderr
+
+
+def test_data_that_cannot_be_read_is_told_in_the_trainers_words(tmp_path: Path) -> None:
+    done = calibrate(tmp_path, {"data": {"format": "Criteo", "uri": "/nowhere/day.tsv", "epochs": 1}})
+    assert done.returncode == 1
+    assert "/nowhere/day.tsv cannot be opened" in done.stderr
+    assert "Check data.uri" in done.stderr
+
+
+def test_an_end_that_nobody_foresaw_is_told_by_the_log(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch in this test')")
+    done = subprocess.run(
+        (*CPRJOB, "calibrate", "examples/quickstart.yaml"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert "exit code 1" in done.stderr
+    assert "no torch in this test" in done.stderr

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
+from typer.testing import CliRunner
+
+from cpr_contract.codec import to_json
+from cpr_contract.exits import Problem
+from cpr_contract.experiment import Experiment, Outcome, TrialReport
+from cpr_operator.api.budget import AccuracyBudget, AucDrop
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.cli.app import app
+from cpr_operator.cli.calibrate.command import pair, teller
+from cpr_operator.cli.calibrate.design import Design, design, draw_losses, parse_levels
+from cpr_operator.cli.calibrate.plot import plot
+from cpr_operator.cli.calibrate.process import TrialError, why
+from cpr_operator.cli.calibrate.sensitivity import Pair, Sensitivity, measure, round_up
+from cpr_operator.cli.calibrate.show import as_json, print_calibration
+from cpr_operator.cli.options import OptionError
+from support.documents import edited
+
+PLS = AccuracyBudget(portion_of_lost_samples=0.1)
+AUC = AccuracyBudget(type="AUCDrop", auc_drop=AucDrop(limit=0.001, sensitivity=0.5))
+QUICKSTART = str(Path(__file__).parents[3] / "examples" / "quickstart.yaml")
+
+
+def a_pair(seed: int, pls: float, drop: float) -> Pair:
+    return Pair(seed, level=pls, pls=pls, auc=0.8 - drop, auc_drop=drop, log_loss_rise=2 * drop, lost_row_updates=1)
+
+
+def found(low: float, high: float) -> Sensitivity:
+    return Sensitivity((low + high) / 2, low, high, worst=2 * high, seeds=3)
+
+
+# --- which runs
+
+
+@given(
+    level=st.floats(1e-4, 0.5),
+    shards=st.integers(1, 40),
+    seed=st.integers(0, 2**32),
+)
+def test_losses_add_up_to_the_level_and_no_shard_loses_a_sample_twice(level: float, shards: int, seed: int) -> None:
+    losses = draw_losses(level, shards, random.Random(seed))
+    portions = [len(loss.shards) / shards * (loss.at - loss.back_to) for loss in losses]
+    assert math.fsum(portions) == pytest.approx(level, abs=1e-9)
+    assert all(0 <= loss.back_to < loss.at <= 1 for loss in losses)
+    assert all(first.at <= second.back_to + 1e-12 for first, second in itertools.pairwise(losses))
+    for loss in losses:
+        assert len(set(loss.shards)) == len(loss.shards) == math.ceil(shards / 2)
+        assert set(loss.shards) <= set(range(shards))
+
+
+def test_failures_fall_anywhere_and_on_any_shard() -> None:
+    rng = random.Random(0)
+    drawn = [draw_losses(0.1, 4, rng) for _ in range(400)]
+    assert {shard for losses in drawn for loss in losses for shard in loss.shards} == {0, 1, 2, 3}
+    firsts, lasts = ([losses[n].at for losses in drawn] for n in (0, -1))
+    assert min(firsts) < 0.13
+    assert max(lasts) > 0.97
+    # The middle of each of two ordered uniform points on what the ages (0.1 each) leave of the run.
+    assert statistics.fmean(firsts) == pytest.approx(0.1 + 0.8 / 3, abs=0.03)
+    assert statistics.fmean(lasts) == pytest.approx(0.2 + 0.8 * 2 / 3, abs=0.03)
+
+
+def test_each_seed_has_one_run_without_losses_and_one_for_each_level() -> None:
+    planned = design((0.05, 0.2), range(7, 9), shards=3)
+    assert planned.runs == ((7, 0.0), (7, 0.05), (7, 0.2), (8, 0.0), (8, 0.05), (8, 0.2))
+    trials = planned.experiment.trials
+    assert [trial.seed for trial in trials] == [seed for seed, _ in planned.runs]
+    assert [bool(trial.losses) for trial in trials] == [level > 0 for _, level in planned.runs]
+    assert planned == design((0.05, 0.2), range(7, 9), shards=3)
+    assert trials[1].losses != trials[4].losses, "every seed has failures of its own"
+
+
+def test_levels_are_read_in_order() -> None:
+    assert parse_levels("0.2, 0.05,0.2") == (0.05, 0.2)
+    for text in ("", "a,b", "0,0.1", "0.6", "-0.1", "nan"):
+        with pytest.raises(OptionError, match="--levels"):
+            parse_levels(text)
+
+
+# --- the slope
+
+
+def test_the_slope_goes_through_the_origin_and_its_interval_is_students_over_seeds() -> None:
+    pairs = [a_pair(seed, pls, slope * pls) for seed, slope in ((1, 1.0), (2, 2.0), (3, 6.0)) for pls in (0.1, 0.3)]
+    result = measure(pairs)
+    assert result.estimate == pytest.approx(3.0)
+    # t of 2 degrees of freedom at 97.5 %: 4.3027; standard error sqrt(7 / 3).
+    assert result.high - result.estimate == pytest.approx(4.3027 * math.sqrt(7 / 3), rel=1e-4)
+    assert result.estimate - result.low == pytest.approx(result.high - result.estimate)
+    assert result.worst == pytest.approx(6.0)
+    assert result.seeds == 3
+    assert not result.distinguishable
+
+
+def test_a_seeds_slope_is_its_drops_over_its_lost_samples() -> None:
+    uneven = [a_pair(1, 0.1, 0.01), a_pair(1, 0.3, 0.09), a_pair(2, 0.2, 0.05)]
+    assert measure(uneven).estimate == pytest.approx((0.1 / 0.4 + 0.25) / 2)
+    assert measure(uneven).worst == pytest.approx(0.3)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng, truth = random.Random(5), 0.02
+
+    def trial() -> bool:
+        pairs = [a_pair(seed, p, rng.gauss(truth, 0.01) * p) for seed in range(5) for p in (0.05, 0.1, 0.2)]
+        result = measure(pairs)
+        return result.low <= truth <= result.high
+
+    assert 0.92 < statistics.fmean(trial() for _ in range(1000)) < 0.98
+
+
+def test_what_to_paste_is_the_upper_end_rounded_up() -> None:
+    assert found(0.01, 0.01234).to_paste == 0.013
+    assert found(-0.01, 0.002).to_paste == 0.002
+    assert found(-0.03, -0.01).to_paste is None
+    assert found(0.01, 0.02).distinguishable
+    assert not found(-0.01, 0.02).distinguishable
+
+
+@given(st.floats(1e-9, 1e6))
+def test_rounding_up_never_goes_below_and_not_far_above(value: float) -> None:
+    rounded = round_up(value)
+    assert value * (1 - 1e-9) <= rounded <= value * 1.1
+    assert round_up(rounded) == rounded
+
+
+# --- from outcomes to pairs
+
+
+def an_outcome(auc: float | None, pls: float) -> Outcome:
+    return Outcome(auc, log_loss=None if auc is None else 1 - auc, lost_sample_shards=1, pls=pls, lost_row_updates=9)
+
+
+def planned_runs(*runs: tuple[int, float]) -> Design:
+    return Design(runs, Experiment(2, ()))
+
+
+def test_each_run_is_compared_with_the_one_of_its_seed() -> None:
+    planned = planned_runs((1, 0.0), (1, 0.1), (2, 0.0), (2, 0.1))
+    outcomes = tuple(an_outcome(*each) for each in ((0.8, 0.0), (0.7, 0.1), (0.6, 0.0), (0.65, 0.11)))
+    first, second = pair(planned, outcomes)
+    assert (first.seed, first.pls, first.auc) == (1, 0.1, 0.7)
+    assert first.auc_drop == pytest.approx(0.1)
+    assert first.log_loss_rise == pytest.approx(0.1)
+    assert (second.seed, second.pls, second.auc_drop) == (2, 0.11, pytest.approx(-0.05))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "says"),
+    [
+        ((an_outcome(None, 0.0), an_outcome(0.5, 0.1)), "AUC is not defined"),
+        ((an_outcome(0.5, 0.0), an_outcome(0.5, 0.0)), "too short to lose a portion of 0.1"),
+    ],
+)
+def test_runs_that_cannot_be_compared_say_why(outcomes: tuple[Outcome, ...], says: str) -> None:
+    with pytest.raises(TrialError, match=says):
+        pair(planned_runs((1, 0.0), (1, 0.1)), outcomes)
+
+
+def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    tell = teller(Progress(console=console, disable=True), planned_runs((1, 0.0), (1, 0.1)))
+    tell(TrialReport(0, 50, 100, None))
+    tell(TrialReport(0, 100, 100, an_outcome(0.75, 0.0)))
+    tell(TrialReport(1, 100, 100, an_outcome(0.74, 0.1)))
+    assert console.file.getvalue().splitlines() == [
+        "run 1 of 2: seed 1, no losses, AUC 0.75000",
+        "run 2 of 2: seed 1, PLS 0.1, AUC 0.74000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last_word", "says"),
+    [
+        (None, "exit code -9\nlast\nwords"),
+        ("not JSON", "exit code -9\nlast\nwords"),
+        (to_json(Problem("Internal", "KeyError: 3", "See the log.")), "exit code -9\nlast\nwords"),
+        (to_json(Problem("BadData", "Line 3 is short.", "Correct it.")), "Line 3 is short. Correct it."),
+    ],
+)
+def test_why_the_trials_ended(tmp_path: Path, last_word: str | None, says: str) -> None:
+    termination, log = tmp_path / "termination", tmp_path / "log"
+    if last_word is not None:
+        termination.write_text(last_word, "utf-8")
+    log.write_text("last\nwords\n", "utf-8")
+    assert why(termination, log, -9).endswith(says)
+
+
+# --- what is told
+
+
+def printed(result: Sensitivity, budget: AccuracyBudget) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_calibration(console, [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)], result, budget)
+    return console.file.getvalue()
+
+
+def test_the_answer_can_be_pasted() -> None:
+    text = printed(found(0.01, 0.0199), AUC)
+    assert "accuracyBudget: {type: AUCDrop, aucDrop: {limit: 0.001, sensitivity: 0.02}}" in text
+    assert "0.0150 " not in text
+    assert "95% interval 0.01 to 0.02, over 3 seeds" in text
+    assert "allows a portion of lost samples of 0.05 by it" in text
+    assert "+0.00300" in text
+    assert "+0.0300" in text
+    assert "not distinguishable" not in text
+    pasted = {"type": "AUCDrop", "aucDrop": {"limit": 0.001, "sensitivity": 0.02}}
+    assert parse_spec(edited({"spec.accuracyBudget": pasted})["spec"]).accuracy_budget.portion == pytest.approx(0.05)
+
+
+def test_a_budget_of_samples_is_translated() -> None:
+    assert "portionOfLostSamples of 0.1 is a limit of 0.002 by it" in printed(found(0.01, 0.0199), PLS)
+
+
+def test_a_slope_that_may_be_nothing_is_told_with_its_bound() -> None:
+    text = printed(found(-0.01, 0.02), PLS)
+    assert "not distinguishable from 0" in text
+    assert "sensitivity: 0.02" in text
+    text = printed(found(-0.02, -0.01), PLS)
+    assert "no value to paste" in text
+    assert "sensitivity: " not in text
+
+
+def test_json_holds_every_pair_and_the_answer() -> None:
+    pairs = [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)]
+    answer = as_json("ads", 8, pairs, found(-0.02, -0.01))
+    assert answer["pairs"][1]["auc_drop"] == 0.004
+    assert answer["sensitivity"]["distinguishable"] is False
+    assert answer["sensitivity_to_paste"] is None
+    assert (answer["job"], answer["shards"], answer["failures_per_run"]) == ("ads", 8, 2)
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    pairs = [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)]
+    plot(tmp_path / "out.png", pairs, found(0.01, 0.02), "ads")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--levels", "0.7"], 2, "at most 0.5"),
+        (["--levels", "much"], 2, "no list of numbers"),
+        (["--seeds", "1"], 2, "seeds"),
+        (["--samples", "0"], 2, "samples"),
+        (["--plot", "/nowhere/out.png"], 2, "--plot"),
+        (["--plot", "out.nothing"], 2, "--plot"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(arguments: list[str], code: int, says: str) -> None:
+    result = CliRunner().invoke(app, ["calibrate", QUICKSTART, *arguments])
+    assert result.exit_code == code, result.output
+    assert says in result.output
+
+
+def test_a_wrong_manifest_is_told_field_by_field(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(Path(QUICKSTART).read_text("utf-8").replace("batchSize: 256", "batchSize: 0"), "utf-8")
+    result = CliRunner().invoke(app, ["calibrate", str(wrong)])
+    assert result.exit_code == 1
+    assert "spec.data.batchSize" in result.output

@@ -1,0 +1,140 @@
+"""A whole job in one process, against the oracle; and what losses do to its rows, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.source import open_dataset, open_local
+from cpr_trainer.experiment.lone import Injection, LoneTrainer
+from cpr_trainer.experiment.losses import InjectedLosses, StepLoss
+from cpr_trainer.experiment.saved_rows import SavedRows
+from cpr_trainer.placement import Placement
+from support.local_job import small_job
+from support.model import SavedModel, assert_close, train_alone
+
+STEPS, BATCH, SHARDS = 30, 100, 3
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> JobSpec:
+    return small_job(tmp_path, samples=STEPS * BATCH, shards=SHARDS, batch_size=BATCH)
+
+
+def samples_of(job: JobSpec) -> Dataset:
+    return open_dataset(job.data, job.model.tables, open_local)
+
+
+def trained(job: JobSpec, losses: tuple[StepLoss, ...] = (), steps: int = STEPS) -> LoneTrainer:
+    """A trainer after `steps` of the job's steps, with losses on the way."""
+    part = replace(job, data=replace(job.data, samples=steps * BATCH))
+    trainer = LoneTrainer(part, samples_of(job), job.data.seed)
+    trainer.train(InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena)), lambda _: None)
+    return trainer
+
+
+def shard_rows(job: JobSpec, shard: int) -> slice:
+    starts = Placement.of(job.model, SHARDS).starts.tolist()
+    return slice(starts[shard], starts[shard + 1])
+
+
+@pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
+def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str) -> None:
+    sparse = replace(job.model.sparse_optimizer, kind=kind)
+    job = replace(job, model=replace(job.model, sparse_optimizer=sparse))
+    trainer = LoneTrainer(job, samples_of(job), job.data.seed)
+    trainer.train(None, lambda _: None)
+    placement = Placement.of(job.model, 1)
+    tables = tuple(
+        trainer.arena.rows[torch.from_numpy(placement.places(offset + np.arange(table.rows)))]
+        for offset, table in zip(placement.offsets, job.model.tables, strict=True)
+    )
+    scores = trainer.validation
+    found = SavedModel(trainer.replica.parameters, tables, scores.auc(), scores.log_loss(), scores.samples)
+    assert_close(found, train_alone(job))
+    assert scores.samples == STEPS * BATCH * 4 // 5
+
+
+def test_a_lost_shard_is_where_it_was_and_the_others_are_where_they_are(job: JobSpec) -> None:
+    lossless, earlier = trained(job), trained(job, steps=12)
+    found = trained(job, (StepLoss(shard=1, back_to=12, at=STEPS),))
+    for shard, expected in ((0, lossless), (1, earlier), (2, lossless)):
+        rows = shard_rows(job, shard)
+        assert torch.equal(found.arena.rows[rows], expected.arena.rows[rows])
+        assert torch.equal(found.arena.accumulator[rows], expected.arena.accumulator[rows])
+    assert not torch.equal(lossless.arena.rows[shard_rows(job, 1)], earlier.arena.rows[shard_rows(job, 1)])
+    assert torch.equal(found.replica.parameters, lossless.replica.parameters), "trainers lose nothing"
+
+
+def test_a_shard_lost_since_the_start_has_its_first_values(job: JobSpec) -> None:
+    found = trained(job, (StepLoss(shard=2, back_to=0, at=STEPS),))
+    fresh = LoneTrainer(job, samples_of(job), job.data.seed)
+    rows = shard_rows(job, 2)
+    assert torch.equal(found.arena.rows[rows], fresh.arena.rows[rows])
+    assert not found.arena.accumulator[rows].any()
+
+
+class NaiveLosses:
+    """Losses by copies of everything."""
+
+    def __init__(self, trainer: LoneTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
+        self._arena, self._losses, self._job = trainer.arena, losses, job
+        self._copies = {0: (self._arena.rows.clone(), self._arena.accumulator.clone())}
+        self.lost_updates = 0
+        self._touched: dict[int, Tensor] = {}
+
+    def after_step(self, step: int, slots: Tensor) -> None:
+        self._touched[step] = slots
+        for loss in self._losses:
+            if loss.at == step:
+                rows = shard_rows(self._job, loss.shard)
+                old_rows, old_sums = self._copies[loss.back_to]
+                self._arena.rows[rows], self._arena.accumulator[rows] = old_rows[rows], old_sums[rows]
+                for each in range(loss.back_to + 1, step + 1):
+                    touched = self._touched[each]
+                    self.lost_updates += int(((touched >= rows.start) & (touched < rows.stop)).sum())
+        self._copies[step] = (self._arena.rows.clone(), self._arena.accumulator.clone())
+
+
+def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
+    losses = (
+        StepLoss(shard=0, back_to=0, at=4),
+        StepLoss(shard=0, back_to=4, at=9),
+        StepLoss(shard=0, back_to=20, at=21),
+        StepLoss(shard=1, back_to=6, at=9),
+        StepLoss(shard=2, back_to=6, at=STEPS),
+    )
+    naive_trainer = LoneTrainer(job, samples_of(job), job.data.seed)
+    naive: Injection = NaiveLosses(naive_trainer, losses, job)
+    naive_trainer.train(naive, lambda _: None)
+    trainer = LoneTrainer(job, samples_of(job), job.data.seed)
+    injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
+    trainer.train(injected, lambda _: None)
+    assert torch.equal(trainer.arena.rows, naive_trainer.arena.rows)
+    assert torch.equal(trainer.arena.accumulator, naive_trainer.arena.accumulator)
+    assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)
+    assert trainer.validation.auc() == naive_trainer.validation.auc()
+    assert injected.lost_row_updates == naive.lost_updates > 0
+
+
+def test_a_seed_is_an_order_and_first_values_over_the_same_samples(job: JobSpec) -> None:
+    dataset = samples_of(job)
+    one, other = LoneTrainer(job, dataset, 1), LoneTrainer(job, dataset, 2)
+    assert not torch.equal(one.arena.rows, other.arena.rows)
+    assert not torch.equal(one.replica.parameters, other.replica.parameters)
+    assert one.order.batch_indices(1).tolist() != other.order.batch_indices(1).tolist()
+    every = [np.sort(np.concatenate([t.order.batch_indices(s) for s in range(1, STEPS + 1)])) for t in (one, other)]
+    assert np.array_equal(every[0], every[1])
+
+
+def test_progress_is_told_up_to_the_last_sample(job: JobSpec) -> None:
+    told: list[int] = []
+    LoneTrainer(job, samples_of(job), 1).train(None, told.append)
+    assert told == [BATCH * step for step in range(1, STEPS + 1)]

@@ -1,0 +1,67 @@
+"""`python -m cpr_trainer experiment`: trials over one job's data, reported line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TextIO
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.experiment import Experiment, Outcome, ShardLoss, TrialReport
+from cpr_contract.spec import JobSpec
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.experiment.lone import LoneTrainer, Tell
+from cpr_trainer.experiment.losses import InjectedLosses, lost_sample_shards, step_losses
+from cpr_trainer.experiment.saved_rows import SavedRows
+from cpr_trainer.placement import Placement
+from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.store import open_uri
+
+Report = Callable[[TrialReport], None]
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read an `Experiment` from `source` and write a `TrialReport` a line to `sink`. Raises TrainerError."""
+    job = read_job(environ)
+    try:
+        experiment = from_json(Experiment, source.read())
+    except ContractError as error:
+        raise BadSpecError(f"The experiment cannot be read: {error}.", "Start it by `cprjob calibrate`.") from error
+    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    dataset = open_dataset(
+        job.data, job.model.tables, lambda uri: open_uri(uri, job.snapshots.store, credentials, authority)
+    )
+    run_trials(job, dataset, experiment, lambda report: print(to_json(report), file=sink, flush=True))
+
+
+def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: Report) -> None:
+    """Run one trial after the other, on the same samples. Raises BadSpecError, DataError, DivergedError."""
+    try:
+        placement = Placement.of(job.model, experiment.shards)
+    except ValueError as error:
+        raise BadSpecError(f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables.") from error
+    for number, trial in enumerate(experiment.trials):
+        trainer = LoneTrainer(job, dataset, trial.seed)
+        total = trainer.order.total_samples
+        outcome = _run_trial(trainer, trial.losses, placement, partial(_report_progress, report, number, total))
+        report(TrialReport(number, total, total, outcome))
+
+
+def _run_trial(trainer: LoneTrainer, losses: Sequence[ShardLoss], placement: Placement, tell: Tell) -> Outcome:
+    planned = step_losses(losses, placement.shards, trainer.order.steps)
+    injected = InjectedLosses(planned, placement, SavedRows(trainer.arena)) if planned else None
+    trainer.train(injected, tell)
+    lost = lost_sample_shards(planned, trainer.order)
+    return Outcome(
+        auc=trainer.validation.auc(),
+        log_loss=trainer.validation.log_loss(),
+        lost_sample_shards=lost,
+        pls=lost / (trainer.order.total_samples * placement.shards),
+        lost_row_updates=injected.lost_row_updates if injected else 0,
+    )
+
+
+def _report_progress(report: Report, number: int, total: int, samples: int) -> None:
+    report(TrialReport(number, samples, total, None))
