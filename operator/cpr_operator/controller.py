@@ -80,11 +80,8 @@ class Controller:
 
         Without them nothing goes wrong: a flush that nobody saw is reserved as a loss, until its successor tells.
         """
-        ended = pod.phase in {"Succeeded", "Failed"} or (
-            pod.container is not None and pod.container.kind == "Terminated"
-        )
         words = self._memory((namespace, name)).last_words
-        if ended and len(words) < MAX_LAST_WORDS:
+        if pod.ended and len(words) < MAX_LAST_WORDS:
             words[pod.uid] = pod
 
     async def run_pass(self, namespace: str, name: str) -> float | None:

@@ -26,6 +26,7 @@ from cpr_operator.cluster.views import PodView
 T = TypeVar("T")
 
 OOM_KILLED = "OOMKilled"
+UNSCHEDULABLE = "Unschedulable"
 _SIGNAL_BASE = 128
 
 
@@ -47,6 +48,7 @@ class Kind(enum.StrEnum):
     CRASHED = "Crashed"
     HUNG = "Hung"
     SUPERSEDED = "Superseded"
+    UNDONE = "Undone"  # trained to an end that does not count: it was rolled back, or had lost too much
     BAD_SPEC = "BadSpec"
     BAD_DATA = "BadData"
     DAMAGED = "Damaged"
@@ -63,6 +65,7 @@ FREE = frozenset(
         Kind.NODE_SHUTDOWN,
         Kind.PREEMPTED,
         Kind.FLUSHED,
+        Kind.UNDONE,
     }
 )
 #: Kinds after which another attempt would end the same way.
@@ -126,6 +129,11 @@ class Failure:
         return self.kind not in FREE
 
     @property
+    def seen_to_end(self) -> bool:
+        """Whether its process is over for sure. One whose pod is gone may work on, on a node that nobody reaches."""
+        return self.ended and self.kind is not Kind.VANISHED
+
+    @property
     def permanent(self) -> bool:
         """Whether another attempt would end the same way."""
         return self.kind in PERMANENT
@@ -161,16 +169,9 @@ def _finished(pod: PodView) -> bool:
     return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
 
 
-def _ended(pod: PodView) -> bool:
-    """Whether its process is over. The container's word counts: a phase may be written without asking the kubelet."""
-    if pod.container is not None:
-        return pod.container.kind == "Terminated"
-    return pod.phase in {"Succeeded", "Failed"}
-
-
 def _disrupted(pod: PodView) -> Failure | None:
     """Line 1. The condition alone is no failure: a refused eviction leaves it on a healthy pod."""
-    going = _ended(pod) or pod.phase == "Failed" or pod.deleting_until is not None
+    going = pod.ended or pod.phase == "Failed" or pod.deleting_until is not None
     if not pod.disruption or not going:
         return None
     return _with_container(
@@ -203,7 +204,7 @@ def _terminated(pod: PodView) -> Failure | None:
 def _going(pod: PodView) -> Failure | None:
     """Lines 3 and 6 where no container tells: a pod that failed, or that somebody deletes."""
     if pod.phase == "Failed":
-        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=_ended(pod))
+        return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
     if pod.deleting_until is None:
         return None
     if pod.phase == "Unknown":
@@ -238,7 +239,7 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
     """A failure with what the main container's termination tells besides: exit code, save, problem."""
     container = pod.container
     if container is None or container.kind != "Terminated":
-        return Failure(kind, reason, message, ended=_ended(pod))
+        return Failure(kind, reason, message, ended=pod.ended)
     flushed = container.exit_code == ExitCode.FLUSHED
     return Failure(
         kind,
@@ -266,6 +267,6 @@ def _trouble(pod: PodView) -> Trouble | None:
         return Trouble(waiting.reason, waiting.message or waiting.reason, _REMEDIES[waiting.reason])
     if pod.unschedulable:
         return Trouble(
-            "Unschedulable", pod.unschedulable, "add capacity, or change resources and selectors in the pod template"
+            UNSCHEDULABLE, pod.unschedulable, "add capacity, or change resources and selectors in the pod template"
         )
     return None

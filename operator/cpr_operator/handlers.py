@@ -96,11 +96,12 @@ def make_registry(
     @kopf.on.event("", "v1", "pods", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
     async def pod_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
-        saw(namespace, name, pod_view(body))
+        pod = pod_view(body)
+        saw(namespace, name, pod)
         if type is None:
             workers.nudge(namespace, name)
-        else:
-            workers.wake(namespace, name, DEBOUNCE_S)
+        else:  # training stands still while a loss is not acted upon; all else can be taken together
+            workers.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:

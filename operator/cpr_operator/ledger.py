@@ -7,7 +7,7 @@ are for display; every decision compares integers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 #: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
@@ -19,11 +19,15 @@ MAX_RANGES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`total` samples of the job (0: not known yet), `limit` in sample-shards, lost ranges by shard."""
+    """`total` samples of the job (0: not known yet), `limit` in sample-shards, lost ranges by shard.
+
+    `running` is the paper's sum beside it, in sample-shards: what every recovery lost, added up.
+    """
 
     total: int
     limit: int
     lost: tuple[Ranges, ...]
+    running: int = 0
 
     @property
     def spent(self) -> int:
@@ -75,34 +79,32 @@ def length(ranges: Iterable[tuple[int, int]]) -> int:
 def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on one shard. Adding them again changes nothing."""
     added = tuple(union(old, ranges) if index == shard else old for index, old in enumerate(ledger.lost))
-    return Ledger(total=ledger.total, limit=ledger.limit, lost=added)
+    return replace(ledger, lost=added)
 
 
 def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on every shard: the dense network lost them."""
     lost = union(ranges)
-    return Ledger(total=ledger.total, limit=ledger.limit, lost=tuple(union(old, lost) for old in ledger.lost))
+    return replace(ledger, lost=tuple(union(old, lost) for old in ledger.lost))
 
 
 def rolled_back(ledger: Ledger, samples: int) -> Ledger:
     """After a rollback to an anchor of `samples`: what is trained again is no longer lost."""
-    return Ledger(total=ledger.total, limit=ledger.limit, lost=tuple(clip(old, samples) for old in ledger.lost))
+    return replace(ledger, lost=tuple(clip(old, samples) for old in ledger.lost))
 
 
-def spent_portion(ledger: Ledger) -> float:
-    """The portion of lost samples (PLS), in [0, 1]; 0 while the total is not known."""
-    return portion(ledger.spent, ledger)
+def recovered(ledger: Ledger, sample_shards: int) -> Ledger:
+    """After a recovery that lost so much: PLS += (S_i - S_last) / (S_total * N) of CPR (Maeng et al., MLSys 2021, 4.1).
+
+    The ledger proper takes ranges instead: it counts what is lost twice once, and forgets what a rollback undid.
+    """
+    return replace(ledger, running=ledger.running + sample_shards)
 
 
 def portion(sample_shards: int, ledger: Ledger) -> float:
     """Sample-shards as a portion of all; 0 while the total is not known."""
     whole = ledger.total * len(ledger.lost)
     return sample_shards / whole if whole else 0.0
-
-
-def charge(now: int, saved: int) -> int:
-    """The most samples that one shard can have lost: trained up to `now`, saved up to `saved`."""
-    return max(now - saved, 0)
 
 
 def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:

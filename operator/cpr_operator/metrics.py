@@ -59,6 +59,7 @@ class Metrics:
         self._limit = gauge("cprjob_budget_limit_ratio", "Portion of samples that may be lost.")
         self._spent = gauge("cprjob_budget_spent_ratio", "Portion of samples that is lost.")
         self._reserved = gauge("cprjob_budget_reserved_ratio", "Portion of samples set aside for recoveries under way.")
+        self._running = gauge("cprjob_budget_running_sum_ratio", "Portion lost by all recoveries, none taken back.")
         self._rollbacks = gauge("cprjob_rollbacks", "How often the whole job went back to an anchor.")
         self._interval_s = gauge("cprjob_interval_seconds", "Planned training time between two cuts.")
         self._restarts = gauge("cprjob_restarts", "Pods replaced so far.")
@@ -84,6 +85,7 @@ class Metrics:
             self._limit.labels(*key).set(status.budget.limit)
             self._spent.labels(*key).set(status.budget.spent)
             self._reserved.labels(*key).set(status.budget.reserved)
+            self._running.labels(*key).set(status.budget.running_sum)
             self._rollbacks.labels(*key).set(status.budget.rollbacks)
         for kind, seconds in status.overhead:
             self._overhead_s.labels(*key, kind.removesuffix("_seconds")).set(seconds)

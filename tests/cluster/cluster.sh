@@ -12,7 +12,7 @@
 is_up() {
   case $backend in
     kind) "$here/kind.sh" up ;;
-    bare) [ -e /sys/class/net/cprjob ] && kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1 ;;
+    bare) "$here/control_plane.sh" status ;;
   esac
 }
 
@@ -30,10 +30,12 @@ start() {
     [ ! -e "/sys/class/net/cprjobv$i" ] || "$here/node.sh" join "$i" # undo a fault that an aborted test left
     "$here/node.sh" start "$i"
   done
-  for _ in $(seq 120); do [ "$(kubectl get nodes -o name 2>/dev/null | wc -l)" = "$NODES" ] && break; sleep 0.25; done
+  wait_until 60 "$NODES nodes are registered" registered
   kubectl wait --for=condition=Ready node --all --timeout=90s >/dev/null
   kubectl label node node1 cprjob.io/stable=true --overwrite >/dev/null
 }
+
+registered() { [ "$(kubectl get nodes -o name | wc -l)" = "$NODES" ]; }
 
 export_image() { # export_image NAME: from buildah's store into a layout folder; zstd: containerd unpacks it 1.6 times as fast as gzip
   local layout=$RUN/images/$1 id; id=$(buildah images -q --no-trunc "localhost/cprjob-$1:dev")
@@ -71,9 +73,9 @@ prepare() {
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
     "$here/packages.sh"
-    "$here/binaries.sh" kubernetes kubectl etcd coredns minio helm
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm
   else
-    "$here/binaries.sh" minio helm
+    "$here/binaries.sh" minio versitygw helm
   fi
 }
 

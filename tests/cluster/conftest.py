@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,10 @@ sys.path.insert(0, str(HERE))  # folders of tests are no packages; the harness i
 
 from harness import Cluster, Space, UnavailableError  # noqa: E402 - found through the line above
 from harness.cluster import cluster as bring_up  # noqa: E402 - the same
+from jobs import DATA_KEY, Run, verify  # noqa: E402 - the same
 
 CASE_S = 180
+DATA = Path(os.environ.get("CPR_REAL_DATA", HERE.parents[2] / "shared" / "data")) / "criteo_80k.tsv.gz"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +51,27 @@ def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
     space = cluster.space(f"{words[:40]}-{os.getpid()}")
     yield space
     cluster.nodes.heal()
+    space.remove()
+
+
+@pytest.fixture(scope="session")
+def clicks(cluster: Cluster) -> Iterator[None]:
+    """The real rows, where the jobs read them."""
+    if not DATA.exists():
+        pytest.skip(f"no real click logs at {DATA.name}: set CPR_REAL_DATA to their folder")
+    cluster.store.put(DATA_KEY, DATA.read_bytes())
+    yield
+    cluster.store.delete(DATA_KEY)
+
+
+@pytest.fixture(scope="session")
+def calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
+    """The status of a run that lost nothing: what all others are compared with."""
+    space = cluster.space(f"calm-{os.getpid()}")
+    run = Run.start(space, "calm")
+    status = run.finish()
+    verify(run, status, replaced=())
+    yield status
     space.remove()
 
 

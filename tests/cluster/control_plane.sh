@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bare cluster's control plane and network: control_plane.sh start|stop. `start` begins from nothing; images on nodes are kept.
+# The bare cluster's control plane and network: control_plane.sh start|stop|status. `start` begins from nothing; images on nodes are kept.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 certificates() {
@@ -38,7 +38,7 @@ start() {
     --kubelet-preferred-address-types InternalIP --service-account-key-file "$p/sa.pub" --service-account-signing-key-file "$p/sa.key" \
     --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range $SERVICES --authorization-mode Node,RBAC \
     --enable-admission-plugins NodeRestriction --allow-privileged=true
-  for _ in $(seq 240); do kubectl get --raw /readyz >/dev/null 2>&1 && break; sleep 0.25; done
+  wait_until 60 "the API server is ready" kubectl get --raw /readyz
   spawn controller-manager "$BIN/kube-controller-manager" --kubeconfig "$RUN/kubeconfig/cm" --service-account-private-key-file "$p/sa.key" \
     --root-ca-file "$p/ca.crt" --use-service-account-credentials --cluster-signing-cert-file "$p/ca.crt" --cluster-signing-key-file "$p/ca.key" \
     --leader-elect=false --node-monitor-grace-period "${GRACE:-10s}" --node-monitor-period 2s
@@ -80,8 +80,16 @@ stop() { # what was started (by recorded pid) and its networks; PURGE=1: the nod
   [ -z "${PURGE:-}" ] || rm -rf "$RUN"
 }
 
+status() { # all of it runs, and answers
+  local name
+  [ -e /sys/class/net/cprjob ] || return 1
+  for name in etcd apiserver controller-manager scheduler; do alive $name || return 1; done
+  kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1
+}
+
 case ${1:-} in
-  start) start ;;
-  stop)  stop ;;
-  *)     echo "usage: control_plane.sh start|stop" >&2; exit 2 ;;
+  start)  start ;;
+  stop)   stop ;;
+  status) status ;;
+  *)      echo "usage: control_plane.sh start|stop|status" >&2; exit 2 ;;
 esac

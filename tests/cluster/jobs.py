@@ -13,10 +13,11 @@ from harness.store import BUCKET, ENDPOINT, SECRET
 
 Member = tuple[str, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
-ROWS, EPOCHS = 80_000, 2
+EPOCHS = 2
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 4
 FINAL = {"Succeeded", "Failed"}
+AUC_TOLERANCE = 0.01
 
 
 def manifest(name: str, **changes: Any) -> dict[str, Any]:
@@ -160,13 +161,16 @@ def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None
     """What holds after every run: all samples trained, others untouched, the promise kept, the account as saved."""
     replaced = set(replaced)
     progress, budget = status["progress"], status["budget"]
-    assert (
-        progress["samples"] == progress["totalSamples"] == 3 * 79_999 or progress["samples"] == progress["totalSamples"]
-    )
+    assert progress["samples"] == progress["totalSamples"]
     after = uids(status)
     assert {member for member in after if after[member] != run.before[member]} == replaced
     assert budget["spent"] <= budget["limit"]
     assert budget["reserved"] == 0
+
+
+def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
+    """Whether the model is as good as that of the run that lost nothing, on this small sample."""
+    return abs(float(status["progress"]["auc"]) - float(calm["progress"]["auc"])) <= AUC_TOLERANCE
 
 
 def uids(status: dict[str, Any]) -> dict[Member, str]:

@@ -12,6 +12,14 @@ SERVICES=10.96.0.0/16 PODS=10.244 HOSTS=10.213.0 DNS=169.254.20.10
 API=$HOSTS.1
 export PATH=$PATH:$BIN KUBECONFIG=$RUN/kubeconfig/admin
 
+wait_until() { # wait_until SECONDS WHAT COMMAND...: try again until the command succeeds
+  local within_s=$1 what=$2 begun=$SECONDS; shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ $((SECONDS - begun)) -lt "$within_s" ] || die "not within $within_s s: $what; see $RUN/log"
+    sleep 0.25
+  done
+}
+
 say() { echo "cluster: $*" >&2; }
 die() { say "$@"; exit 1; }
 

@@ -91,7 +91,7 @@ start() { # start NUMBER: what does not run yet
   # nsenter, not 'ip netns exec': that mounts a fresh /sys and hides the cgroups.
   local in=(nsenter "--net=/var/run/netns/cprjob-$n" --)
   alive "$n-containerd" || spawn "$n-containerd" "${in[@]}" containerd -c "$d/containerd.toml"
-  for _ in $(seq 80); do ctr -a "$d/containerd.sock" version >/dev/null 2>&1 && break; sleep 0.25; done
+  wait_until 60 "$n's containerd answers" ctr -a "$d/containerd.sock" version
   load "$RUN/images/pause" localhost/pause:1 "$i"
   alive "$n-kubelet" || spawn "$n-kubelet" "${in[@]}" "$BIN/kubelet" --config "$d/kubelet.yaml" --kubeconfig "$RUN/kubeconfig/$n" \
     --root-dir "$d/kubelet" --cert-dir "$d/kubelet/pki" --hostname-override "$n" --node-ip "$ip" --v=1

@@ -1,48 +1,19 @@
 """Whole jobs on the real cluster, each losing something else; every test says what may change and what may not."""
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import Cluster, Space, until
 from harness.space import Role
-from jobs import DATA_KEY, Run, account, failures, ledger, pod_template, verify
+from jobs import Run, account, failures, ledger, pod_template, same_auc, verify
 from timeline import Timeline
 
-DATA = Path(os.environ.get("CPR_REAL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "criteo_80k.tsv.gz"
-AUC_TOLERANCE = 0.01
 Measure = Callable[[str, object], None]
 
-pytestmark = [pytest.mark.realdata, pytest.mark.timeout(240, func_only=True)]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def clicks(cluster: Cluster) -> Iterator[None]:
-    """The real rows, where the jobs read them."""
-    if not DATA.exists():
-        pytest.skip(f"no real click logs at {DATA.name}: set CPR_REAL_DATA to their folder")
-    cluster.store.put(DATA_KEY, DATA.read_bytes())
-    yield
-    cluster.store.delete(DATA_KEY)
-
-
-@pytest.fixture(scope="session")
-def calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
-    """(a) The status of a run that lost nothing."""
-    space = cluster.space(f"calm-{os.getpid()}")
-    run = Run.start(space, "calm")
-    status = run.finish()
-    verify(run, status, replaced=())
-    yield status
-    space.remove()
-
-
-def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
-    return abs(status["progress"]["auc"] - calm["progress"]["auc"]) <= AUC_TOLERANCE
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
 
 class TestNothingIsLost:
@@ -72,9 +43,8 @@ class TestOneShard:
     ) -> None:
         run = Run.start(space, "deleted")
         run.reach(0.4)
-        timeline = Timeline.watch(run, shard=1)
-        space.delete_pod(run.pod("shard", 1).name, force=True)
-        timeline.collect(within_s=60)
+        timeline, victim = Timeline(run, shard=1), run.pod("shard", 1).name
+        timeline.record(lambda: space.delete_pod(victim, force=True), within_s=60)
         status = run.finish()
         record_property("measured", timeline.table())
         verify(run, status, replaced={("shard", 1)})
@@ -166,24 +136,6 @@ class TestTheOperator:
         assert (failures(status), status["budget"]["spent"]) == ([], 0)
 
 
-class TestSuspension:
-    def test_a_suspended_job_keeps_no_pod_and_loses_nothing(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(space, "paused", ttlSecondsAfterFinished=3600)
-        run.reach(0.3)
-        space.patch("paused", '{"spec":{"suspend":true}}')
-        run.wait("is suspended", lambda status: status.get("phase") == "Suspended", within_s=60)
-        until("no pod is left", lambda: not space.pods(job="paused"), 30)
-        space.patch("paused", '{"spec":{"suspend":false}}')
-        status = run.finish()
-        verify(run, status, replaced=run.before)
-        assert (failures(status), status["budget"]["spent"], status["counters"]["generation"]) == ([], 0, 1)
-        assert same_auc(status, calm)
-        space.patch("paused", '{"spec":{"ttlSecondsAfterFinished":1}}')
-        until("the job is gone", lambda: not space.kubectl("get", "cprjob", "paused", "--ignore-not-found"), 40)
-
-
 class TestTrainers:
     def test_e_a_trainer_killed_between_its_pushes_to_two_shards_is_made_good(
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
@@ -220,14 +172,17 @@ class TestTrainers:
         run.reach(0.2)
         leader = run.leader()
         assert run.pod("trainer", leader).node != run.pod("trainer", 1 - leader).node
-        before = time.monotonic()
-        cluster.nodes.kill(cluster.nodes.number(run.pod("trainer", leader).node))
+        dark, before = run.pod("trainer", leader).node, time.monotonic()
+        cluster.nodes.kill(cluster.nodes.number(dark))
         _trains_again(run, besides=leader)
         record_property("measured", f"training again {time.monotonic() - before:.1f} s after the loss")
         status = run.finish()
         verify(run, status, replaced={("trainer", leader)})
         assert [f[:3] for f in failures(status)] == [("trainer", leader, 1)]
         assert status["leader"] != leader
+        heir = status["trainers"][leader]
+        assert (heir["incarnation"], heir["avoid"]) == (2, dark)
+        assert heir["node"] != dark
         assert status["budget"]["spent"] == 0
         assert same_auc(status, calm)
 

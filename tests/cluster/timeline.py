@@ -1,60 +1,55 @@
-"""The timeline of one recovery, seen from outside: when each stage was first observed after the deletion."""
+"""The timeline of one recovery, seen from outside: when each stage was first observed after the shard was gone."""
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness import until
 from jobs import Run
 
 STAGES = ("seen", "created", "running", "restored", "training again")
+#: Often enough for the figures, seldom enough to leave the processors to what is measured.
+LOOK_EVERY_S = 0.02
 
 
 @dataclass
 class Timeline:
-    """Stages of one shard's recovery, in seconds since `watch` was called."""
+    """Stages of one shard's recovery, in seconds since the API server no longer had its pod."""
 
     run: Run
     shard: int
-    incarnation: int
-    samples: int
-    started: float
     at: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def watch(cls, run: Run, shard: int) -> "Timeline":
-        """Note where the job stands; to be called right before the shard is taken away."""
-        incarnation = run.pod("shard", shard).incarnation
-        leader = run.report("trainer", run.leader())
-        return cls(run, shard, incarnation, leader["samples_started"] if leader else 0, time.monotonic())
-
-    def collect(self, within_s: float) -> None:
-        """Look again and again until training goes on."""
+    def record(self, lose: Callable[[], None], within_s: float) -> None:
+        """Take the shard away by `lose`, and look again and again until training goes on."""
+        pod, leader = self.run.pod("shard", self.shard), self.run.report("trainer", self.run.leader())
+        samples = leader["samples_started"] if leader else 0
         probes: dict[str, Callable[[], Any]] = {
             "seen": lambda: self.run.status().get("recovery"),
-            "created": self._successor,
-            "running": lambda: (pod := self._successor()) and pod.phase == "Running",
-            "restored": lambda: (
-                self._successor() and (self.run.report("shard", self.shard) or {}).get("state") == "Ready"
-            ),
-            "training again": self._trains,
+            "created": lambda: self._successor(pod.incarnation),
+            "running": lambda: (heir := self._successor(pod.incarnation)) and heir.phase == "Running",
+            "restored": lambda: self._report("shard", self.shard).get("state") == "Ready",
+            "training again": lambda: self._report("trainer", self.run.leader()).get("samples", 0) > samples,
         }
-        while "training again" not in self.at:
-            stage = next(stage for stage in STAGES if stage not in self.at)
-            if probes[stage]():
-                self.at[stage] = time.monotonic() - self.started
-            elif time.monotonic() - self.started > within_s:
-                raise TimeoutError(f"not within {within_s:g} s: {stage}; seen so far {self.at}")
+        with ThreadPoolExecutor() as aside:
+            losing = aside.submit(lose)
+            until("the pod is gone", lambda: self.run.space.pod(pod.name) is None, within_s, LOOK_EVERY_S)
+            gone = time.monotonic()
+            for stage in STAGES:
+                until(stage, probes[stage], within_s, LOOK_EVERY_S)
+                self.at[stage] = time.monotonic() - gone
+            losing.result()
 
     def table(self) -> str:
         """Return the stages as lines of text."""
-        rows = [("deleted", 0.0), *((stage, self.at[stage]) for stage in STAGES if stage in self.at)]
+        rows = [("deleted", 0.0), *self.at.items()]
         return "\n".join(["recovery of a shard, seconds", *(f"  {stage:<15} {at:6.2f}" for stage, at in rows)])
 
-    def _successor(self) -> Any:
+    def _successor(self, incarnation: int) -> Any:
         pod = self.run.find("shard", self.shard)
-        return pod if pod and pod.incarnation > self.incarnation else None
+        return pod if pod and pod.incarnation > incarnation else None
 
-    def _trains(self) -> bool:
-        leader = self.run.report("trainer", self.run.leader())
-        return bool(leader and leader["state"] == "Training" and leader["samples"] > self.samples)
+    def _report(self, role: Any, index: int) -> dict[str, Any]:
+        return self.run.report(role, index) or {}

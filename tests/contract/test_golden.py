@@ -37,6 +37,8 @@ UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
 COUNTERS = Counters(roster=9, group=4, generation=2)
 CUT = f"{UID}/gen-0002/dense/group-0004/step-000012000"
 SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
+FULL = f"{UID}/gen-0001/shard-0003/inc-0002/step-000009000"
+PRIORITY = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012006-priority"
 ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
 PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
 
@@ -137,9 +139,13 @@ EXAMPLES: dict[str, Any] = {
         step=12000,
         samples=6144000,
         layout="ab" * 32,
+        first_place=78750,
+        places=26250,
         applied=(12000, 12000),
         lost=((1024, 2048),),
-        parts=(Part(f"{SHARD}/part-00000", 1048608, 3808858755, 15420),),
+        chain=(ManifestRef(f"{FULL}/manifest.json", "ef" * 32),),
+        rows=15420,
+        parts=(Part(f"{SHARD}/part-00000", 1051448, 3808858755, 15420, 78760, 22000),),
     ),
     "dense_manifest": DenseManifest(
         contract=1,
@@ -150,7 +156,7 @@ EXAMPLES: dict[str, Any] = {
         samples=6144000,
         total_samples=40000000,
         layout="ab" * 32,
-        parts=(Part(f"{CUT}/part-00000", 4096, 1, 0),),
+        parts=(Part(f"{CUT}/part-00000", 4096, 1),),
         shards=(ManifestRef(f"{SHARD}/manifest.json", "cd" * 32),),
         lost=(((1024, 2048),),),
         dense_lost=((0, 512),),
@@ -165,6 +171,7 @@ EXAMPLES: dict[str, Any] = {
         parent=ManifestRef(f"{SHARD}/manifest.json", "cd" * 32),
         step=12000,
         samples=6144000,
+        replayed=(ManifestRef(f"{PRIORITY}/manifest.json", "ab" * 32),),
     ),
     "problem": PROBLEM,
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
@@ -183,7 +190,7 @@ def names() -> dict[str, Any]:
         "folders": [
             manifests.incarnation_prefix(UID, 2, 3, 5),
             manifests.dense_prefix(UID, 2),
-            *(manifests.step_folder(12000, kind) for kind in ("Anchor", "Flush", "Dense")),
+            *(manifests.step_folder(12000, kind) for kind in ("Anchor", "Flush", "Priority", "Dense")),
             manifests.MANIFEST,
             manifests.ORIGIN,
         ],

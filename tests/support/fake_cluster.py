@@ -98,11 +98,13 @@ class FakeCluster:
         self.planes: dict[str, DataPlane] = {}  # by job uid
         self.quota: int | None = None
         self.unschedulable = ""
+        self.nodes: tuple[str, ...] = ("node-0", "node-1", "node-2")
         self.total = total
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
         self.on_pod: Callable[[str, PodView], None] = lambda *_: None
+        self.mail_s = 0.0  # from an annotation to the file that a process reads
         self.stale_reads = False  # every other read of the job is one version behind
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []
@@ -110,6 +112,7 @@ class FakeCluster:
         self._uids = 0
         self._reads = 0
         self._former: dict[tuple[str, str], JobView] = {}
+        self._mail: list[tuple[float, Callable[[], None]]] = []
 
     # for tests
 
@@ -171,6 +174,7 @@ class FakeCluster:
         """Let time pass; whether any pod changed."""
         self.now += dt
         before = {name: pod.view() for name, pod in self.pods.items()}
+        self._deliver()
         for pod in [*self.pods.values()]:
             self._run_kubelet(pod)
         for plane in self.planes.values():
@@ -253,7 +257,7 @@ class FakeCluster:
                 raise AlreadyExistsError(name)
             self._admit(manifest)
             self._uids += 1
-            pod = Pod(json.loads(json.dumps(manifest)), f"pod-{self._uids}", self.now, f"node-{self._uids % 3}")
+            pod = Pod(json.loads(json.dumps(manifest)), f"pod-{self._uids}", self.now, self._schedule(manifest))
             self.pods[name] = pod
             self.history.append((name, pod.uid))
             return pod.view()
@@ -274,8 +278,8 @@ class FakeCluster:
             if pod is None or pod.uid != uid:
                 raise NotFoundError(name)
             pod.meta["annotations"].update(annotations)
-            if pod.phase == "Running":
-                self._plane_of(pod).tell(name, annotations[env.ANNOTATION_ROSTER])
+            self._mail.append((self.now + self.mail_s, lambda: self._tell(pod, annotations[env.ANNOTATION_ROSTER])))
+            self._deliver()
 
         self._call("annotate_pod", annotate)
 
@@ -305,6 +309,22 @@ class FakeCluster:
         result = change()
         self.fault(name, number, "after")
         return result
+
+    def _deliver(self) -> None:
+        """Let processes read the annotations that their kubelets know by now."""
+        due = [deliver for at, deliver in self._mail if at <= self.now]
+        self._mail = [(at, deliver) for at, deliver in self._mail if at > self.now]
+        for deliver in due:
+            deliver()
+
+    def _tell(self, pod: Pod, roster: str) -> None:
+        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster):
+            pod.ends_at = pod.ends_at or self.now + FLUSH_S
+
+    def _schedule(self, manifest: Manifest) -> str:
+        """A node in turn, if the pod keeps off none that is left; else none."""
+        allowed = [node for node in self.nodes if node not in kept_off(manifest)]
+        return allowed[self._uids % len(allowed)] if allowed else ""
 
     def _next(self) -> str:
         self.version += 1
@@ -354,19 +374,22 @@ class FakeCluster:
         if pod.gone_at is not None and self.now >= pod.gone_at:
             self.pods.pop(pod.name, None)
             return
-        ready = self.now >= pod.created + START_S and not self.unschedulable
-        pod.unschedulable = self.unschedulable if pod.phase == "Pending" else ""
+        pod.unschedulable = (
+            self.unschedulable or ("" if pod.node else "no node matches") if pod.phase == "Pending" else ""
+        )
+        ready = self.now >= pod.created + START_S and not pod.unschedulable
         if pod.phase == "Pending" and pod.deleting_until is None and ready:
             pod.phase, pod.container = "Running", ContainerView("Running")
             kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
             roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
             self._plane_of(pod).start(pod.name, roster, self.now)
+            pod.ends_at = self.now if roster.stop else None
         if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
             return
         if pod.phase == "Running":
             process = self._plane_of(pod).process(pod.name)
             if process is not None and process.stopped:  # only SIGKILL ends it
-                if self.now >= (pod.deleting_until or 0.0):
+                if pod.deleting_until is not None and self.now >= pod.deleting_until:
                     self._plane_of(pod).kill(pod.name)
                     self._end(pod, 137, "")
                 return
@@ -380,6 +403,13 @@ class FakeCluster:
         pod.container = ContainerView("Terminated", "Completed" if code == 0 else "Error", message, code)
         if pod.deleting_until is not None:
             pod.gone_at = self.now + SEEN_S
+
+
+def kept_off(manifest: Manifest) -> set[str]:
+    """Nodes that a pod's affinity rules out by name."""
+    rules = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = rules.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", ())
+    return {node for term in terms for field in term["matchFields"] for node in field["values"]}
 
 
 def _variable(manifest: Mapping[str, Any], name: str) -> str:

@@ -95,7 +95,7 @@ class Member:
 
 @dataclass
 class LocalJob:
-    """All members of a job. `interval_s` goes into the rosters; `floors` are those of shards."""
+    """All members of a job. `interval_s` goes into the rosters; `stopped` are the roles that they tell to stop."""
 
     job: JobSpec
     folder: Path
@@ -109,6 +109,7 @@ class LocalJob:
         self.anchor: AnchorRef | None = None
         self.dense_floor_samples = 0
         self.may_restore = True
+        self.stopped: frozenset[str] = frozenset()
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
@@ -138,6 +139,11 @@ class LocalJob:
         for member in self.trainers:
             member.write_roster(self._trainer_roster(member))
 
+    def fencing_roster(self, member: Member) -> ShardRoster:
+        """Return the roster that tells a replaced shard that it is."""
+        newest = self.shards[member.index].incarnation
+        return replace(self._shard_roster(member), newest_incarnation=newest)
+
     def kill(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
         assert member.process is not None
         member.process.send_signal(number)
@@ -162,6 +168,10 @@ class LocalJob:
         """Let everybody go back to `anchor`, in a new generation."""
         self.anchor = anchor
         self.publish(generation=self.counters.generation + 1)
+
+    def reach(self, samples: int) -> None:
+        """Wait until the leader has trained so many samples."""
+        self.wait_for(lambda: self.trainer(self.leader).samples >= samples, f"{samples} samples are trained")
 
     def trainer(self, index: int = 0) -> TrainerReport:
         return from_json(TrainerReport, self.trainers[index].page("/status")[1])
@@ -229,6 +239,7 @@ class LocalJob:
             floor_samples=0,
             anchor=self.anchor,
             trainers=self.job.trainers,
+            stop=env.ROLE_SHARD in self.stopped,
         )
 
     def _trainer_roster(self, member: Member) -> TrainerRoster:
@@ -244,4 +255,5 @@ class LocalJob:
             anchor=self.anchor,
             dense_floor_samples=self.dense_floor_samples,
             interval_s=self.interval_s,
+            stop=env.ROLE_TRAINER in self.stopped,
         )

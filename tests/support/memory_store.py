@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 
-from cpr_trainer.store import ExistsError, MissingError
+from cpr_trainer.store import Buffer, Entry, ExistsError, MissingError, Throttle
+from cpr_trainer.store.buffers import flat, size_of
 
 
 class MemoryStore:
@@ -13,15 +15,28 @@ class MemoryStore:
 
     def __init__(self, before_put: Callable[[str], None] = lambda _key: None) -> None:
         self.objects: dict[str, bytes] = {}
+        self.modified_s: dict[str, float] = {}
         self.before_put = before_put
         self._lock = threading.Lock()
 
-    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+    def put(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
         self.before_put(key)
+        views = flat(data)
+        if throttle:
+            throttle.wait(size_of(views))
         with self._lock:
             if if_absent and key in self.objects:
                 raise ExistsError(key)
-            self.objects[key] = bytes(data)
+            self.objects[key] = b"".join(views)
+            self.modified_s[key] = time.time()
 
     def get(self, key: str) -> bytes:
         try:
@@ -29,9 +44,21 @@ class MemoryStore:
         except KeyError:
             raise MissingError(key) from None
 
-    def list(self, prefix: str) -> tuple[str, ...]:
+    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
+        data = self.get(key)
+        for view in flat(buffers):
+            found = data[offset : offset + len(view)]
+            view[: len(found)] = found
+            offset += len(found)
+        return len(data)
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
         with self._lock:
-            return tuple(sorted(key for key in self.objects if key.startswith(prefix)))
+            return tuple(
+                Entry(key, len(self.objects[key]), self.modified_s.get(key, 0.0))
+                for key in sorted(self.objects)
+                if key.startswith(prefix)
+            )
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -160,6 +160,10 @@ class Driver:
                     assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
                         f"{name} was replaced"
                     )
+        self._check_fencing()
+
+    def _check_fencing(self) -> None:
+        """Nobody serves beside its successor."""
         for plane in self.cluster.planes.values():
             for index in range(plane.spec.shards):
                 serving = [
@@ -204,6 +208,28 @@ def _kill(role: str, index: int) -> Action:
 
 def _suspend(*, value: bool) -> Action:
     return lambda cluster: cluster.set_spec("job", suspend=value)
+
+
+def damage_save(index: int) -> Action:
+    """The newest save of a shard does not verify; nor does the anchor that it is part of."""
+
+    def act(cluster: FakeCluster) -> None:
+        plane = cluster.plane()
+        saves = [(g, s) for (g, i), line in plane.store.shards.items() if i == index for s in line]
+        if saves:
+            generation, save = max(saves, key=lambda each: (each[0], each[1].samples))
+            plane.store.damaged.add(save.key)
+            plane.store.damaged |= {
+                a.key for a in plane.store.anchors if (a.generation, a.samples) == (generation, save.samples)
+            }
+
+    return act
+
+
+def damage_anchor(cluster: FakeCluster) -> None:
+    """The dense state of the newest anchor does not verify."""
+    plane = cluster.plane()
+    plane.store.damaged |= {anchor.key for anchor in plane.store.anchors[-1:]}
 
 
 def _quota(value: int | None) -> Action:
@@ -280,6 +306,14 @@ SCENARIOS = (
     ),
     Scenario("a shard vanishes", ((HALF, lambda c: c.drain("shard", 1, force=True)),), replaced=("shard/1",)),
     Scenario("a shard hangs", ((HALF, lambda c: c.stop("shard", 1)),), replaced=("shard/1",)),
+    Scenario(
+        "a shard hangs on the only node",
+        (
+            (after(0), lambda c: setattr(c, "nodes", ("node-0",))),
+            (HALF, lambda c: c.stop("shard", 1)),
+        ),
+        replaced=("shard/1",),
+    ),
     Scenario("the leader hangs", ((HALF, lambda c: c.stop("trainer", 0)),), replaced=("trainer/0",)),
     Scenario("a shard's node is lost", ((HALF, lambda c: c.lose_node("shard", 1)),), replaced=("shard/1",)),
     Scenario("a loss does not fit", ((HALF, _kill("shard", 1)),), TIGHT, replaced=("shard/1",)),
@@ -316,6 +350,59 @@ SCENARIOS = (
     Scenario(
         "suspended and resumed",
         ((HALF, _suspend(value=True)), (phase("Suspended"), _suspend(value=False))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed while it is being suspended",
+        ((HALF, _suspend(value=True)), (phase("Suspending"), _suspend(value=False))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "suspended again before it trains again",
+        (
+            (HALF, _suspend(value=True)),
+            (phase("Suspended"), _suspend(value=False)),
+            (_restoring(1), _suspend(value=True)),
+            (phase("Suspended"), _suspend(value=False)),
+        ),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "suspended when it is all but trained",
+        (
+            (trained(1800), _suspend(value=True)),
+            (lambda c: phase("Suspended")(c) or phase("Succeeded")(c), _suspend(value=False)),
+        ),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "suspended when it is trained",
+        ((lambda c: bool(c.pods) and c.member("trainer", 0).phase == "Succeeded", _suspend(value=True)),),
+    ),
+    Scenario(
+        "suspended before anything is trained",
+        ((_runs(1), _suspend(value=True)), (phase("Suspended"), _suspend(value=False))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "suspended while a shard hangs",
+        (
+            (HALF, _both(lambda c: c.stop("shard", 1), _suspend(value=True))),
+            (phase("Suspended"), _suspend(value=False)),
+        ),
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "suspended while a shard's node is lost",
+        (
+            (HALF, _both(lambda c: c.lose_node("shard", 1), _suspend(value=True))),
+            (phase("Suspended"), _suspend(value=False)),
+        ),
         replaced=EVERYBODY,
     ),
     Scenario(
@@ -337,7 +424,7 @@ SCENARIOS = (
     Scenario("everybody is killed", ((HALF, _everybody),), replaced=EVERYBODY),
     Scenario(
         "the newest save is damaged",
-        ((HALF, _both(lambda c: c.plane().store.lost_newest.add(1), _kill("shard", 1))),),
+        ((HALF, _both(damage_save(1), _kill("shard", 1))),),
         replaced=("shard/1",),
     ),
     Scenario(
@@ -345,9 +432,7 @@ SCENARIOS = (
         (
             (
                 trained(1300),
-                _both(
-                    lambda c: c.plane().store.damaged_anchors.add(c.plane().store.anchors[-1].key), _kill("shard", 1)
-                ),
+                _both(damage_anchor, _kill("shard", 1)),
             ),
         ),
         TIGHT,

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,12 @@ class ShardProcess:
     peer: Peer
 
     @classmethod
-    def start(cls, folder: Path, job: JobSpec, roster: ShardRoster, key: bytes = KEY) -> ShardProcess:
+    def start(
+        cls, folder: Path, job: JobSpec, roster: ShardRoster, program: Sequence[str] = ("-m", "cpr_trainer", "shard")
+    ) -> ShardProcess:
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
-        (folder / "key").write_bytes(key)
+        (folder / "key").write_bytes(KEY)
         base = free_block(3, set(), random.Random())
         environment = {
             env.SPEC: to_json(job),
@@ -100,9 +102,7 @@ class ShardProcess:
             env.TERMINATION_FILE: str(folder / "termination"),
             "OMP_NUM_THREADS": "1",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "cpr_trainer", "shard"], env=os.environ | environment
-        )
+        process = subprocess.Popen([sys.executable, "-W", "error", *program], env=os.environ | environment)
         shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base))
         shard.give(roster)
         return shard

@@ -62,13 +62,13 @@ def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
 ) -> None:
     book = ledger.opened(TOTAL, 3, portion)
     for shard, now, saved in losses:
-        charge = ledger.charge(now, saved)
+        charge = max(now - saved, 0)
         if ledger.fits(book, 0, charge).fits:
             book = ledger.add(book, shard, ((saved, now),))
         else:
             book = ledger.rolled_back(book, saved)
         assert book.spent <= book.limit
-        assert ledger.spent_portion(book) <= portion
+        assert ledger.portion(book.spent, book) <= portion
 
 
 @given(SETS, st.integers(0, TOTAL))
@@ -114,10 +114,13 @@ def test_a_full_ledger_takes_no_more_charges() -> None:
 
 
 def test_portions_are_0_while_the_total_is_unknown() -> None:
-    assert ledger.spent_portion(ledger.opened(0, 4, 0.1)) == 0.0
+    assert ledger.portion(7, ledger.opened(0, 4, 0.1)) == 0.0
     assert ledger.portion(30, ledger.opened(100, 3, 0.5)) == 0.1
 
 
-def test_a_save_ahead_of_the_bound_charges_nothing() -> None:
-    assert ledger.charge(now=100, saved=128) == 0
-    assert ledger.charge(now=128, saved=100) == 28
+def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None:
+    book = ledger.opened(100, 2, 0.5)
+    for _ in range(2):
+        book = ledger.recovered(ledger.add(book, 0, ((60, 80),)), 20)
+    book = ledger.rolled_back(book, 50)
+    assert (book.spent, book.running) == (0, 40)

@@ -4,8 +4,8 @@
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
 
-A folder named by a step alone belongs to a cut; one of a flush ends in `-flush`, one of a dense save apart from any cut
-in `-dense`: saves of one step that differ never meet.
+A folder named by a step alone belongs to a cut; one of a flush ends in `-flush`, one of a priority save in `-priority`,
+one of a dense save apart from any cut in `-dense`: saves of one step that differ never meet.
 Keys here leave out bucket and prefix: the store adds them.
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from cpr_contract.spec import Bits
 
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
@@ -28,19 +30,25 @@ class ManifestRef:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One object of a save; `crc32c` is of its bytes. `rows` counts embedding rows (0 for dense state)."""
+    """One object of a save; `crc32c` is of its bytes.
+
+    It holds `rows` embedding rows, whose places lie in [first, first + span): none, and no span, for dense state.
+    """
 
     key: str
     size_bytes: int
     crc32c: int
-    rows: int
+    rows: int = 0
+    first: int = 0
+    span: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What an incarnation of a shard restored, written before it serves: the link of the lineage.
 
-    `parent` is None for the generation's anchor or step 0. A save of the parent after `step` is not on the lineage.
+    `parent` is None for the generation's anchor or step 0. A save of the parent after `step` is not on the lineage, but
+    for the priority saves in `replayed`, oldest first.
     """
 
     contract: int
@@ -52,14 +60,19 @@ class Origin:
     parent: ManifestRef | None
     step: int
     samples: int
+    replayed: tuple[ManifestRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ShardManifest:
-    """One shard's save at a cut (`Anchor`) or at SIGTERM (`Flush`).
+    """One shard's save: at a cut (`Anchor`), at SIGTERM (`Flush`), or of its most important rows (`Priority`).
 
-    `layout` is a hash of (tables, dim, shards, buckets, optimizer). `applied[r]` is the last step applied of rank r.
-    `lost` are the ranges of samples lost on this shard since the generation's anchor.
+    The shard holds the places [first_place, first_place + places). An `Anchor` or `Flush` is complete: the saves that
+    `chain` names, oldest first, then this one on top; rows in none of them have their first values. A `Priority` save
+    has no chain: it lies on top of any complete save before it.
+    `layout` is a hash of (tables, dim, optimizer). `applied[r]` is the last step applied of rank r. `lost` are the
+    ranges of samples lost on this shard since the generation's anchor. `rows` counts the rows in its parts,
+    which are stored in `bits` a value.
     """
 
     contract: int
@@ -67,13 +80,18 @@ class ShardManifest:
     generation: int
     index: int
     incarnation: int
-    kind: Literal["Anchor", "Flush"]
+    kind: Literal["Anchor", "Flush", "Priority"]
     step: int
     samples: int
     layout: str
+    first_place: int
+    places: int
     applied: tuple[int, ...]
     lost: tuple[tuple[int, int], ...]
-    parts: tuple[Part, ...]
+    chain: tuple[ManifestRef, ...] = ()
+    bits: Bits = 32
+    rows: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +135,7 @@ def dense_prefix(job_uid: str, generation: int) -> str:
     return f"{generation_prefix(job_uid, generation)}/dense"
 
 
-def step_folder(step: int, kind: Literal["Anchor", "Flush", "Dense"] = "Anchor") -> str:
+def step_folder(step: int, kind: Literal["Anchor", "Flush", "Priority", "Dense"] = "Anchor") -> str:
     """The folder of one save below its incarnation or group."""
     suffix = "" if kind == "Anchor" else f"-{kind.lower()}"
     return f"step-{step:09d}{suffix}"

@@ -83,9 +83,10 @@ class TrainerReport:
     the dense state in this generation, because no trainer survived and an older dense save was loaded.
     `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements say), -1 if unknown.
     `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it
-    cannot connect to. `result` is the final anchor. `save_stall_s` is training time lost to saves so far, `saves` how
-    many cuts were committed, `commit_s` how long the last one took from cut to commit, `paused_s` training time lost to
-    waiting.
+    cannot connect to. `result` is the final anchor. Since this process leads this generation, `saves` cuts were
+    committed and `save_stall_s` of training time were lost to saves, stalls and slower steps; `commit_s` is how long
+    the last one took from cut to commit. `samples_per_s` is the speed while nothing is saved, `paused_s` the time that
+    this process waited or stood still.
     """
 
     contract: int

@@ -46,7 +46,9 @@ class ShardRoster:
     `anchor` is what this generation starts from; None means step 0 (seed values, or `restore_from`).
     `floor_samples` is the oldest save, in samples, that a restoring shard may serve. `may_restore` is False while its
     predecessor may still commit a flush: the shard starts, and waits before it chooses a save.
-    `newest_incarnation` above `incarnation` tells a fenced-off process to exit.
+    `newest_incarnation` above `incarnation` tells a fenced-off process to exit. `stop` asks for what SIGTERM asks for:
+    save what no save holds, and exit; the pod's object stays, so its last word cannot be missed. `priority_interval_s`
+    is the planned time between two saves of the most important rows, 0 for none.
     """
 
     contract: int
@@ -58,6 +60,8 @@ class ShardRoster:
     floor_samples: int
     anchor: AnchorRef | None
     trainers: int
+    stop: bool = False
+    priority_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class TrainerRoster:
 
     `interval_s` is the planned time between two cuts; `dense_floor_samples` the oldest dense save that may be used when
     no trainer survived. Trainers never take part in one step under different roster numbers of `group` or `generation`.
+    `stop` asks for what SIGTERM asks for.
     """
 
     contract: int
@@ -79,3 +84,4 @@ class TrainerRoster:
     anchor: AnchorRef | None
     dense_floor_samples: int
     interval_s: float
+    stop: bool = False

@@ -64,14 +64,30 @@ class StoreSpec:
     prefix: str
 
 
+Rebase = Literal["Consecutive", "OneShot", "Intermittent"]
+Strategy = Literal["Full", "MFU", "SSU", "SCAR", "Growth"]
+Bits = Literal[32, 8, 4, 3, 2]
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
-    """Where and how saves are kept. `keep` anchors stay restorable; `restore_from` is another job's anchor key."""
+    """Where and how saves are kept. `keep` anchors stay restorable; `restore_from` is another job's anchor key.
+
+    `rebase` says on which earlier save a shard's save stands: `Consecutive` on the last, `OneShot` on the last full
+    one, `Intermittent` on the last full one until another is expected to pay. Between cuts each shard saves the portion
+    `fraction` of the rows of large tables by `strategy`; `Full` saves none. Rows are stored in `stored_bits` a value,
+    but exactly by a flush and at the last cut. `max_bytes_per_s` limits what one shard sends while it trains.
+    """
 
     store: StoreSpec
     keep: int
     dense_interval_s: float
     restore_from: str | None
+    rebase: Rebase = "Intermittent"
+    strategy: Strategy = "Full"
+    fraction: float = 0.125
+    stored_bits: Bits = 32
+    max_bytes_per_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

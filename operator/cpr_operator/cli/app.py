@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -15,12 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_operator.cli.calibrate import CalibrateOptions, TrialError, parse_levels
+from cpr_operator.cli.calibrate import calibrate as calibrate_job
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError
 from cpr_operator.cli.export import export as export_model
 from cpr_operator.cli.export import find_job, source_of
 from cpr_operator.cli.kills import SPECIMEN, KillError, parse_kill
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.plan import plan as plan_job
 from cpr_operator.cli.run import RunOptions
 from cpr_operator.cli.run import run as run_job
+from cpr_operator.cli.simulate import Preset, SimulateOptions
+from cpr_operator.cli.simulate import simulate as simulate_jobs
 from cpr_operator.cli.validate import show_invalid, validate_files
 from cpr_operator.cluster.protocol import ClusterError
 
@@ -96,6 +103,72 @@ def export(
         raise typer.Exit(export_model(source, to, os.environ))
 
 
+@app.command()
+def calibrate(  # noqa: PLR0913 -- one parameter per option
+    file: Annotated[Path, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)],
+    *,
+    levels: Annotated[str, typer.Option(help="Portions of lost samples to inject.")] = "0.05,0.1,0.2",
+    seeds: Annotated[int, typer.Option(min=2, help="Orders of the data to run each level in.")] = 5,
+    samples: Annotated[int | None, typer.Option(min=1, help="Train so many samples a run, not all.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the runs and the line into this file.")] = None,
+) -> None:
+    """Measure what lost samples cost in AUC, on this machine: the sensitivity of an AUCDrop budget."""
+    with _usage_errors():
+        options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
+        try:
+            calibrate_job(options, out, err, os.environ)
+        except TrialError as error:
+            err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from error
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how the job would recover and save, what that is expected to cost, and what would change it."""
+    with _usage_errors():
+        plan_job(file, as_json=json, out=out)
+
+
+@app.command()
+def simulate(  # noqa: PLR0913 -- one parameter per option
+    *,
+    preset: Annotated[Preset | None, typer.Option(help="A job of the CPR paper; without --file, paper.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A YAML file with one CPRJob.", exists=True, dir_okay=False)
+    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0.01, help="Useful training time.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Number of shards.")] = None,
+    mtbf: Annotated[float | None, typer.Option(min=0.001, help="Hours of training between two failures.")] = None,
+    told_mtbf: Annotated[
+        float | None, typer.Option(min=0.001, help="The same as strategies are told it; --mtbf if not given.")
+    ] = None,
+    lost_share: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Portion of the shards that a failure takes.")
+    ] = None,
+    told_lost: Annotated[
+        float | None, typer.Option(min=1.0, help="Shards that a failure takes, as strategies are told; else the truth.")
+    ] = None,
+    failures: Annotated[
+        str, typer.Option(metavar="KIND", help="exponential, gamma, storms or trace:FILE.")
+    ] = "exponential",
+    runs: Annotated[int | None, typer.Option(min=1, help="Jobs to simulate for each strategy.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other failures.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result into this file.")] = None,
+) -> None:
+    """Say what strategies cost, over many simulated jobs decided by the operator's own policy."""
+    with _usage_errors():
+        options = SimulateOptions(
+            preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
+        )
+        simulate_jobs(options, out, err, time.process_time)
+
+
 @app.command("version")
 def show_version() -> None:
     """Print the version of cprjob and of the contract that it speaks."""
@@ -110,6 +183,6 @@ def _usage_errors() -> Iterator[None]:
     except InvalidDocumentError as error:
         show_invalid("the job", error.invalid, err)
         raise typer.Exit(1) from error
-    except (DocumentError, KillError, ClusterError) as error:
+    except (DocumentError, KillError, OptionError, ClusterError) as error:
         err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(USAGE) from error

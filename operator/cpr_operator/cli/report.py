@@ -25,7 +25,12 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
         "budget": None
         if budget is None
-        else {"limit": budget.limit, "spent": budget.spent, "rollbacks": budget.rollbacks},
+        else {
+            "limit": budget.limit,
+            "spent": budget.spent,
+            "running_sum": budget.running_sum,
+            "rollbacks": budget.rollbacks,
+        },
         "failures": [_failure(each) for each in status.failures],
         "pods": [
             *(_pod("shard", shard) for shard in status.shards),

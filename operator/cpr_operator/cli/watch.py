@@ -7,17 +7,16 @@ from collections.abc import Callable
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cli.kills import Kill, due
 from cpr_operator.cli.progress import Progress, event_line
 from cpr_operator.cli.snapshot import Pace, Snapshot
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.reconcile.reports import takes_part
 
 LOOK_EVERY_S = 0.2
-#: States in which a leader's figures are the job's: before, it has not learned how far training is.
-TRAINING = frozenset({TrainerState.TRAINING, TrainerState.PAUSED, TrainerState.FINISHING, TrainerState.FINISHED})
 REPORT_DEADLINE_S = 1.0
 
 
@@ -91,7 +90,7 @@ class Watch:
             report = from_json(TrainerReport, body)
         except ContractError:
             return None
-        if report.state not in TRAINING:
+        if not takes_part(report):  # it has not learned yet how far training is
             return None
         now = self._clock()
         self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)

@@ -47,6 +47,13 @@ class PodView:
     container: ContainerView | None = None
     roster_version: int = -1
 
+    @property
+    def ended(self) -> bool:
+        """Whether its process is over. The container's word counts: a phase may be written without the kubelet."""
+        if self.container is not None:
+            return self.container.kind == "Terminated"
+        return self.phase in {"Succeeded", "Failed"}
+
 
 @dataclass(frozen=True, slots=True)
 class JobView:

@@ -13,6 +13,7 @@ from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.desired.affinity import keeping_off
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
 from cpr_operator.desired.template import merge, with_defaults
 
@@ -39,8 +40,8 @@ class PodPlan:
     grace_s: int
 
 
-def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, shunned: str = "") -> Manifest:
-    """The pod that reads `roster`, rather not on the node `shunned`: it may be lost before Kubernetes knows."""
+def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, avoid: str = "") -> Manifest:
+    """The pod that reads `roster`, on any node but `avoid`."""
     role = role_of(roster)
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
@@ -48,8 +49,8 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, shunned: st
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
     main: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
     required = _required_spec(plan, role, with_resources=not main.get("resources"))
-    if shunned:
-        required["affinity"] = _elsewhere(shunned)
+    if avoid:
+        required["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
     name = pod_name(plan.job, role, roster.index, roster.incarnation)
     return {
         "apiVersion": "v1",
@@ -57,12 +58,6 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, shunned: st
         "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, role, roster)),
         "spec": merge(spec, required),
     }
-
-
-def _elsewhere(node: str) -> dict[str, Any]:
-    preference = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
-    term = {"weight": 100, "preference": preference}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def roster_annotations(roster: ShardRoster | TrainerRoster) -> dict[str, str]:

@@ -8,7 +8,10 @@ from cpr_operator.api.status import Member, Shard, Status, Trainer
 
 
 def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
-    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
+    """What the pod of `incarnation` needs to know; of an older one, that it is replaced.
+
+    To suspend, trainers stop first: while shards can still acknowledge what they send.
+    """
     return ShardRoster(
         contract=CONTRACT_VERSION,
         counters=status.counters.to_contract(),
@@ -19,6 +22,8 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
         floor_samples=shard.floor_samples,
         anchor=origin(status),
         trainers=len(status.trainers),
+        stop=status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers),
+        priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
     )
 
 
@@ -36,6 +41,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
         anchor=origin(status),
         dense_floor_samples=status.dense.floor_samples,
         interval_s=status.plan.interval_seconds if status.plan else 0.0,
+        stop=status.phase == "Suspending",
     )
 
 

@@ -14,7 +14,7 @@ MERGE_KEYS: Mapping[str, str] = {
     "volumes": "name",
 }
 #: Lists to which the required items are added at the end.
-APPENDED = frozenset({"tolerations", "preferredDuringSchedulingIgnoredDuringExecution"})
+APPENDED = frozenset({"tolerations"})
 
 
 def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import ShardReport, ShardState, TrainerReport
+from cpr_contract.spec import steps_in
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.ledger import length
 from cpr_operator.reconcile.edit import account_of, put_shard, put_trainer, with_account
 from cpr_operator.reconcile.figures import absorb_figures
 from cpr_operator.reconcile.members import with_loss
-from cpr_operator.reconcile.observe import TRAINING_STATES, Alive, Done, Fact, Going, Lost, member_name, report_of
+from cpr_operator.reconcile.observe import (
+    TRAINING_STATES,
+    Alive,
+    Done,
+    Fact,
+    Going,
+    Lost,
+    is_settled,
+    member_name,
+    report_of,
+)
+from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report, takes_part
 from cpr_operator.reconcile.world import World, change
 
 M = TypeVar("M", Shard, Trainer)
-
-#: States of a leader's report that show its group at work.
-AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.FINISHING, TrainerState.FINISHED})
 
 
 def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
@@ -26,7 +35,7 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     for shard in status.shards:
         report = report_of(world, shard)
         if isinstance(report, ShardReport):
-            status = _absorb_shard(status, shard, report)
+            status = _absorb_shard(world, status, shard, report)
     for trainer in status.trainers:
         report = report_of(world, trainer)
         if isinstance(report, TrainerReport):
@@ -38,20 +47,6 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, facts)
     return _settle_dense(status, leader)
-
-
-def leader_report(world: World) -> TrainerReport | None:
-    """The leader's report of this pass, if it answered."""
-    status = world.job.status
-    if status.leader is None or status.leader >= len(status.trainers):
-        return None
-    report = report_of(world, status.trainers[status.leader])
-    return report if isinstance(report, TrainerReport) else None
-
-
-def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
-    """Whether the report is about the present generation."""
-    return report.counters.generation == status.counters.generation
 
 
 def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
@@ -79,23 +74,37 @@ def _seen(member: M, fact: Fact) -> M:
             return member
 
 
-def _absorb_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
-    current = is_current(status, report)
+def _absorb_shard(world: World, status: Status, shard: Shard, report: ShardReport) -> Status:
+    current, returns = is_current(status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
     shard = change(shard, state=state.value, problem=report.problem.reason if report.problem else "")
     if not current:
         return put_shard(status, shard)
     if report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}:
         shard = change(shard, saved_samples=report.newest_save.samples if report.newest_save else 0)
-    if report.load_s is not None and shard.lost_at is not None:
-        status = change(status, policy=change(status.policy, load_seconds=report.load_s))
+    if returns and report.load_s is not None and status.recovery is not None:
+        load_s = max(status.recovery.load_seconds, report.load_s)
+        status = change(status, recovery=change(status.recovery, load_seconds=load_s))
+    knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(world, status, report)
+    if state is not ShardState.READY or not knows:
+        return put_shard(status, shard)
+    return _settle_shard(status, shard, report)
+
+
+def _has_all(world: World, status: Status, report: ShardReport) -> bool:
+    """Whether the shard stands at the last step: it waits for no push any more."""
+    total = status.ledger.total_samples
+    return total > 0 and min(report.applied, default=0) >= steps_in(total, world.job.spec.data.batch_size)
+
+
+def _settle_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
+    """The shard knows what it has lost: that is charged, once."""
     account = account_of(status)
-    if state is ShardState.READY and (shard.lost_at is None or report.resumed_samples is not None):
-        before, account = account.ledger.spent, account.settle(shard.index, report.lost)
-        if shard.lost_at is not None:
-            status = with_loss(status, "shard", shard.index, account.ledger.spent - before)
-        shard = change(shard, lost_at=None)
-    return with_account(put_shard(status, shard), account)
+    before, account = account.ledger.spent, account.settle(shard.index, report.lost)
+    if shard.lost_at is not None:
+        status = with_loss(status, "shard", shard.index, account.ledger.spent - before)
+        account = account.recovered((report.resumed_samples or 0) - (report.restored_samples or 0))
+    return with_account(put_shard(status, change(shard, lost_at=None)), account)
 
 
 def _absorb_trainer(status: Status, trainer: Trainer, report: TrainerReport) -> Status:
@@ -103,11 +112,6 @@ def _absorb_trainer(status: Status, trainer: Trainer, report: TrainerReport) -> 
     if is_current(status, report) and report.counters.group == status.counters.group and takes_part(report):
         trainer = change(trainer, lost_at=None)
     return put_trainer(status, trainer)
-
-
-def takes_part(report: TrainerReport) -> bool:
-    """Whether the trainer holds the dense state and knows how far training is: a newcomer does not, until it joined."""
-    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
 
 
 def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
@@ -131,6 +135,7 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
     if leader.state in AT_WORK and leader.counters.group == status.counters.group:
         before, account = account.ledger.lost, account.settle_dense(leader.lost)
         lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
+        account = account.recovered(lost * len(status.shards))
         for trainer in status.trainers:
             status = with_loss(status, "trainer", trainer.index, lost)
     return with_account(status, account)

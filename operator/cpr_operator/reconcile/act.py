@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Recovery, Shard, Status, Trainer
+from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.reconcile.avoid import avoided
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import restorable
 from cpr_operator.reconcile.members import record_lost, replace_entry, successor
@@ -32,9 +33,14 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
         {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
     )
     if decision.dense is not None:
-        dense = change(status.dense, floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
+        dense = change(
+            status.dense,
+            floor_samples=decision.dense.floor,
+            saved_samples=decision.dense.floor,
+            open=any(isinstance(fact, Lost) and not fact.failure.seen_to_end for fact in facts.values()),
+        )
         status = change(status, dense=dense)
-    status = with_account(under_recovery(world, status, kind, decision.reason), account)
+    status = with_account(under_recovery(world, status, kind, decision.reason, decision.lost), account)
     return step.to(status, _event(status, EventReason.REPLACING, decision.reason))
 
 
@@ -52,33 +58,40 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
         shards=tuple(_sent_back(shard, samples) for shard in status.shards),
         trainers=tuple(change(t, lost_at=None, state=_anew(t)) for t in status.trainers),
         dense=change(status.dense, saved_samples=samples, floor_samples=samples),
+        result=None,
         overhead=_with_lost_time(status, samples),
+        progress=_sent_back_to(status.progress, samples, decision.anchor.step if decision.anchor else 0),
         failures=tuple(
             change(f, lost_samples=0, action="RollBack") if f.recovery_seconds is None else f for f in status.failures
         ),
     )
     status = change(status, anchors=restorable(status, status.anchors))
-    status = with_account(under_recovery(world, status, "RollBack", decision.reason), account)
+    status = with_account(under_recovery(world, status, "RollBack", decision.reason, decision.lost), account)
     if status.budget is not None:
         status = change(status, budget=change(status.budget, rollbacks=status.budget.rollbacks + 1))
     where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
     return step.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
 
 
-def under_recovery(world: World, status: Status, kind: str, reason: str) -> Status:
-    """The status with the recovery under way: begun when the first one began, as grave as the gravest."""
-    before = status.recovery
-    if before is not None and before.kind in KINDS:
+def under_recovery(world: World, status: Status, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Status:
+    """The status with the recovery under way, in which the state of the shards `lost` was lost.
+
+    It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
+    """
+    before = status.recovery or Recovery(kind=kind, since=world.now)
+    if before.kind in KINDS:
         kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
-    since = before.since if before else world.now
-    return change(status, recovery=Recovery(kind=kind, since=since, reason=reason))  # type: ignore[no-any-return]
+    lost = tuple(sorted({*before.lost_shards, *lost}))
+    return change(status, recovery=change(before, kind=kind, reason=reason, lost_shards=lost, waiting_for=()))  # type: ignore[no-any-return]
 
 
 def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     step = record_lost(world, step, facts, action)
     for member in (*step.status.shards, *step.status.trainers):
-        if isinstance(facts[member_name(role_of(member), member.index)], Lost):
-            heir = successor(world.job.id, member, world.now, lost_at=member.lost_at or world.now)
+        fact = facts[member_name(role_of(member), member.index)]
+        if isinstance(fact, Lost):
+            avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
+            heir = successor(world.job.id, member, world.now, lost_at=lost_at, avoid=avoid)
             step = step.to(replace_entry(step.status, member, heir))
     return step
 
@@ -104,8 +117,15 @@ def _anew(trainer: Trainer) -> str:
     return "Pending" if trainer.state == "Pending" else "Starting"
 
 
+def _sent_back_to(progress: Progress, samples: int, step: int) -> Progress:
+    """Where training goes on after a rollback; from there on what is trained again counts as training."""
+    samples, step = min(samples, progress.samples), min(step, progress.step)
+    return change(progress, samples=samples, step=step, percent=100 * samples // max(progress.total_samples, 1))  # type: ignore[no-any-return]
+
+
 def _with_lost_time(status: Status, samples: int) -> Overhead:
-    rate, undone = status.progress.samples_per_second, status.progress.samples - samples
+    """With the time that it took to train what is undone. It was all trained in the progress, or undone before."""
+    rate, undone = status.policy.samples_per_second, status.progress.samples - samples
     seconds = undone / rate if rate and undone > 0 else 0.0
     return change(status.overhead, lost_seconds=status.overhead.lost_seconds + seconds)  # type: ignore[no-any-return]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Trainer
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.absorb import takes_part
 from cpr_operator.reconcile.observe import is_settled, member_name, role_of
+from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World
 
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}

@@ -9,13 +9,22 @@ from typing import Literal
 from cpr_contract.exits import Problem
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
-from cpr_operator.reconcile.absorb import leader_report
+from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled, member_name, role_of
+from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.world import World, change
 
 #: Problems of pods that are about saves.
 STORE_PROBLEMS = frozenset(
-    {"StoreUnreachable", "BucketMissing", "CredentialsRefused", "StoreFull", "DamagedSave", "AnchorDamaged"}
+    {
+        "StoreUnreachable",
+        "StoreBusy",
+        "BucketMissing",
+        "CredentialsRefused",
+        "StoreFull",
+        "DamagedSave",
+        "AnchorDamaged",
+    }
 )
 #: The part of the budget beyond which it is at risk.
 AT_RISK = 0.75
@@ -102,23 +111,43 @@ def reports_available(world: World, status: Status) -> Iterator[Finding]:
 
 
 def budget(status: Status) -> Iterator[Finding]:
-    """How much of the accuracy budget is gone."""
-    book = status.budget
-    if book is None or not status.ledger.total_samples:
+    """How much of the accuracy budget is gone, and whether the next failure still fits into the rest.
+
+    Both by the figures that the plan in force rests on, so that nothing flaps between two plans.
+    """
+    book, ledger = status.budget, account_of(status).ledger
+    if book is None or not ledger.total:
         return
-    used = book.spent + book.reserved
-    share = used / book.limit if book.limit else 0.0
+    used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
+    left = ledger.limit - ledger.spent
     words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
     remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
-    least = 1 / status.ledger.total_samples
-    exhausted = book.limit > 0 and book.limit - book.spent < least
-    yield Finding("BudgetAtRisk", truth(share >= AT_RISK), "AlmostSpent" if share >= AT_RISK else "Enough", words)
-    yield Finding(
-        "BudgetExhausted",
-        truth(exhausted),
-        "Spent" if exhausted else "Enough",
-        f"{words}; {remedy}" if exhausted else words,
-    )
+    # A shard that dies right after a save became good has lost what was trained while that was written.
+    least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
+    if ledger.limit > 0 and left < least:
+        message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, and {left} are left"
+        yield Finding("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
+    else:
+        yield Finding("BudgetExhausted", "False", "Enough", words)
+    worst = _worst_failure(status)
+    if ledger.limit > 0 and used >= AT_RISK * book.limit:
+        yield Finding("BudgetAtRisk", "True", "AlmostSpent", words)
+    elif worst > left:
+        message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
+        yield Finding("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
+    else:
+        yield Finding("BudgetAtRisk", "False", "Enough", words)
+
+
+def _worst_failure(status: Status) -> float:
+    """What a failure right before a save is expected to lose for good, in samples times shards."""
+    plan = status.plan
+    if plan is None or plan.mode == "Full":
+        return 0.0
+    age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    each = age_s * plan.inputs.get("samplesPerSecond", 0.0)
+    # The law lets exactly one such failure fit: its rounding is no risk.
+    return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
 
 
 def snapshots(world: World, status: Status) -> Iterator[Finding]:

@@ -24,10 +24,16 @@ def account_of(status: Status) -> Account:
     book = status.ledger
     lost = book.ranges or ((),) * len(status.shards)
     return Account(
-        ledger=Ledger(total=book.total_samples, limit=book.limit_sample_shards, lost=lost),
+        ledger=Ledger(book.total_samples, book.limit_sample_shards, lost, book.running_sample_shards),
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
     )
+
+
+def is_overspent(status: Status) -> bool:
+    """Whether more is lost than the budget allows. 0 is lost and 0 allowed while the total is not known."""
+    account = account_of(status)
+    return account.ledger.spent > account.ledger.limit
 
 
 def with_account(status: Status, account: Account) -> Status:
@@ -44,10 +50,16 @@ def with_account(status: Status, account: Account) -> Status:
         spent=spent,
         reserved=min(reserved, 1.0),
         remaining=max(limit - spent - reserved, 0.0),
+        running_sum=portion(ledger.running, whole),
         rollbacks=status.budget.rollbacks if status.budget else 0,
     )
     book = status.ledger.model_copy(
-        update={"total_samples": ledger.total, "limit_sample_shards": ledger.limit, "ranges": ledger.lost}
+        update={
+            "total_samples": ledger.total,
+            "limit_sample_shards": ledger.limit,
+            "ranges": ledger.lost,
+            "running_sample_shards": ledger.running,
+        }
     )
     dense = status.dense.model_copy(update={"reserved": account.dense})
     return status.model_copy(update={"shards": shards, "dense": dense, "ledger": book, "budget": budget})

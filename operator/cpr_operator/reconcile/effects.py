@@ -15,12 +15,9 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, roster_annotations
 from cpr_operator.desired.rosters import shard_roster, trainer_roster
-from cpr_operator.failures import Kind
 from cpr_operator.reconcile.observe import role_of
 from cpr_operator.reconcile.world import PodDelete, RosterPatch, World, change
 
-#: Kinds of failure after which the node itself may be gone, though its object still says Ready.
-SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 
@@ -65,13 +62,7 @@ def creates(world: World, after: Status) -> Iterator[Manifest]:
     for member in _members(after):
         decided = before.get((role_of(member), member.index)) != member.incarnation
         if decided or (not member.uid and member.pod in world.refusals):
-            yield pod_manifest(plan, roster_for(after, member, member.incarnation), shunned_node(after, member))
-
-
-def shunned_node(status: Status, member: Member) -> str:
-    """The node on which the member's last incarnation fell silent; empty if it ended in any other way."""
-    last = next((f for f in reversed(status.failures) if (f.role, f.index) == (role_of(member), member.index)), None)
-    return last.node if last is not None and last.kind in SILENT_ENDS else ""
+            yield pod_manifest(plan, roster_for(after, member, member.incarnation), member.avoid)
 
 
 def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:

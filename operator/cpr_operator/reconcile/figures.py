@@ -1,4 +1,4 @@
-"""The leader's figures: progress, saves and anchors, and what fault tolerance costs."""
+"""The leader's figures: progress, saves and anchors."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import TrainerReport
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, Overhead, Policy, Progress, Shard, Status
+from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Status
 from cpr_operator.ledger import limit_of
+from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
+from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World, change
 
 
 def absorb_figures(world: World, status: Status, report: TrainerReport) -> Status:
     """The status with the figures of a current report of the leader."""
     status = with_total(world, status, report.total_samples)
+    if takes_part(report):
+        status = after_report(world.job.spec, status, report, world.now)
+        status = change(status, progress=_progress(report, world.now))
     status = change(
         status,
-        progress=_progress(report, world.now) if report.total_samples else status.progress,
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
-        policy=_costs(status.policy, report),
-        overhead=_overhead(status.overhead, report.save_stall_s),
         result=Anchor.of(report.result) if report.result else status.result,
     )
     if report.dense_save is not None:
@@ -32,10 +34,14 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
 
 def with_total(world: World, status: Status, total_samples: int) -> Status:
     """The status with the size of the whole job, and the budget in integers that follows from it."""
-    portion = world.job.spec.accuracy_budget.portion_of_lost_samples
+    portion = world.job.spec.accuracy_budget.portion
     total = total_samples or status.ledger.total_samples
     limit = limit_of(portion, total, len(status.shards))
-    return change(status, ledger=change(status.ledger, total_samples=total, limit_sample_shards=limit))  # type: ignore[no-any-return]
+    return change(  # type: ignore[no-any-return]
+        status,
+        ledger=change(status.ledger, total_samples=total, limit_sample_shards=limit),
+        progress=change(status.progress, total_samples=total),
+    )
 
 
 def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...]:
@@ -51,13 +57,17 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
 
 
 def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
-    """The final anchor: from the leader's last words, or already known from its report."""
+    """The final anchor: from the leader's last words, or already known from its report.
+
+    One of an earlier generation is none: trainers that had not heard of a rollback trained on to their end.
+    """
     leader = facts.get(member_name("trainer", status.leader or 0))
     if isinstance(leader, Done) and leader.message:
         try:
-            return Anchor.of(from_json(AnchorRef, leader.message))
+            anchor = Anchor.of(from_json(AnchorRef, leader.message))
         except ContractError:
             return status.result
+        return anchor if anchor.generation == status.counters.generation else None
     return status.result
 
 
@@ -75,20 +85,6 @@ def _progress(report: TrainerReport, now: float) -> Progress:
         eta_seconds=left / rate if rate else None,
         updated=now,
     )
-
-
-def _costs(policy: Policy, report: TrainerReport) -> Policy:
-    stall = report.save_stall_s / report.saves if report.saves else policy.save_stall_seconds
-    commit = policy.commit_seconds if report.commit_s is None else report.commit_s
-    rate = report.samples_per_s or policy.samples_per_second
-    return change(policy, save_stall_seconds=stall, commit_seconds=commit, samples_per_second=rate)  # type: ignore[no-any-return]
-
-
-def _overhead(overhead: Overhead, stall_s: float) -> Overhead:
-    """Add what the leader's counter grew by; a smaller one is a new leader's, which began at 0."""
-    known = overhead.leader_save_seconds
-    grown = stall_s - known if stall_s >= known else stall_s
-    return change(overhead, save_seconds=overhead.save_seconds + grown, leader_save_seconds=stall_s)  # type: ignore[no-any-return]
 
 
 def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:

@@ -1,7 +1,7 @@
 """A job's life: which phase follows which, how it starts, is suspended, and ends.
 
 Pending -> Starting -> Running <-> Recovering | RollingBack -> Finishing -> Succeeded
-any phase but the last two may go to Suspending -> Suspended -> Starting, or to Failed
+Pending may go to Suspended, any later phase to Suspending -> Suspended -> Starting; all but those two to Failed
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "Roll
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     "Pending": frozenset({"Starting", "Suspended", "Failed"}),
     **{phase: (_ALIVE - {"Starting", phase}) | {"Suspending", "Succeeded", "Failed"} for phase in _ALIVE},
-    "Suspending": frozenset({"Suspended", "Recovering", "RollingBack", "Running", "Finishing", "Succeeded", "Failed"}),
-    "Suspended": frozenset({"Starting", "RollingBack", "Recovering", "Failed"}),
+    "Suspending": frozenset({"Suspended", "Succeeded"}),
+    "Suspended": frozenset({"Starting"}),
     "Succeeded": frozenset(),
     "Failed": frozenset(),
 }
@@ -86,7 +86,10 @@ def is_overdue(world: World, status: Status, phase: Phase) -> bool:
 
 def succeed(world: World, step: Step, result: Anchor) -> Step:
     """The final anchor is committed: the job has a model. What nobody settled any more counts as lost."""
-    status = with_account(step.status, account_of(step.status).charge_reserved())
+    status, account = step.status, account_of(step.status)
+    if status.dense.open and status.dense.reserved:
+        account = account.reserve({}, ((status.dense.floor_samples, result.samples),))
+    status = with_account(status, account.charge_reserved())
     progress = change(status.progress, step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
     status = change(
         status,

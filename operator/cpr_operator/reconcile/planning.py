@@ -5,63 +5,72 @@ from __future__ import annotations
 from cpr_operator import policy
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Plan, Status
+from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.world import change
+from cpr_operator.reconcile.learning import belief_of
+from cpr_operator.reconcile.world import EventReason, change
 
-#: A figure that moved by more than this part makes a new plan.
-MOVED = 0.25
-#: Figures below this are noise.
-NOISE = 1e-3
+#: An interval that changed by less than this part is the same.
+_SAME = 0.05
 
 
 def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
-    """The status with the plan that fits it; the old one stays while its figures hold, so rosters stay as they are."""
-    inputs = plan_inputs(spec, status)
-    plan = policy.plan(inputs)
-    if not anew and status.plan is not None and not _moved(status.plan.inputs, plan.figures()):
-        return status
-    return change(  # type: ignore[no-any-return]
-        status,
-        plan=Plan(
-            mode=plan.mode,
-            interval_seconds=plan.interval_s,
-            expected_lost_samples=plan.expected_lost_samples,
-            expected_overhead=plan.expected_overhead,
-            inputs=plan.figures(),
-            reason=plan.reason,
-        ),
+    """The status with the plan that fits it, made anew or because its figures moved.
+
+    The old one stays while its figures hold, or if the new one would hardly do anything else: so rosters stay as they
+    are.
+    """
+    choice, old = policy.plan(plan_inputs(spec, status)), status.plan
+    # A rollback goes to an anchor: it has no use for rows that are fresher.
+    priority = spec.snapshots.strategy != "Full" and choice.mode == "Partial"
+    new = Plan(
+        mode=choice.mode,
+        interval_seconds=choice.interval_s,
+        priority_interval_seconds=spec.snapshots.fraction * choice.interval_s if priority else 0.0,
+        expected_lost_samples=choice.expected_lost_samples,
+        expected_overhead=choice.expected_overhead,
+        inputs=choice.figures(),
+        reason=choice.reason,
     )
+    if not anew and old is not None and not (policy.moved(old.inputs, new.inputs) and _differs(old, new)):
+        return status
+    return change(status, plan=new)  # type: ignore[no-any-return]
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
-    """What the policy knows: the user's figures, the account, and what was measured."""
-    measured, guess, account = status.policy, policy.Costs(), account_of(status)
+    """What the policy knows: the user's figures, the account, and what was learnt."""
+    learnt, account = status.policy, account_of(status)
     interval = spec.snapshots.interval
     return policy.Inputs(
         mode=spec.recovery.mode,
-        limit=spec.accuracy_budget.portion_of_lost_samples,
+        limit=spec.accuracy_budget.portion,
         shards=len(status.shards),
-        mtbf_s=float(spec.failure_policy.expected_job_mtbf_seconds),
+        belief=belief_of(spec, status),
         spent=portion(account.ledger.spent, account.ledger),
         reserved=portion(account.set_aside, account.ledger),
         fixed_interval_s=float(interval.seconds) if interval.seconds else None,
         total_samples=status.ledger.total_samples,
-        samples_per_s=measured.samples_per_second,
-        costs=policy.Costs(
-            save_stall_s=_known(measured.save_stall_seconds, guess.save_stall_s),
-            commit_s=_known(measured.commit_seconds, guess.commit_s),
-            load_s=_known(measured.load_seconds, guess.load_s),
-            reschedule_s=_known(measured.reschedule_seconds, guess.reschedule_s),
+        saved_samples=status.anchors[-1].samples if status.anchors else 0,
+        samples_per_s=learnt.samples_per_second,
+        costs=policy.Costs.measured(
+            save_stall_s=learnt.save_stall_seconds,
+            commit_s=learnt.commit_seconds,
+            load_s=learnt.load_seconds,
+            reschedule_s=learnt.reschedule_seconds,
         ),
+        basis=spec.accuracy_budget.basis,
     )
 
 
-def _known(measured: float | None, guess: float) -> float:
-    return guess if measured is None else measured
+def plan_news(before: Status, after: Status) -> tuple[Event, ...]:
+    """The event of a plan that does something else than the one before, in the plan's own words."""
+    old, new = before.plan, after.plan
+    if new is None or (old is not None and not _differs(old, new)):
+        return ()
+    key = f"planned-{before.counters.roster}-{new.mode}-{new.interval_seconds:.6g}"
+    return (Event("Normal", EventReason.PLANNED, new.reason, key),)
 
 
-def _moved(old: dict[str, float], new: dict[str, float]) -> bool:
-    if old.keys() != new.keys():
-        return True
-    return any(abs(new[name] - old[name]) > max(MOVED * abs(old[name]), NOISE) for name in new)
+def _differs(old: Plan, new: Plan) -> bool:
+    return old.mode != new.mode or abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
@@ -10,10 +11,11 @@ from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import Finding, findings, truth, with_findings
+from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.figures import result_of
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
-from cpr_operator.reconcile.observe import Done, Fact, Lost, observe
-from cpr_operator.reconcile.planning import planned
+from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, member_name, observe
+from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.suspend import resume, suspend
 from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
@@ -29,7 +31,7 @@ def reconcile(world: World) -> Outcome:
     status = world.job.status
     if world.job.deleting or status.phase in TERMINAL_PHASES:
         return Outcome(status) if world.job.deleting else _after_the_end(world)
-    if world.job.spec.suspend:
+    if world.job.spec.suspend or status.phase == "Suspending":
         return _suspend(world)
     match status.phase:
         case "Pending":
@@ -47,6 +49,10 @@ def _held(world: World) -> Outcome:
 
 
 def _suspend(world: World) -> Outcome:
+    result = result_of(world.job.status, observe(world))
+    done = None if result is None else succeed(world, Step(world.job.status), result)
+    if result is not None and done is not None and not is_overspent(done.status):
+        return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
     step, deletes = suspend(world)
     state = truth(step.status.phase == "Suspended")
     finding = Finding("Suspended", state, step.status.phase, "spec.suspend is true")
@@ -69,11 +75,16 @@ def _go_on(world: World) -> Outcome:
     """A pass over a job that has pods."""
     facts = observe(world)
     step = Step(absorb(world, facts))
-    result = result_of(step.status, facts)
-    if result is not None:
-        return _ended(world, succeed(world, step, result), Finding("Complete", "True", "Trained", result.key))
+    result, refused = result_of(step.status, facts), False
+    if result is not None and not _is_awaited(step.status, facts):
+        done = succeed(world, step, result)
+        if not is_overspent(done.status):
+            return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
+        step, refused = Step(change(step.status, ledger=done.status.ledger)), True
     restarts = step.status.restarts
-    step, hopeless = recover(world, step, _no_result(step.status, facts))
+    if result is None or refused:
+        facts = _without_result(step.status, facts, refused=refused)
+    step, hopeless = recover(world, step, facts)
     if hopeless is not None:
         return _failed(world, step, hopeless.cause, hopeless.reason)
     status = step.status
@@ -90,13 +101,36 @@ def _go_on(world: World) -> Outcome:
     return _outcome(world, step.to(status, *_news(world, status)))
 
 
-def _no_result(status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
-    """A leader that ended well and left no anchor did not end well."""
-    name = f"trainer/{status.leader or 0}"
-    if isinstance(facts.get(name), Done):
-        failure = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
-        return {**facts, name: Lost(None, failure)}
-    return facts
+def _is_awaited(status: Status, facts: Mapping[str, Fact]) -> bool:
+    """Whether a replaced shard runs that has not told what it lost: it may be more than was set aside.
+
+    The process before it may have gone on for a while, if nobody saw it end.
+    """
+
+    def runs(fact: Fact) -> bool:
+        return isinstance(fact, Alive) and fact.pod.phase == "Running"
+
+    return any(shard.lost_at is not None and runs(facts[member_name("shard", shard.index)]) for shard in status.shards)
+
+
+def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
+    """With trainers that ended well as lost, where the job did not end with them.
+
+    While the leader lives the others may end before it does; once it has ended without a result that counts, they all
+    have to come back.
+    """
+    leader = member_name("trainer", status.leader or 0)
+    end = facts.get(leader)
+    if not isinstance(end, Done | Lost):
+        return facts
+    undone = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
+    if refused:
+        undone = replace(undone, message="it trained to the end, and more was lost than the budget allows")
+    found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
+    if isinstance(end, Done) and not end.message:
+        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
+        found[leader] = Lost(None, nothing)
+    return found
 
 
 def _news(world: World, status: Status) -> tuple[Event, ...]:
@@ -104,8 +138,7 @@ def _news(world: World, status: Status) -> tuple[Event, ...]:
     before = world.job.status
     news = []
     if status.phase == "Running" and before.phase == "Starting":
-        message = status.plan.reason if status.plan else "all pods work"
-        news.append(Event("Normal", EventReason.RUNNING, message, f"running-{status.counters.group}"))
+        news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
     for kind, reason in (
         ("SnapshotsDegraded", EventReason.SNAPSHOTS_DEGRADED),
         ("BudgetExhausted", EventReason.BUDGET_EXHAUSTED),
@@ -163,9 +196,9 @@ def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = N
         status=status,
         creates=tuple(effects.creates(world, status)) if active else (),
         deletes=tuple(effects.deletes(world, status)) if deletes is None else deletes,
-        rosters=tuple(effects.rosters(world, status)) if active else (),
+        rosters=tuple(effects.rosters(world, status)) if active or status.phase == "Suspending" else (),
         guarded=active,
-        events=step.events,
+        events=(*step.events, *plan_news(world.job.status, status)),
         wake_after_s=_wake_after(world, status),
     )
 
@@ -174,7 +207,7 @@ def _wake_after(world: World, status: Status) -> float | None:
     """Often while something is awaited, less often the longer it takes, seldom while all is well."""
     timing, phase = world.timing, status.phase
     if phase in {"Suspended", "Pending"}:
-        return timing.running_s
+        return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
     if phase == "Running":
         return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase):

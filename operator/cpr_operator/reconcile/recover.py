@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from cpr_operator.api.status import Predecessor, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile.absorb import AT_WORK, is_current, leader_report
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.avoid import avoided, relent
+from cpr_operator.reconcile.edit import account_of, is_overspent
+from cpr_operator.reconcile.learning import after_recovery
 from cpr_operator.reconcile.members import record, record_lost, replace_entry, successor
 from cpr_operator.reconcile.observe import (
     Fact,
@@ -20,6 +21,7 @@ from cpr_operator.reconcile.observe import (
     member_name,
     role_of,
 )
+from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report
 from cpr_operator.reconcile.situation import anchors_before_origin, damaged_origin, situation_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import (
@@ -31,12 +33,13 @@ from cpr_operator.recovery.decide import (
     WaitForReport,
     decide,
 )
-from cpr_operator.recovery.decide import roll_back as back_to_newest
+from cpr_operator.recovery.decide import roll_back as back_to
 
 
 def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
     """The next step of whatever recovery is due, and why the job is to end, if it is."""
     step = _bear_again(world, step, facts)
+    step = relent(world, step, facts)
     step = _succeed_going(world, step, facts)
     step, facts = _replace_waiting(world, step, facts)
     decision = _decision(world, step.status, facts)
@@ -54,14 +57,14 @@ def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, 
 
 
 def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
+    if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
+        return back_to(account_of(status), status.anchors, "more was lost than the budget allows")
     failed = _hopeless(world, status, facts)
     if failed is not None:
         return failed
     if damaged_origin(world, status, facts):
-        return back_to_newest(anchors_before_origin(status), "the anchor that this generation started from is damaged")
-    ledger = account_of(status).ledger
-    if ledger.total and ledger.spent > ledger.limit:
-        return back_to_newest(status.anchors, "more was lost than the budget allows")
+        older = anchors_before_origin(status)
+        return back_to(account_of(status), older, "the anchor that this generation started from is damaged")
     situation: Situation | None = situation_of(world, status, facts)
     return decide(situation) if situation is not None else None
 
@@ -110,6 +113,7 @@ def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
             lost_at=shard.lost_at or world.now,
             may_restore=False,
             predecessor=before,
+            avoid=avoided(shard, fact.failure),
         )
         reason = f"{member_name('shard', shard.index)} is being deleted: its successor waits for what it still saves"
         status = replace_entry(step.status, shard, heir)
@@ -126,7 +130,7 @@ def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tup
         if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
             continue
         step = record(world, step, shard, fact.failure, "ReplaceShards")
-        heir = successor(world.job.id, shard, world.now)
+        heir = successor(world.job.id, shard, world.now, avoid=avoided(shard, fact.failure))
         step = step.to(replace_entry(step.status, shard, heir))
         rest[name] = Unborn("")
     return step, rest
@@ -162,16 +166,5 @@ def _finish(world: World, step: Step) -> Step:
     )
     message = f"training again after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
-    return step.to(_with_time(change(status, recovery=None, failures=failures), took), event)
-
-
-def _with_time(status: Status, took_s: float) -> Status:
-    """What a recovery took, split into the load that shards measured and the rest: a new process."""
-    load = min(status.policy.load_seconds or 0.0, took_s)
-    overhead = change(
-        status.overhead,
-        load_seconds=status.overhead.load_seconds + load,
-        reschedule_seconds=status.overhead.reschedule_seconds + took_s - load,
-    )
-    policy = change(status.policy, reschedule_seconds=took_s - load)
-    return change(status, overhead=overhead, policy=policy)  # type: ignore[no-any-return]
+    status = after_recovery(world.job.spec, status, world.now)
+    return step.to(change(status, recovery=None, failures=failures), event)

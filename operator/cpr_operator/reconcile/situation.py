@@ -9,9 +9,9 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.absorb import is_current, leader_report, takes_part
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Fact, Going, Lost, member_name, report_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Fact, Going, Lost, Unborn, member_name, report_of
+from cpr_operator.reconcile.reports import is_current, leader_report, takes_part
 from cpr_operator.reconcile.world import World
 from cpr_operator.recovery.decide import Loss, Situation
 
@@ -38,7 +38,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         lost_trainers=lost_trainers,
         survivors=survivors,
         leader=status.leader or 0,
-        trainer_bound=_trainer_bound(world, status),
+        trainer_bound=_trainer_bound(world, status, facts),
         shard_bound=_shard_bound(world, status, facts, slack),
         shard_state=any(isinstance(_fact(facts, s), Alive | Going) for s in status.shards)
         or any(loss.flushed for loss in losses),
@@ -133,16 +133,27 @@ def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool
     return isinstance(report, TrainerReport) and takes_part(report)
 
 
-def _trainer_bound(world: World, status: Status) -> int | None:
+def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> int | None:
     """How many samples any shard can have applied, as trainers know it. 0: none of this generation."""
-    if any(t.lost_at is None and t.state == "Pending" for t in status.trainers):
-        return 0  # its process never ran, and nobody trains without it
+    if any(t.lost_at is None and _never_ran(_fact(facts, t)) for t in status.trainers):
+        return 0  # nobody trains without it
     bounds = []
     for trainer in status.trainers:
         report = report_of(world, trainer)
         if isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
             bounds.append(report.samples_started if is_current(status, report) else 0)
     return max(bounds, default=None)
+
+
+def _never_ran(fact: Fact) -> bool:
+    """Whether the member's first process certainly did not start yet."""
+    match fact:
+        case Alive(pod=pod):
+            return pod.phase == "Pending"
+        case Unborn(refusal=words):
+            return bool(words)
+        case _:
+            return False
 
 
 def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack: int) -> int | None:

@@ -1,47 +1,56 @@
-"""Suspend and resume: trainers end first, then shards flush, then nothing is left but the status and the saves."""
+"""Suspend and resume: trainers stop first, then shards, then nothing is left but the status and the saves.
+
+Pods are told by their rosters to stop, and deleted when the status holds what they left: their objects keep it until
+then, so no operator can miss it. Only a pod that does not stop in time is deleted before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
-from cpr_operator.api.status import Shard, Status
+from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.act import replace_members, roll_back
+from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
 from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.learning import after_failure
 from cpr_operator.reconcile.life import runtime
 from cpr_operator.reconcile.members import replace_entry, successor
-from cpr_operator.reconcile.observe import NoPod, member_name, role_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, NoPod, member_name, role_of
 from cpr_operator.reconcile.planning import planned
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
 
+M = TypeVar("M", bound=Member)
+
+#: The exit code of a shard that was told to stop before every trainer had pushed to it.
+TERMINATED = 128 + signal.SIGTERM
+
 
 def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
     """The next step of suspending, and the pods to delete in it."""
-    status = world.job.status
-    if status.phase == "Pending":
-        return Step(change(status, phase="Suspended")), ()
-    step = Step(_ended(world, status))
-    if status.phase not in {"Suspending", "Suspended"}:
-        step = step.to(
-            step.status, Event("Normal", EventReason.SUSPENDING, "saving, then removing all pods", "suspending")
-        )
-    running = tuple(pod for pod in world.pods if _runs(pod))
-    trainers = tuple(pod for pod in running if pod.role == "trainer")
-    deletes = tuple(
-        PodDelete(pod.name, pod.uid, "the job is suspended")
-        for pod in trainers or world.pods
-        if pod.deleting_until is None
-    )
-    if world.pods:
-        return step.to(change(step.status, phase="Suspending")), deletes
-    if status.phase == "Suspended":
-        return step, ()
-    done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{status.counters.roster}")
-    return step.to(change(step.status, phase="Suspended", recovery=None), done), ()
+    before = world.job.status
+    if before.phase == "Pending":
+        return Step(change(before, phase="Suspended")), ()
+    if before.phase == "Suspended":
+        return Step(before), tuple(_deletes(world, before))
+    since = world.now if before.suspending_since is None else before.suspending_since
+    step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
+    if before.phase != "Suspending":
+        said = Event("Normal", EventReason.SUSPENDING, "saving, then removing all pods", f"suspending-{since:.0f}")
+        step = step.to(step.status, said)
+    if any(not _is_stuck(world, pod) for pod in world.pods):
+        return step, tuple(_deletes(world, step.status))
+    done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
+    lost = tuple(shard.index for shard in step.status.shards if shard.state == "Lost")
+    status = under_recovery(world, step.status, "ReplaceShards", "suspended", lost)
+    status = after_failure(world.job.spec, status, world.now)
+    return step.to(change(status, phase="Suspended", suspending_since=None, recovery=None), done), ()
 
 
 def resume(world: World) -> Step:
@@ -54,17 +63,17 @@ def resume(world: World) -> Step:
         runtime=runtime(world),
         counters=change(status.counters, group=status.counters.group + 1),
         shards=tuple(
-            successor(job, shard, world.now, lost_at=_told_later(shard, world.now)) for shard in status.shards
+            successor(job, shard, world.now, lost_at=_told_later(shard, world.now), avoid="") for shard in status.shards
         ),
-        trainers=tuple(successor(job, trainer, world.now, lost_at=None) for trainer in status.trainers),
+        trainers=tuple(successor(job, trainer, world.now, lost_at=None, avoid="") for trainer in status.trainers),
     )
-    step = Step(status).to(status, Event("Normal", EventReason.RESUMED, "resumed", f"resumed-{status.counters.group}"))
+    said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
     match decision:
         case Replace():
-            step = replace_members(world, step, nobody, decision)
+            step = Step(replace_members(world, Step(status), nobody, decision).status, (said,))
         case RollBack():
-            step = roll_back(world, step, nobody, decision)
+            step = roll_back(world, Step(status, (said,)), nobody, decision)
         case WaitForReport() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
     status = change(step.status, recovery=None, phase="Starting")
@@ -94,39 +103,71 @@ def _told_later(shard: Shard, now: float) -> float | None:
     return now if shard.state == "Lost" else shard.lost_at
 
 
-def _ended(world: World, status: Status) -> Status:
-    """What the members left behind: flushed saves, or nothing."""
-    pods = {pod.uid: pod for pod in world.pods}
+def _deletes(world: World, status: Status) -> Iterator[PodDelete]:
+    """Pods that nothing is awaited from, or that let themselves be waited for too long: first trainers, then shards."""
+    patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or world.now
+    until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)
+    until |= dict.fromkeys((s.uid for s in status.shards), since + 2 * patience_s)
+    for pod in world.pods:
+        if pod.deleting_until is None and world.now >= until.get(pod.uid, world.now):
+            yield PodDelete(pod.name, pod.uid, "the job is suspended")
+
+
+def _recorded(world: World) -> Status:
+    """The status with what members that have ended left behind; their entries name no pod any more."""
+    status, pods = world.job.status, {pod.name: pod for pod in world.pods}
     for trainer in status.trainers:
-        failure = _failure(pods.get(trainer.uid)) if trainer.uid else None
-        save = flush_of(world, failure) if failure else None
-        if save is not None and save.samples > status.dense.saved_samples:
-            status = change(status, dense=change(status.dense, saved_samples=save.samples))
-        if trainer.uid not in pods or (failure is not None and failure.ended):
-            status = replace_entry(status, trainer, change(trainer, uid="", state="Pending"))
-    return change(status, shards=tuple(_shard_ended(world, pods, shard) for shard in status.shards))  # type: ignore[no-any-return]
+        status = _trainer_recorded(world, status, trainer, pods.get(trainer.pod))
+    told = not any(trainer.uid for trainer in status.trainers)
+    shards = tuple(_shard_recorded(world, shard, pods, told=told) for shard in status.shards)
+    return change(status, shards=shards)  # type: ignore[no-any-return]
 
 
-def _shard_ended(world: World, pods: Mapping[str, PodView], shard: Shard) -> Shard:
-    """Pending once its save is known, Lost if it ended without one: its entry then names no pod any more."""
+def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodView | None) -> Status:
+    if pod is not None and _runs(world, pod):
+        return replace_entry(status, trainer, change(trainer, uid=pod.uid, state="Flushing"))
+    failure = _failure(pod)
+    save = flush_of(world, failure) if failure else None
+    if save is not None and save.samples > status.dense.saved_samples:
+        status = change(status, dense=change(status.dense, saved_samples=save.samples))
+    return replace_entry(status, trainer, _without_pod(trainer, "Pending"))
+
+
+def _shard_recorded(world: World, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
+    """Pending once its save is known, Lost if it ended without one."""
+    pod = pods.get(shard.pod)
     if shard.predecessor is not None:
         over, failure = end_of_predecessor(world, shard)
+        if not over:  # the pod that waits for it holds nothing
+            return change(shard, uid="")  # type: ignore[no-any-return]
+    elif pod is not None and _runs(world, pod):
+        return change(shard, uid=pod.uid, state="Flushing" if told else shard.state)  # type: ignore[no-any-return]
+    elif (not shard.uid) if pod is None else (pod.phase == "Pending"):  # recorded before, or its process never ran
+        return _without_pod(shard, shard.state)
     else:
-        failure = _failure(pods.get(shard.uid))
-        over = bool(shard.uid) and (shard.uid not in pods or (failure is not None and failure.ended))
-    if not over:
-        return shard
+        failure = _failure(pod)
     loss = loss_of(world, shard, failure)
-    kept = loss.flushed or (shard.state == "Pending" and shard.predecessor is None)
-    return change(  # type: ignore[no-any-return]
-        shard, saved_samples=loss.saved, state="Pending" if kept else "Lost", uid="", predecessor=None, may_restore=True
-    )
+    # One that nothing was lost on before, and that no trainer's push was lost on either.
+    untouched = shard.lost_at is None and failure is not None and failure.exit_code == TERMINATED
+    kept = loss.flushed or untouched
+    shard = change(shard, saved_samples=loss.saved, predecessor=None, may_restore=True)
+    return _without_pod(shard, "Pending" if kept else "Lost")
+
+
+def _without_pod(member: M, state: str) -> M:
+    return change(member, pod="", uid="", state=state)  # type: ignore[no-any-return]
 
 
 def _failure(pod: PodView | None) -> Failure | None:
-    happened = classify(pod) if pod else None
+    happened = classify(pod)
     return happened if isinstance(happened, Failure) else None
 
 
-def _runs(pod: PodView) -> bool:
-    return pod.phase in {"Pending", "Running", "Unknown"}
+def _runs(world: World, pod: PodView) -> bool:
+    """Whether a process runs that may save something."""
+    return pod.phase != "Pending" and not pod.ended and not _is_stuck(world, pod)
+
+
+def _is_stuck(world: World, pod: PodView) -> bool:
+    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
+    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S

@@ -22,6 +22,7 @@ class EventReason(enum.StrEnum):
 
     STARTED = "Started"
     RUNNING = "Running"
+    PLANNED = "Planned"
     MEMBER_LOST = "MemberLost"
     REPLACING = "Replacing"
     ROLLING_BACK = "RollingBack"

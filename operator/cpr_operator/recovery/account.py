@@ -48,6 +48,10 @@ class Account:
         """The leader told what the dense state misses: every shard is charged, and the dense reservation goes."""
         return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=())
 
+    def recovered(self, sample_shards: int) -> Account:
+        """A recovery is over, and has lost so much: it joins the running sum."""
+        return replace(self, ledger=ledgers.recovered(self.ledger, max(sample_shards, 0)))
+
     def charge_reserved(self) -> Account:
         """Nobody will tell any more: what is set aside counts as lost."""
         return Account(replace(self.ledger, lost=self._worst()), ((),) * len(self.reserved))

@@ -67,20 +67,25 @@ class DenseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace the lost members and nobody else. With `dense`, no trainer survived."""
+    """Replace the lost members and nobody else. With `dense`, no trainer survived.
+
+    `lost` are the shards whose state is gone beyond their saves: together one failure.
+    """
 
     shards: tuple[ShardGrant, ...]
     trainers: tuple[int, ...]
     leader: int
     dense: DenseGrant | None
+    lost: tuple[int, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """All members go back to `anchor` (None: step 0) in a new generation."""
+    """All members go back to `anchor` (None: step 0) in a new generation; `lost` as for Replace."""
 
     anchor: Anchor | None
+    lost: tuple[int, ...]
     reason: str
 
 
@@ -106,7 +111,8 @@ def decide(situation: Situation) -> Decision:
     """What becomes of the lost members. Partial recovery if it is allowed and fits into the budget, else a rollback."""
     s = situation
     if not s.survivors and not s.shard_state:
-        return roll_back(s.anchors, "no process survived that holds a state of this job")
+        everybody = tuple(range(len(s.account.reserved)))
+        return roll_back(s.account, s.anchors, "no process survived that holds a state of this job", everybody)
     needs_bound = not s.survivors or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:
@@ -115,9 +121,13 @@ def decide(situation: Situation) -> Decision:
     return _fit(s, bound or 0)
 
 
-def roll_back(anchors: tuple[Anchor, ...], reason: str) -> RollBack:
-    """Back to the newest anchor; if there is none, to step 0."""
-    return RollBack(anchors[-1] if anchors else None, reason)
+def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: tuple[int, ...] = ()) -> RollBack:
+    """Back to the newest anchor at which the losses before it keep to the limit; if there is none, to step 0."""
+
+    def fits(anchor: Anchor) -> bool:
+        return account.roll_back(anchor.samples).ledger.spent <= account.ledger.limit
+
+    return RollBack(next(filter(fits, reversed(anchors)), None), lost, reason)
 
 
 def _fit(s: Situation, bound: int) -> Decision:
@@ -125,11 +135,12 @@ def _fit(s: Situation, bound: int) -> Decision:
     dense = None if s.survivors else s.dense_saved
     known, verdict = _try(s, bound, s.losses, dense)
     if verdict.fits and s.mode == "Full" and known.charge > 0:
-        return roll_back(s.anchors, "the plan is full recovery: any lost sample rolls the job back")
+        reason = "the plan is full recovery: any lost sample rolls the job back"
+        return roll_back(s.account, s.anchors, reason, known.lost)
     if verdict.fits:
         return _replace(s, known, verdict.reason)
     if s.mode == "Full":
-        return roll_back(s.anchors, verdict.reason)
+        return roll_back(s.account, s.anchors, verdict.reason, known.lost)
     oldest = max(bound - _affordable_age(s), 0)
     losses = tuple(loss if loss.certain else replace(loss, saved=max(loss.saved, oldest)) for loss in s.losses)
     if dense is not None and not s.dense_certain:
@@ -137,16 +148,17 @@ def _fit(s: Situation, bound: int) -> Decision:
     hoped, fitting = _try(s, bound, losses, dense)
     if fitting.fits and oldest < bound:
         return _replace(s, hoped, f"{fitting.reason}, if there are saves of {oldest} samples")
-    return roll_back(s.anchors, verdict.reason)
+    return roll_back(s.account, s.anchors, verdict.reason, known.lost)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grants:
-    """What would be granted, and the sample-shards that it would add to the account."""
+    """What would be granted, the sample-shards that it would add to the account, and whose state is lost."""
 
     shards: tuple[ShardGrant, ...]
     dense: DenseGrant | None
     charge: int
+    lost: tuple[int, ...]
 
 
 def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[_Grants, ledger.Verdict]:
@@ -154,7 +166,10 @@ def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | 
     dense = None if dense_saved is None else DenseGrant(min(dense_saved, bound), _between(dense_saved, bound))
     after = s.account.reserve({grant.index: grant.reserve for grant in grants}, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
-    return _Grants(grants, dense, charge), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    lost = tuple(loss.index for loss in losses if not loss.flushed)
+    if dense and dense.reserve:
+        lost = tuple(range(len(s.account.reserved)))
+    return _Grants(grants, dense, charge, lost), ledger.fits(s.account.ledger, s.account.set_aside, charge)
 
 
 def _affordable_age(s: Situation) -> int:
@@ -164,7 +179,7 @@ def _affordable_age(s: Situation) -> int:
 
 
 def _replace(s: Situation, grants: _Grants, reason: str) -> Replace:
-    return Replace(grants.shards, s.lost_trainers, _leader(s), grants.dense, reason)
+    return Replace(grants.shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason)
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:

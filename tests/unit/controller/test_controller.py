@@ -15,8 +15,8 @@ from support.scenarios import spec
 class House:
     """A cluster with one job, and a controller."""
 
-    def __init__(self, job: dict[str, Any] | None = None, hold: str = "") -> None:
-        self.cluster = FakeCluster(2000)
+    def __init__(self, job: dict[str, Any] | None = None, hold: str = "", total: int = 2000) -> None:
+        self.cluster = FakeCluster(total)
         self.cluster.add_job("job", job or spec())
         timing = Timing(running_s=15, changing_s=1, progress_s=15)
         self.controller = Controller(self.cluster, lambda: self.cluster.now, hold=hold, timing=timing)
@@ -55,7 +55,9 @@ async def test_a_pass_over_a_job_that_is_as_it_should_be_changes_nothing() -> No
 
 
 async def test_progress_alone_is_written_seldom() -> None:
-    house = House(spec(snapshots__interval={"mode": "Fixed", "seconds": 3600}))
+    total = 200_000
+    job = spec(snapshots__interval={"mode": "Fixed", "seconds": 3600}, data__samples=total)
+    house = House(job, total=total)
     await house.go(8)
     calls = len(house.cluster.calls)
     await house.go(4)

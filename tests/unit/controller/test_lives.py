@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from cpr_operator.api.status import Status
 from cpr_operator.reconcile.life import TRANSITIONS
 from support.scenarios import SCENARIOS, Driver, Life, Scenario
 
@@ -114,10 +115,42 @@ async def test_a_failure_that_would_come_again_ends_the_job_in_the_process_own_w
     assert "line 3" in condition.message
 
 
-async def test_suspend_and_resume_lose_nothing() -> None:
-    life = await live("suspended and resumed")
-    assert (lost(life), life.status.counters.generation, life.status.counters.group) == ((0, 0, 0), 1, 2)
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("suspended and resumed", 2),
+        ("resumed while it is being suspended", 2),
+        ("suspended again before it trains again", 3),
+        ("suspended before anything is trained", 2),
+        ("suspended when it is all but trained", 2),
+    ],
+)
+async def test_suspend_and_resume_lose_nothing(name: str, groups: int) -> None:
+    life = await live(name)
+    assert (lost(life), life.status.counters.generation, life.status.counters.group) == ((0, 0, 0), 1, groups)
     assert life.status.failures == ()
+    told = [event.reason for event in life.cluster.events.values()]
+    assert [reason for reason in told if reason in {"Suspending", "Suspended", "Resumed"}] == [
+        "Suspending",
+        "Suspended",
+        "Resumed",
+    ] * (groups - 1)
+
+
+async def test_a_suspended_job_has_no_member_that_seems_to_run() -> None:
+    life = await live("suspended and resumed")
+    suspended = [Status.model_validate(s) for s in life.cluster.statuses if s["phase"] == "Suspended"]
+    assert suspended
+    assert {m.state for status in suspended for m in (*status.shards, *status.trainers)} == {"Pending"}
+    flushing = [Status.model_validate(s) for s in life.cluster.statuses if s["phase"] == "Suspending"]
+    assert "Training" not in {t.state for status in flushing for t in status.trainers}
+
+
+@pytest.mark.parametrize("name", ["suspended while a shard hangs", "suspended while a shard's node is lost"])
+async def test_what_does_not_stop_when_told_is_given_up_and_charged(name: str) -> None:
+    life = await live(name)
+    assert lost(life) == (0, 100, 0)
+    assert life.status.counters.generation == 1
 
 
 async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> None:

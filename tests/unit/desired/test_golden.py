@@ -115,12 +115,32 @@ def test_the_template_itself_is_left_as_it_is() -> None:
     assert yaml.safe_dump(TEMPLATE) == before
 
 
-def test_a_shunned_node_is_avoided_beside_what_the_template_prefers() -> None:
-    mine = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}}
-    own = {"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [mine]}}}}
-    pod = pod_manifest(plan(shards__template=own), SHARD, shunned="node-7")
-    first, second = pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert first == mine
-    (field,) = second["preference"]["matchFields"]
-    assert (field["key"], field["operator"], field["values"]) == ("metadata.name", "NotIn", ["node-7"])
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["node-7"]}
+
+
+def required_terms(pod: Mapping[str, Any]) -> Any:
+    return pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+
+def test_a_pod_keeps_off_a_node_if_it_has_to() -> None:
+    assert required_terms(pod_manifest(plan(), SHARD, avoid="node-7")) == [{"matchFields": [ELSEWHERE]}]
     assert "affinity" not in pod_manifest(plan(), SHARD)["spec"]
+
+
+def test_a_pod_keeps_off_a_node_under_every_alternative_of_its_template() -> None:
+    fast = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
+    mine = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+    preferred = [{"weight": 1, "preference": fast}]
+    of_nodes = {
+        REQUIRED: {"nodeSelectorTerms": [fast, mine]},
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+    }
+    own = {"spec": {"affinity": {"nodeAffinity": of_nodes, "podAntiAffinity": {}}}}
+    pod = pod_manifest(plan(shards__template=own), SHARD, avoid="node-7")
+    assert required_terms(pod) == [
+        {**fast, "matchFields": [ELSEWHERE]},
+        {"matchFields": [*mine["matchFields"], ELSEWHERE]},
+    ]
+    assert pod["spec"]["affinity"]["podAntiAffinity"] == {}
+    assert pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == preferred

@@ -23,7 +23,7 @@ def status(*failures: FailureRecord, phase: str = "Running") -> Status:
         phase=phase,  # type: ignore[arg-type]
         failures=failures,
         plan=Plan(mode="Partial", interval_seconds=60),
-        budget=Budget(limit=0.1, spent=0.02, reserved=0.03, remaining=0.05, rollbacks=1),
+        budget=Budget(limit=0.1, spent=0.02, reserved=0.03, remaining=0.05, running_sum=0.07, rollbacks=1),
         overhead=Overhead(save_seconds=7),
     )
 
@@ -40,6 +40,7 @@ def test_a_status_sets_the_figures_of_its_job() -> None:
     metrics.observe_status("n", "j", status())
     assert value(metrics, "cprjob_budget_limit_ratio", "n", "j") == 0.1
     assert value(metrics, "cprjob_budget_spent_ratio", "n", "j") == 0.02
+    assert value(metrics, "cprjob_budget_running_sum_ratio", "n", "j") == 0.07
     assert value(metrics, "cprjob_budget_reserved_ratio", "n", "j") == 0.03
     assert value(metrics, "cprjob_rollbacks", "n", "j") == 1
     assert value(metrics, "cprjob_interval_seconds", "n", "j") == 60

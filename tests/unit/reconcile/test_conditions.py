@@ -1,5 +1,6 @@
-from cpr_operator.api.status import Budget, Ledger, Status
+from cpr_operator.api.status import Ledger, Plan, Shard, Status
 from cpr_operator.reconcile.conditions import Finding, budget, with_findings
+from cpr_operator.reconcile.edit import account_of, with_account
 
 
 def test_the_time_of_transition_moves_only_with_the_status() -> None:
@@ -23,20 +24,39 @@ def test_there_is_one_condition_of_a_type() -> None:
     ]
 
 
-def told(limit: float, spent: float, reserved: float) -> dict[str, str]:
+def told(spent: int, reserved: int = 0, *, limit: int = 2000, plan: Plan | None = None) -> dict[str, tuple[str, str]]:
+    """The budget's conditions of a job of 10 000 samples on two shards, 2000 sample-shards of which may be lost."""
     status = Status(
-        budget=Budget(limit=limit, spent=spent, reserved=reserved, remaining=max(limit - spent - reserved, 0)),
-        ledger=Ledger(total_samples=1000),
+        shards=(Shard(index=0, reserved=((5000, 5000 + reserved),)), Shard(index=1)),
+        ledger=Ledger(total_samples=10_000, limit_sample_shards=limit, ranges=(((0, spent),), ())),
+        plan=plan,
     )
-    return {finding.type: finding.status for finding in budget(status)}
+    return {
+        finding.type: (finding.status, finding.reason) for finding in budget(with_account(status, account_of(status)))
+    }
 
 
-def test_a_budget_is_at_risk_from_three_quarters_on_and_exhausted_when_no_sample_is_left() -> None:
-    assert told(0.1, 0.05, 0.0) == {"BudgetAtRisk": "False", "BudgetExhausted": "False"}
-    assert told(0.1, 0.05, 0.03) == {"BudgetAtRisk": "True", "BudgetExhausted": "False"}
-    assert told(0.1, 0.05, 0.05) == {"BudgetAtRisk": "True", "BudgetExhausted": "False"}
-    assert told(0.1, 0.1, 0.0) == {"BudgetAtRisk": "True", "BudgetExhausted": "True"}
+def test_a_budget_is_at_risk_from_three_quarters_on() -> None:
+    assert told(1499)["BudgetAtRisk"] == ("False", "Enough")
+    assert told(1000, 500)["BudgetAtRisk"] == ("True", "AlmostSpent")
+
+
+def test_a_budget_is_exhausted_when_not_even_the_least_loss_fits() -> None:
+    assert told(1999)["BudgetExhausted"] == ("False", "Enough")
+    assert told(2000)["BudgetExhausted"] == ("True", "NothingFits")
+    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0}
+    plan = Plan(mode="Full", interval_seconds=5, inputs=figures)
+    assert told(1800, plan=plan)["BudgetExhausted"] == ("False", "Enough")
+    assert told(1801, plan=plan)["BudgetExhausted"] == ("True", "NothingFits")
+
+
+def test_a_budget_is_at_risk_when_a_failure_right_before_a_save_would_not_fit() -> None:
+    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 2.0}
+    plan = Plan(mode="Partial", interval_seconds=5, inputs=figures)  # 7 s of 100 samples on two shards
+    assert told(600, plan=plan)["BudgetAtRisk"] == ("False", "Enough")
+    assert told(650, plan=plan)["BudgetAtRisk"] == ("True", "NextMayNotFit")
+    assert told(650, plan=plan.model_copy(update={"mode": "Full"}))["BudgetAtRisk"] == ("False", "Enough")
 
 
 def test_a_job_without_a_budget_never_had_one_to_exhaust() -> None:
-    assert told(0.0, 0.0, 0.0) == {"BudgetAtRisk": "False", "BudgetExhausted": "False"}
+    assert told(0, limit=0) == {"BudgetAtRisk": ("False", "Enough"), "BudgetExhausted": ("False", "Enough")}

@@ -1,5 +1,5 @@
-from cpr_operator.api.status import Anchor, Counters, Fork, Overhead, Status
-from cpr_operator.reconcile.figures import _overhead, restorable
+from cpr_operator.api.status import Anchor, Counters, Fork, Status
+from cpr_operator.reconcile.figures import restorable
 
 
 def anchor(generation: int, samples: int) -> Anchor:
@@ -17,10 +17,3 @@ def test_what_a_rollback_left_behind_is_never_restored_again() -> None:
 def test_after_a_rollback_to_step_0_only_new_anchors_count() -> None:
     status = Status(counters=Counters(generation=2), forks=(Fork(generation=1), Fork(generation=2)))
     assert restorable(status, (anchor(1, 400), anchor(2, 100))) == (anchor(2, 100),)
-
-
-def test_time_for_saves_adds_up_over_leaders() -> None:
-    overhead = Overhead()
-    for stall_s in (1.0, 3.0, 0.5, 0.5, 2.0):  # the third figure is a new leader's
-        overhead = _overhead(overhead, stall_s)
-    assert overhead.save_seconds == 5.0

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.status import FailureRecord
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import read_report
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import World, first_round, second_round
-from cpr_operator.reconcile.effects import shunned_node
 from cpr_operator.reconcile.observe import Lost, observe
 from support.scenarios import Driver, Scenario, spec
 
@@ -93,13 +91,3 @@ async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_some
     others = {pod.name for pod in world.pods} - {"job-12345-trainer-0-1"}
     assert {pod.name for pod in second_round(replace(world, reports={}))} == others
     assert {pod.name for pod in second_round(missing(world, "shard/1", "trainer/0"))} == others
-
-
-@pytest.mark.parametrize(("kind", "shunned"), [(Kind.HUNG, "node-7"), (Kind.NODE_LOST, "node-7"), (Kind.CRASHED, "")])
-async def test_only_the_node_of_a_silent_member_is_shunned(kind: Kind, shunned: str) -> None:
-    world = await world_in_mid_training(2)
-    status, member = world.job.status, world.job.status.shards[0]
-    ended = FailureRecord(time=1.0, role="shard", index=0, incarnation=1, node="node-7", kind=kind)
-    status = status.model_copy(update={"failures": (ended,)})
-    assert shunned_node(status, member) == shunned
-    assert shunned_node(status, status.shards[1]) == ""

@@ -1,0 +1,123 @@
+"""`cprjob plan`: what the operator would do with a job, before anything runs, and what would change its mind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cpr_operator import policy
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.policy import open_loop
+from cpr_operator.policy.law import Mode
+from cpr_operator.policy.whatif import WhatIf, halved_and_doubled, turns
+from cpr_operator.policy.words import duration
+from cpr_operator.reconcile.planning import plan_inputs
+
+MODES: tuple[Mode, ...] = ("Partial", "Full")
+#: What CPR's equations plan, without the promise.
+CPR: Mapping[Mode, Callable[[policy.Inputs], open_loop.OpenLoop]] = {
+    "Partial": open_loop.partial,
+    "Full": open_loop.full,
+}
+#: How figures are called, and how their values are written.
+_FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "limit": ("accuracy budget", lambda value: f"{value:.3g} of all samples"),
+    "mtbf_s": ("mean time between failures", duration),
+    "lost_per_failure": ("shards lost per failure", lambda value: f"{value:.3g}"),
+    "save_stall_s": ("cost of a save", duration),
+}
+
+
+def plan(file: Path, *, as_json: bool, out: Console) -> None:
+    """Print the plan of the CPRJob in the file; with its status, if that is there, of what is left of it.
+
+    Raises DocumentError, InvalidDocumentError.
+    """
+    inputs = _inputs(file)
+    if as_json:
+        out.print_json(json.dumps(_document(inputs)))
+        return
+    chosen = policy.plan(inputs)
+    out.print(chosen.reason, highlight=False, soft_wrap=True)
+    out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
+    break_even = open_loop.break_even(inputs)
+    out.print(f"By CPR's equations partial recovery pays from a budget of {break_even:.2g} on.", highlight=False)
+
+
+def _inputs(file: Path) -> policy.Inputs:
+    document = read_single(file)
+    invalid = validate(document)
+    if invalid:
+        raise InvalidDocumentError(invalid)
+    spec, status = parse_spec(document["spec"]), Status.model_validate(document.get("status") or {})
+    inputs = plan_inputs(spec, status)
+    return replace(inputs, shards=inputs.shards or spec.shards.replicas)
+
+
+def _document(inputs: policy.Inputs) -> dict[str, Any]:
+    chosen = policy.plan(inputs)
+    return {
+        **_plan(chosen),
+        "reason": chosen.reason,
+        "guesses": list(inputs.guesses),
+        "inputs": chosen.figures(),
+        "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
+        "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
+        "break_even_pls": open_loop.break_even(inputs),
+        "turns": [_what_if(each) for each in turns(inputs)],
+        "what_if": [_what_if(each) for each in halved_and_doubled(inputs)],
+    }
+
+
+def _plan(plan: policy.Plan) -> dict[str, Any]:
+    return {
+        "mode": plan.mode,
+        "interval_s": plan.interval_s,
+        "expected_pls": plan.expected_pls,
+        "expected_overhead": plan.expected_overhead,
+    }
+
+
+def _what_if(each: WhatIf) -> dict[str, Any]:
+    return {"figure": each.figure, "value": each.value, **_plan(each.plan)}
+
+
+def _as(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
+    return policy.plan(replace(inputs, mode=mode))
+
+
+def _modes(inputs: policy.Inputs, chosen: str) -> Table:
+    table = _headed("mode", "a save every", "overhead", "expected loss (PLS)", "")
+    for mode in MODES:
+        table.add_row(mode, *_row(_as(inputs, mode)), "chosen" if mode == chosen else "")
+    for mode, by_cpr in CPR.items():
+        table.add_row(f"{mode}, open loop", *_row(by_cpr(inputs)), "by CPR's equations")
+    return table
+
+
+def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
+    table = _headed("What would change it", "if it were", "mode", "a save every", "overhead", "expected loss (PLS)")
+    for each in (*turns(inputs), *halved_and_doubled(inputs)):
+        name, write = _FIGURES[each.figure]
+        mode = each.plan.mode if each.plan.mode == chosen.mode else f"[bold]{each.plan.mode}[/bold]"
+        table.add_row(name, write(each.value), mode, *_row(each.plan))
+    return table
+
+
+def _row(plan: policy.Plan | open_loop.OpenLoop) -> tuple[str, str, str]:
+    return duration(plan.interval_s), f"{plan.expected_overhead:.2%}", f"{plan.expected_pls:.2g}"
+
+
+def _headed(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, header_style="dim")
+    return table

@@ -1,0 +1,81 @@
+"""What a plan depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cpr_operator.policy.beliefs import Belief
+from cpr_operator.policy.costs import Costs
+from cpr_operator.policy.law import Mode, Odds
+
+#: What the fields of `Costs` are called.
+_COSTS = {
+    "save_stall_s": "what a save costs",
+    "commit_s": "how long it takes",
+    "load_s": "how long a load takes",
+    "reschedule_s": "how long a new pod takes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a plan depends on. `limit`, `spent` and `reserved` are portions of all samples.
+
+    `saved_samples` are those of the newest anchor. `fixed_interval_s` is set by a user who chose the interval, `basis`
+    says where the limit comes from if the user did not state it as a portion. `total_samples` is 0 and `samples_per_s`
+    None until they are known: then the job is taken to be as long as one mean time between failures.
+    """
+
+    mode: Mode
+    limit: float
+    shards: int
+    belief: Belief
+    spent: float = 0.0
+    reserved: float = 0.0
+    fixed_interval_s: float | None = None
+    total_samples: int = 0
+    saved_samples: int = 0
+    samples_per_s: float | None = None
+    costs: Costs = field(default_factory=Costs.measured)
+    basis: str = ""
+
+    @property
+    def remaining(self) -> float:
+        """What is left of the budget, as a portion of all samples."""
+        return max(self.limit - self.spent - self.reserved, 0.0)
+
+    @property
+    def total_s(self) -> float | None:
+        """Training time of the whole job; None until it is known."""
+        return self.total_samples / self.samples_per_s if self.total_samples and self.samples_per_s else None
+
+    @property
+    def left(self) -> float:
+        """The portion of all samples that is left to train since the newest anchor; more than 0."""
+        if not self.total_samples:
+            return 1.0
+        return max(self.total_samples - self.saved_samples, 1) / self.total_samples
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """What is neither stated nor measured, in words."""
+        names = [_COSTS[name] for name in self.costs.guessed]
+        if self.belief.untried:
+            names.append("how many shards a failure takes")
+        if self.total_s is None:
+            names.append("how long the job trains")
+        return tuple(names)
+
+    @property
+    def odds(self) -> Odds:
+        """The same in seconds of training, as the law takes it."""
+        belief = self.belief
+        total_s = self.total_s or belief.mtbf_s
+        return Odds(
+            budget_s=self.remaining * total_s * self.shards,
+            left_s=self.left * total_s,
+            mtbf_s=belief.mtbf_s,
+            lost=min(belief.lost_per_failure, self.shards),
+            save_s=self.costs.save_stall_s,
+            commit_s=self.costs.commit_s,
+        )

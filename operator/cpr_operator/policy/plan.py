@@ -1,0 +1,74 @@
+"""The plan: the law's choice with everything it rests on, what is expected of it, and why, in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cpr_operator.policy import words
+from cpr_operator.policy.equations import expected_age, rolled_back
+from cpr_operator.policy.inputs import Inputs
+from cpr_operator.policy.law import Choice, Odds, choose
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision for what is left of the job.
+
+    `expected_pls` is the portion of all samples that is expected to be lost, `expected_overhead` the time for saves,
+    rollbacks and recoveries as a portion of the useful training time.
+    """
+
+    mode: Literal["Partial", "Full"]
+    interval_s: float
+    expected_pls: float
+    expected_overhead: float
+    inputs: Inputs
+    reason: str
+
+    @property
+    def expected_lost_samples(self) -> float:
+        """Samples expected to be lost, each counted as the portion of shards that lose it."""
+        return self.expected_pls * self.inputs.total_samples
+
+    def figures(self) -> dict[str, float]:
+        """The figures that the plan was computed from, as `status.plan.inputs` shows them."""
+        inputs, costs = self.inputs, self.inputs.costs
+        return {
+            "limit": inputs.limit,
+            "spent": inputs.spent,
+            "reserved": inputs.reserved,
+            "shards": float(inputs.shards),
+            "mtbfSeconds": inputs.belief.mtbf_s,
+            "lostPerFailure": inputs.belief.lost_per_failure,
+            "totalSamples": float(inputs.total_samples),
+            "trainingLeft": inputs.left,
+            "samplesPerSecond": inputs.samples_per_s or 0.0,
+            "saveStallSeconds": costs.save_stall_s,
+            "commitSeconds": costs.commit_s,
+            "loadSeconds": costs.load_s,
+            "rescheduleSeconds": costs.reschedule_s,
+        }
+
+
+def plan(inputs: Inputs) -> Plan:
+    """The plan that the law chooses, with what is expected of it and why."""
+    odds = inputs.odds
+    choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
+    recoveries = inputs.costs.recover_s * inputs.belief.rate_per_s
+    return Plan(
+        mode=choice.mode,
+        interval_s=choice.interval_s,
+        expected_pls=0.0 if choice.mode == "Full" else _expected_pls(inputs, odds, choice),
+        expected_overhead=recoveries + (choice.full_cost if choice.mode == "Full" else choice.partial_cost),
+        inputs=inputs,
+        reason=words.reason(inputs, odds, choice, recoveries),
+    )
+
+
+def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
+    """What is expected to be lost and not rolled back: never more than what is left of the budget."""
+    failures, interval_s = odds.left_s / odds.mtbf_s, min(choice.interval_s, odds.left_s)
+    again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
+    lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)
+    return min(lost_s * inputs.left / (odds.left_s * inputs.shards), inputs.remaining)

@@ -1,0 +1,89 @@
+"""What would change the choice: the plan under other figures, and where it turns to the other mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cpr_operator.policy.inputs import Inputs
+from cpr_operator.policy.plan import Plan, plan
+
+#: How far a figure is followed, up and down, in search of a turn.
+_FURTHEST = 1000.0
+#: Steps to there, each halved until the turn is known to three digits.
+_STEPS = 40
+_HALVINGS = 10
+#: No portion of all samples reaches 1.
+_MOST = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that the plan rests on: how it is read, and the inputs with it `factor` times as large."""
+
+    read: Callable[[Inputs], float]
+    scaled: Callable[[Inputs, float], Inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The plan if one figure had another value."""
+
+    figure: str
+    value: float
+    plan: Plan
+
+
+def _with_mtbf(inputs: Inputs, factor: float) -> Inputs:
+    return replace(inputs, belief=replace(inputs.belief, beta_s=inputs.belief.beta_s * factor))
+
+
+def _with_lost(inputs: Inputs, factor: float) -> Inputs:
+    lost = min(max(inputs.belief.lost_per_failure * factor, 1.0), inputs.shards)
+    return replace(inputs, belief=replace(inputs.belief, lost_per_failure=lost))
+
+
+def _with_save(inputs: Inputs, factor: float) -> Inputs:
+    return replace(inputs, costs=replace(inputs.costs, save_stall_s=inputs.costs.save_stall_s * factor))
+
+
+#: By name: portions, seconds, shards.
+FIGURES: Mapping[str, Figure] = {
+    "limit": Figure(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
+    "mtbf_s": Figure(lambda i: i.belief.mtbf_s, _with_mtbf),
+    "lost_per_failure": Figure(lambda i: i.belief.lost_per_failure, _with_lost),
+    "save_stall_s": Figure(lambda i: i.costs.save_stall_s, _with_save),
+}
+
+
+def halved_and_doubled(inputs: Inputs) -> tuple[WhatIf, ...]:
+    """The plans with each figure half and twice as large, where that is another value."""
+    found = (_what_if(name, FIGURES[name].scaled(inputs, factor)) for name in FIGURES for factor in (0.5, 2.0))
+    return tuple(each for each in found if each.value != FIGURES[each.figure].read(inputs))
+
+
+def turns(inputs: Inputs) -> tuple[WhatIf, ...]:
+    """For each figure the nearest values, below and above, at which the mode turns, up to a thousand times as far."""
+    found = (_turn(name, inputs, _FURTHEST**sign) for name in FIGURES for sign in (-1, 1))
+    return tuple(each for each in found if each is not None)
+
+
+def _turn(name: str, inputs: Inputs, furthest: float) -> WhatIf | None:
+    mode, step = plan(inputs).mode, furthest ** (1 / _STEPS)
+    scaled = FIGURES[name].scaled
+
+    def turned(factor: float) -> bool:
+        return plan(scaled(inputs, factor)).mode != mode
+
+    near = next((step**n for n in range(_STEPS) if turned(step ** (n + 1))), None)
+    if near is None:
+        return None
+    far = near * step
+    for _ in range(_HALVINGS):
+        middle = (near * far) ** 0.5
+        near, far = (near, middle) if turned(middle) else (middle, far)
+    return _what_if(name, scaled(inputs, far))
+
+
+def _what_if(name: str, inputs: Inputs) -> WhatIf:
+    return WhatIf(name, FIGURES[name].read(inputs), plan(inputs))

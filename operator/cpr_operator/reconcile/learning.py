@@ -1,0 +1,120 @@
+"""What a job learns while it runs, into `status.policy`: how often it fails, and what saves and recoveries cost.
+
+Everything is measured against what the status holds, so nothing is learnt twice, and an operator that was away learns
+what it missed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cpr_contract.reports import TrainerReport
+from cpr_operator import policy
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Counted, Policy, Status
+from cpr_operator.reconcile.world import change
+
+
+def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
+    """What is believed about failures: as it was learnt, or the user's own estimate before anything was.
+
+    Beforehand a failure is thought to take the node that most shards share: to expect too few costs more than to expect
+    too many. The loss of a job's only node is none of those, since nobody is left to recover for.
+    """
+    learnt = status.policy
+    alpha, beta_s, lost = learnt.alpha, learnt.beta_seconds, learnt.lost_per_failure
+    if alpha is not None and beta_s is not None and lost is not None:
+        return policy.Belief(alpha, beta_s, lost)
+    on_nodes = Counter(shard.node for shard in status.shards if shard.node)
+    several = len({member.node for member in (*status.shards, *status.trainers)}) > 1
+    together = max(on_nodes.values(), default=1) if several else 1
+    return policy.prior(float(spec.failure_policy.expected_job_mtbf_seconds), float(together))
+
+
+def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: float) -> Status:
+    """With what a current report of the leader tells; to be called before `status.progress` is set to it."""
+    status = _with_saves(status, report)
+    quiet_s = _quiet_s(status, report)
+    learnt = status.policy
+    if quiet_s > 0:
+        learnt = _believing(learnt, policy.after_quiet(belief_of(spec, status), quiet_s), now)
+    if learnt.samples_per_second is None:
+        learnt = change(learnt, samples_per_second=report.samples_per_s)
+    return change(status, policy=learnt)  # type: ignore[no-any-return]
+
+
+def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
+    """After the recovery under way: one failure, if it took the state of any shard."""
+    if status.recovery is None or not status.recovery.lost_shards:
+        return status
+    belief = policy.after_failure(belief_of(spec, status), len(status.recovery.lost_shards))
+    return change(status, policy=_believing(status.policy, belief, now))  # type: ignore[no-any-return]
+
+
+def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
+    """The same, where training goes on from `now`: what the recovery has cost is known as well."""
+    recovery = status.recovery
+    if recovery is None:
+        return status
+    status = after_failure(spec, status, now)
+    took_s = max(now - recovery.since, 0.0)
+    load_s = min(recovery.load_seconds, took_s)
+    overhead = change(
+        status.overhead,
+        load_seconds=status.overhead.load_seconds + load_s,
+        reschedule_seconds=status.overhead.reschedule_seconds + took_s - load_s,
+    )
+    learnt = status.policy
+    if recovery.lost_shards:
+        learnt = change(
+            learnt,
+            load_seconds=policy.running(learnt.load_seconds, load_s),
+            reschedule_seconds=policy.running(learnt.reschedule_seconds, took_s - load_s),
+        )
+    return change(status, overhead=overhead, policy=learnt)  # type: ignore[no-any-return]
+
+
+def _believing(learnt: Policy, belief: policy.Belief, now: float) -> Policy:
+    return change(  # type: ignore[no-any-return]
+        learnt,
+        alpha=belief.alpha,
+        beta_seconds=belief.beta_s,
+        lost_per_failure=belief.lost_per_failure,
+        updated=now,
+    )
+
+
+def _quiet_s(status: Status, report: TrainerReport) -> float:
+    """Seconds of training since the last report, by its samples: pauses do not count, an operator's absence does."""
+    rate = report.samples_per_s or status.policy.samples_per_second
+    trained = report.samples - status.progress.samples
+    return trained / rate if rate and trained > 0 else 0.0
+
+
+def _with_saves(status: Status, report: TrainerReport) -> Status:
+    """With the saves that were committed since: a stall counts when its save does."""
+    learnt = status.policy
+    leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
+    known = learnt.counted
+    if known.leader != leader or report.saves < known.saves or report.save_stall_s < known.save_seconds:
+        known = Counted(leader=leader)  # a new leader's counters, or those of one that leads again
+    saves, stall_s = report.saves - known.saves, report.save_stall_s - known.save_seconds
+    if not saves:
+        return change(status, policy=change(learnt, counted=known))  # type: ignore[no-any-return]
+    each_s, speed = learnt.save_stall_seconds, learnt.samples_per_second
+    for _ in range(saves):
+        each_s = policy.running(each_s, stall_s / saves)
+    if report.samples_per_s:
+        speed = policy.running(speed, report.samples_per_s)
+    commit_s = (
+        learnt.commit_seconds if report.commit_s is None else policy.running(learnt.commit_seconds, report.commit_s)
+    )
+    learnt = change(
+        learnt,
+        save_stall_seconds=each_s,
+        commit_seconds=commit_s,
+        samples_per_second=speed,
+        counted=Counted(leader=leader, saves=report.saves, save_seconds=report.save_stall_s),
+    )
+    overhead = change(status.overhead, save_seconds=status.overhead.save_seconds + stall_s)
+    return change(status, policy=learnt, overhead=overhead)  # type: ignore[no-any-return]

@@ -1,0 +1,116 @@
+"""The nouns of the fake data plane: saves, processes, and where they all are.
+
+Beside what a process would know, each state carries `steps`: which steps are truly in it, a bit for each. No process
+looks at them; tests compare what was charged with what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cpr_contract.exits import Problem
+from cpr_contract.reports import SaveRef, ShardState, TrainerState
+from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
+from cpr_contract.spec import JobSpec
+
+Ranges = tuple[tuple[int, int], ...]
+LOAD_S = 0.5
+#: What reports say that a save costs; a save is committed the moment it is made.
+SAVE_S, COMMIT_S = 0.05, 0.1
+FLUSH_S = 1.5
+#: The exit code of a process that SIGTERM ended before it had anything to save.
+TERMINATED = 143
+
+
+@dataclass
+class Save:
+    """A save of one shard, or of the dense state."""
+
+    samples: int
+    lost: Ranges
+    key: str
+    steps: int = 0
+
+
+@dataclass
+class Store:
+    """What the processes of one job have written; it outlives them all."""
+
+    shards: dict[tuple[int, int], list[Save]] = field(default_factory=dict)  # (generation, index)
+    dense: dict[int, list[Save]] = field(default_factory=dict)  # generation
+    anchors: list[AnchorRef] = field(default_factory=list)
+    anchored: dict[str, tuple[list[int], int]] = field(default_factory=dict)  # anchor -> steps of shards, of trainers
+    heirs: dict[tuple[int, int], int] = field(default_factory=dict)  # (generation, index) -> who chose a save last
+    damaged: set[str] = field(default_factory=set)  # saves and anchors that do not verify
+    down: bool = False
+
+
+@dataclass
+class Shard:
+    """A shard's process."""
+
+    roster: ShardRoster
+    now: float
+    state: ShardState = ShardState.STARTING
+    generation: int = 0
+    samples: int = 0
+    restored: int | None = None
+    resumed: int | None = None
+    lost: Ranges = ()
+    newest: SaveRef | None = None
+    ready_at: float | None = None
+    stopped: bool = False
+    problem: Problem | None = None
+    steps: int = 0
+
+
+@dataclass
+class Trainer:
+    """A trainer's process. `samples` is None until it holds a dense state of its generation."""
+
+    roster: TrainerRoster
+    now: float
+    state: TrainerState = TrainerState.STARTING
+    generation: int = 0
+    group: int = 0
+    samples: int | None = None
+    lost: Ranges = ()
+    stopped: bool = False
+    waiting_for: tuple[str, ...] = ()
+    problem: Problem | None = None
+    offered: int | None = None
+    steps: int = 0
+
+
+@dataclass
+class Plane:
+    """All processes of one job, by pod name."""
+
+    spec: JobSpec
+    total: int
+    keep: int = 3
+    store: Store = field(default_factory=Store)
+    shards: dict[str, Shard] = field(default_factory=dict)
+    trainers: dict[str, Trainer] = field(default_factory=dict)
+    silence: dict[str, float] = field(default_factory=dict)
+    trained_s: float = 0.0
+    cut_s: float = 0.0
+    step_s: float = 0.0
+    saves: int = 0
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)  # pod -> exit code, message
+    now: float = 0.0
+
+    def process(self, pod: str) -> Shard | Trainer | None:
+        return self.shards.get(pod) or self.trainers.get(pod)
+
+    def step(self, samples: int) -> int:
+        return -(-samples // self.spec.data.batch_size)
+
+    def listen(self, now: float) -> None:
+        """Note since when processes have said nothing."""
+        self.now = now
+        for pod, process in {**self.shards, **self.trainers}.items():
+            if not process.stopped:
+                self.silence.pop(pod, None)
+            else:
+                self.silence.setdefault(pod, now)

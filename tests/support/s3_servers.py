@@ -1,0 +1,159 @@
+"""Real S3 servers on this machine, for tests marked `store`: MinIO and versitygw, plain or with TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import minio.error
+import pytest
+import urllib3
+from minio import Minio
+
+from cpr_contract.spec import StoreSpec
+from support.apiserver import binary
+
+ACCESS_KEY = "cprjob-test"
+SECRET_KEY = "cprjob-test-secret"  # noqa: S105 -- of a server that lives as long as a test
+REGION = "us-east-1"
+_START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server: `endpoint` is http[s]://127.0.0.1:port, `ca_file` the authority that vouches for it."""
+
+    endpoint: str
+    credentials_dir: Path
+    ca_file: Path | None
+
+    @property
+    def address(self) -> str:
+        """127.0.0.1:port."""
+        return self.endpoint.partition("://")[2]
+
+    def client(self) -> Minio:
+        """The administrator's client, for what a test arranges behind the product's back."""
+        http = urllib3.PoolManager(retries=False, timeout=10.0, ca_certs=self.ca_file and str(self.ca_file))
+        secure = self.endpoint.startswith("https:")
+        return Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=secure, region=REGION, http_client=http)
+
+    def new_bucket(self, prefix: str = "") -> StoreSpec:
+        """An empty store in a bucket of its own."""
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        self.client().make_bucket(name)
+        return StoreSpec(self.endpoint, None, name, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A server's certificate for 127.0.0.1 with its key, and the authority that signed it."""
+
+    ca_file: Path
+    certificate: Path
+    key: Path
+
+
+def make_certificate(folder: Path) -> Certificate:
+    """Make an authority, and a server certificate signed by it, to be thrown away. Needs openssl."""
+    openssl = [binary("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    made = Certificate(folder / "ca.crt", folder / "public.crt", folder / "private.key")
+    ca_key = folder / "ca.key"
+    authority = ["-subj", "/CN=throw-away authority", "-keyout", ca_key, "-out", made.ca_file]
+    server = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-CA", made.ca_file, "-CAkey", ca_key]
+    subprocess.run([*openssl, *authority], check=True, capture_output=True)
+    subprocess.run([*openssl, *server, "-keyout", made.key, "-out", made.certificate], check=True, capture_output=True)
+    return made
+
+
+@contextlib.contextmanager
+def running_minio(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Start MinIO on a free port with its data in folder/data; a certificate lies in a folder of its own."""
+    port = free_port()
+    certificates = ["--certs-dir", str(certificate.key.parent)] if certificate else []
+    command = [str(binary("minio")), "server", "--quiet", "--address", f"127.0.0.1:{port}", *certificates]
+    environment = {
+        "HOME": str(folder),
+        "MINIO_ROOT_USER": ACCESS_KEY,
+        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_BROWSER": "off",
+        "MINIO_UPDATE": "off",
+    }
+    with _running([*command, str(folder / "data")], environment, folder, port, certificate) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_versitygw(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
+    """Start versitygw on a free port with its data in folder/data."""
+    port = free_port()
+    (folder / "data").mkdir(exist_ok=True)
+    tls = ["--cert", str(certificate.certificate), "--key", str(certificate.key)] if certificate else []
+    command = [str(binary("versitygw")), "--quiet", "--port", f"127.0.0.1:{port}", "--region", REGION, *tls]
+    environment = {"HOME": str(folder), "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+    with _running([*command, "posix", str(folder / "data")], environment, folder, port, certificate) as server:
+        yield server
+
+
+#: A running server by its name, with "+tls" or without.
+ServerOf = Callable[[str], S3Server]
+
+#: Servers by name: the conformance suite runs on each.
+SERVERS: Mapping[str, Callable[..., contextlib.AbstractContextManager[S3Server]]] = {
+    "minio": running_minio,
+    "versitygw": running_versitygw,
+}
+
+
+def write_credentials(folder: Path, access_key: str, secret_key: str) -> Path:
+    """Lay down credentials as a folder that is no mounted Secret would hold them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "accessKey").write_text(access_key + "\n")
+    (folder / "secretKey").write_text(secret_key + "\n")
+    return folder
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], environment: dict[str, str], folder: Path, port: int, certificate: Certificate | None
+) -> Iterator[S3Server]:
+    """Run a server until the context ends; it is ended by its process id."""
+    credentials = write_credentials(folder / "credentials", ACCESS_KEY, SECRET_KEY)
+    scheme, ca_file = ("https", certificate.ca_file) if certificate else ("http", None)
+    server = S3Server(f"{scheme}://127.0.0.1:{port}", credentials, ca_file)
+    log = folder / "server.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            _wait_live(server, process, log)
+            yield server
+        finally:
+            process.kill()
+
+
+def _wait_live(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    client = server.client()
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            client.list_buckets()
+        except (urllib3.exceptions.HTTPError, minio.error.MinioException):
+            time.sleep(0.1)
+        else:
+            return
+    pytest.fail(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")

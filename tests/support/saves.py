@@ -1,0 +1,159 @@
+"""Saves of shards for tests of what writes and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import Origin, ShardManifest
+from cpr_contract.roster import AnchorRef, Counters
+from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.snapshot import (
+    Candidate,
+    Home,
+    Insist,
+    Link,
+    RestoredShard,
+    SavedShard,
+    Source,
+    Writer,
+    candidates,
+    load_shard,
+)
+from cpr_trainer.store import Store
+from cpr_trainer.tables.arena import Arena
+from support.shard_job import shard_roster, small_job
+
+Result = TypeVar("Result")
+Values = tuple[torch.Tensor, torch.Tensor]
+
+
+def at_once(attempt: Callable[[], Result]) -> Result:
+    """Try once: an `Insist` that does not."""
+    return attempt()
+
+
+def write(writer: Writer, manifest: ShardManifest, source: Source, insist: Insist = at_once) -> SavedShard:
+    """Write and commit."""
+    return writer.commit(writer.write(manifest, source, insist), insist)
+
+
+def draft(step: int = 10, **changes: Any) -> ShardManifest:
+    """A manifest without parts, of a save at this step."""
+    base = ShardManifest(
+        contract=CONTRACT_VERSION,
+        job_uid="uid",
+        generation=1,
+        index=0,
+        incarnation=1,
+        kind="Anchor",
+        step=step,
+        samples=64 * step,
+        layout="layout",
+        first_place=0,
+        places=1,
+        applied=(step, step),
+        lost=(),
+    )
+    return replace(base, **changes)
+
+
+def full_save(store: Store, manifest: ShardManifest, rows: torch.Tensor, state: torch.Tensor | None) -> SavedShard:
+    """Save all rows [n, D] and their state [n]."""
+    arena = Arena(rows, state, OptimizerSpec("SGD", 0.1))
+    arena.epochs.note(np.arange(len(rows)))
+    return write(Writer(store, arena), replace(manifest, places=len(rows)), arena.capture_changes(0))
+
+
+def origin(incarnation: int, **changes: Any) -> Origin:
+    """The record of an incarnation that started from the generation's start."""
+    return replace(Origin(CONTRACT_VERSION, "uid", 1, 0, incarnation, None, None, 0, 0), **changes)
+
+
+class ShardBench:
+    """One shard of a job over a store: it changes rows, saves them, and restores into another arena."""
+
+    def __init__(
+        self, store: Store, *, shards: int = 1, index: int = 0, rows: tuple[int, ...] = (50, 30), dim: int = 4
+    ) -> None:
+        self.store = store
+        job = small_job(Path("unused"), shards=shards, rows=rows, dim=dim)
+        self.job: JobSpec = replace(job, job_uid="uid")
+        self.layout = layout_hash(self.job.model)
+        self.placement = Placement.of(self.job.model, shards)
+        self.index = index
+        self.home = self.new_home()
+        self.home.arena.seed(self.placement, index, self.home.seeding)
+        self.writer = Writer(store, self.arena)
+        self.links: tuple[Link, ...] = ()
+
+    @property
+    def arena(self) -> Arena:
+        return self.home.arena
+
+    def new_home(self) -> Home:
+        """An empty arena, full of something that is no value of a row."""
+        home = Home.of(self.job, self.placement, self.index)
+        home.arena.rows.fill_(9.0)
+        assert home.arena.accumulator is not None
+        home.arena.accumulator.fill_(9.0)
+        return home
+
+    def values(self, home: Home | None = None) -> Values:
+        arena = (home or self.home).arena
+        assert arena.accumulator is not None
+        return arena.rows.clone(), arena.accumulator.clone()
+
+    def change(self, *slots: int, by: float = 1.0) -> None:
+        """Take an optimizer step on some rows."""
+        self.arena.apply(torch.tensor(slots), torch.full((len(slots), self.arena.rows.shape[1]), by))
+
+    def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
+        first, last = self.home.span
+        chain = tuple(link.ref for link in base)
+        manifest = draft(step, index=self.index, layout=self.layout, first_place=first, places=last - first)
+        return replace(manifest, chain=chain, **changes)
+
+    def save(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> SavedShard:
+        """Save what changed since `base`; it becomes the last of `links`."""
+        epoch = self.arena.epochs.now
+        capture = self.arena.capture_changes(base[-1].epoch if base else 0)
+        saved = write(self.writer, self.draft(step, base, **changes), capture)
+        link = Link(saved.ref, epoch, saved.manifest.rows, saved.full_rows)
+        self.links = (*base, link)
+        return saved
+
+    def save_rows(self, step: int, *slots: int, **changes: Any) -> SavedShard:
+        """A priority save of some rows."""
+        capture = self.arena.capture_rows(np.array(slots, np.int64))
+        return write(self.writer, self.draft(step, kind="Priority", **changes), capture)
+
+    def choices(
+        self, incarnation: int = 2, generation: int = 1, anchor: AnchorRef | None = None
+    ) -> tuple[Candidate, ...]:
+        roster = shard_roster(
+            index=self.index, incarnation=incarnation, anchor=anchor, counters=Counters(1, 1, generation)
+        )
+        return candidates(self.store, self.job, roster, self.placement)
+
+    def restore(self, candidate: Candidate) -> tuple[RestoredShard, Home]:
+        """Restore into a new arena."""
+        home = self.new_home()
+        return load_shard(self.store, candidate, home), home
+
+    def go_on(self, restored: RestoredShard, home: Home) -> None:
+        """Be the shard that restored."""
+        self.home, self.links = home, restored.chain
+        self.writer = Writer(self.store, home.arena)
+
+
+def same(left: Values, right: Values) -> bool:
+    """Bit for bit."""
+    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(left, right, strict=True))

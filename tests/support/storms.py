@@ -1,0 +1,235 @@
+"""Random storms over a job in virtual time: what may strike it, and what must be true of it whatever does.
+
+The promise is checked against the truth: the fake processes carry which steps are in their state, and the account has
+to cover every step that the model misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.views import PodView
+from support.scenarios import BATCH, TICK_S, TOTAL, Driver, Life, Scenario, damage_anchor, damage_save, spec
+
+KINDS = (
+    "kill shard",
+    "kill shard",  # twice: it is what a storm is made of
+    "kill trainer",
+    "kill two shards",
+    "drain shard",
+    "drain trainer",
+    "cut off shard",
+    "cut off shard",
+    "cut off trainer",
+    "stop shard",
+    "stop trainer",
+    "damage save",
+    "damage anchor",
+    "store down",
+    "operator away",
+    "operator killed",
+    "suspend",
+    "lower budget",
+)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """`after_s` the strike before, something of `kind` happens to member `index`; some kinds last for `lasts_s`."""
+
+    kind: str
+    index: int
+    after_s: float
+    lasts_s: float
+
+
+@dataclass(frozen=True)
+class Storm:
+    """A job, and what strikes it."""
+
+    spec: dict[str, Any]
+    strikes: tuple[Strike, ...]
+    mail_s: float = 0.0  # until a process reads its new roster
+    report_age_s: float = 0.0  # reports tell how things stood so long ago
+
+
+def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
+    """Jobs of one or two trainers and two or three shards, any mode, budget and interval; up to so many strikes."""
+    seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
+    interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
+    jobs = st.builds(
+        lambda mode, portion, shards, trainers, interval, mtbf: spec(
+            recovery__mode=mode if portion else "Auto",
+            accuracyBudget__portionOfLostSamples=portion,
+            shards__replicas=shards,
+            trainers__replicas=trainers,
+            snapshots__interval=interval,
+            failurePolicy__expectedJobMtbfSeconds=mtbf,
+            failurePolicy__restartLimit={"count": 50},
+            failurePolicy__startupDeadlineSeconds=600,
+        ),
+        mode=st.sampled_from(("Auto", "Partial", "Full")),
+        portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
+        shards=st.integers(2, 3),
+        trainers=st.integers(1, 2),
+        interval=interval,
+        mtbf=st.sampled_from((1, 10, 1000)),
+    )
+    strikes = st.builds(Strike, st.sampled_from(KINDS), st.integers(0, 2), seconds, seconds)
+    return st.builds(
+        Storm,
+        jobs,
+        st.lists(strikes, min_size=1, max_size=max_strikes).map(tuple),
+        mail_s=st.sampled_from((0.0, 0.5, 1.5)),
+        report_age_s=st.sampled_from((0.0, 0.0, 0.5, 1.5)),
+    )
+
+
+@dataclass
+class _Later:
+    """What is to happen at its time."""
+
+    due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        self.due.append((time, action))
+
+    def run(self, now: float) -> None:
+        ready = [action for time, action in self.due if time <= now]
+        self.due = [(time, action) for time, action in self.due if time > now]
+        for action in ready:
+            action()
+
+
+class StormDriver(Driver):
+    """Drives one job through its storm."""
+
+    def __init__(self, storm: Storm) -> None:
+        everybody = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(2)))
+        super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
+        self.storm = storm
+        self.cluster.mail_s = storm.mail_s
+        self.cluster.fetch_report = self._old_report  # type: ignore[method-assign]
+        self._reports: list[dict[str, bytes | None]] = []
+        self._later = _Later()
+        self._away_until = 0.0
+
+    async def run(self) -> Life:
+        at = self.cluster.now + 2.0  # all pods run by then, and nothing is trained yet
+        for strike in self.storm.strikes:
+            at += strike.after_s
+            self._later.at(at, lambda strike=strike: self._strike(strike))
+        return await super().run()
+
+    async def _pass(self) -> None:
+        if self.cluster.now >= self._away_until:
+            await super()._pass()
+
+    async def _old_report(self, pod: PodView, _deadline_s: float) -> bytes | None:
+        """What the pod would have answered some ticks ago."""
+        held = self.cluster.pods.get(pod.name)
+        if held is None or held.phase != "Running":
+            return None
+        ticks = int(self.storm.report_age_s / TICK_S)
+        return self._answers().get(pod.name) if not ticks else self._reports[-ticks:][0].get(pod.name)
+
+    def _answers(self) -> dict[str, bytes | None]:
+        return {name: plane.report(name) for plane in self.cluster.planes.values() for name in self.cluster.pods}
+
+    def _check(self) -> None:
+        super()._check()
+        if self.storm.report_age_s:
+            self._reports.append(self._answers())
+        self._later.run(self.cluster.now)
+
+    def _check_fencing(self) -> None:
+        """One that is cut off may believe that it serves: what counts is whom the trainers use."""
+
+    def _strike(self, strike: Strike) -> None:
+        role = "trainer" if "trainer" in strike.kind else "shard"
+        members = [pod for pod in self.cluster.pods.values() if pod.view().role == role]
+        if self.status().phase in {"Succeeded", "Failed"} or not members:
+            return
+        index = strike.index % (1 + max(pod.view().index for pod in members))
+        if any(pod.view().index == index for pod in members):
+            self._hit(strike, role, index)
+
+    def _hit(self, strike: Strike, role: str, index: int) -> None:
+        cluster, later = self.cluster, lambda action: self._later.at(self.cluster.now + strike.lasts_s, action)
+        match strike.kind.split()[0]:
+            case "kill":
+                cluster.kill(role, index)
+                if "two" in strike.kind:
+                    later(lambda: self._strike(Strike("kill shard", index + 1, 0, 0)))
+            case "drain":
+                if cluster.member(role, index).deleting_until is None:
+                    cluster.drain(role, index)
+            case "cut":
+                later(self._cut_off(role, index))
+            case "stop":
+                later(self._stop(role, index))
+            case "damage":
+                (damage_save(index) if "save" in strike.kind else damage_anchor)(cluster)
+            case "lower":
+                self._lower_budget()
+            case "suspend":
+                cluster.set_spec("job", suspend=True)
+                later(lambda: cluster.set_spec("job", suspend=False))
+            case _:
+                self._be_away(strike)
+
+    def _lower_budget(self) -> None:
+        """To the least that the API server admits: what is spent and reserved, as it was last written."""
+        budget, job = self.status().budget, self.cluster.jobs["default", "job"].spec
+        if budget is not None and job["recovery"]["mode"] != "Partial":
+            least = {"portionOfLostSamples": min(budget.spent + budget.reserved, budget.limit)}
+            self.cluster.set_spec("job", accuracyBudget=least)
+
+    def _be_away(self, strike: Strike) -> None:
+        """The store or the operator does not answer for a while, or the operator begins anew."""
+        if strike.kind == "store down":
+            store = self.cluster.plane().store
+            store.down = True
+            self._later.at(self.cluster.now + strike.lasts_s, lambda: setattr(store, "down", False))
+        elif strike.kind == "operator away":
+            self._away_until = self.cluster.now + strike.lasts_s
+        else:
+            self.controller = self._controller()
+
+    def _cut_off(self, role: str, index: int) -> Callable[[], None]:
+        """Deleted by force on a node that nobody reaches: the object is gone, the process works on for a while."""
+        pod, plane = self.cluster.member(role, index), self.cluster.plane()
+        del self.cluster.pods[pod.name]
+        return lambda: plane.kill(pod.name)
+
+    def _stop(self, role: str, index: int) -> Callable[[], None]:
+        """SIGSTOP; what is returned lets the process go on, if it is still there."""
+        pod, plane = self.cluster.member(role, index), self.cluster.plane()
+        process = plane.process(pod.name)
+        self.cluster.stop(role, index)
+        return lambda: setattr(process, "stopped", False) if process is not None else None
+
+
+def missing(life: Life) -> list[set[int]]:
+    """For each shard the samples that the finished model never saw there."""
+    store, result = life.cluster.plane().store, life.status.result
+    assert result is not None
+    shards, dense = store.anchored[result.key]
+    steps = range(1, -(-TOTAL // BATCH) + 1)
+    return [
+        {sample for step in steps if not held & dense & 1 << step for sample in range((step - 1) * BATCH, step * BATCH)}
+        for held in shards
+    ]
+
+
+def charged(status: Status) -> list[set[int]]:
+    """For each shard the samples that the account says are lost."""
+    return [{sample for first, end in ranges for sample in range(first, end)} for ranges in status.ledger.ranges]
+
+
+__all__ = ["TICK_S", "Storm", "StormDriver", "Strike", "charged", "missing", "storms"]

@@ -1,0 +1,49 @@
+"""Which node a successor keeps off, and when that is given up."""
+
+import pytest
+
+from cpr_operator.api.status import Shard
+from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile.avoid import avoided
+from support.scenarios import SCENARIOS, Driver
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "avoid", "worked", "expected"),
+    [
+        (Kind.HUNG, "", True, "node-7"),
+        (Kind.NODE_LOST, "", True, "node-7"),
+        (Kind.HUNG, "node-3", False, "node-7"),
+        (Kind.CRASHED, "", True, ""),
+        (Kind.KILLED, "node-3", True, ""),  # it worked elsewhere since
+        (Kind.KILLED, "node-3", False, "node-3"),  # it never worked: the silent node is still suspect
+        (Kind.DELETED, "node-3", False, "node-3"),
+        (Kind.VANISHED, "", True, ""),
+    ],
+)
+def test_what_the_successor_keeps_off(kind: Kind, avoid: str, worked: bool, expected: str) -> None:  # noqa: FBT001
+    member = Shard(index=1, node="node-7", avoid=avoid, lost_at=None if worked else 5.0)
+    assert avoided(member, Failure(kind, "reason", "message", ended=True)) == expected
+
+
+@pytest.mark.parametrize("name", ["a shard hangs", "the leader hangs", "a shard's node is lost"])
+async def test_the_successor_of_a_silent_member_runs_on_another_node(name: str) -> None:
+    driver = Driver(BY_NAME[name])
+    life = await driver.run()
+    (failure,) = life.status.failures
+    (heir,) = (m for m in (*life.status.shards, *life.status.trainers) if m.incarnation == 2)
+    assert heir.avoid == failure.node != ""
+    assert heir.node not in {"", failure.node}
+
+
+async def test_where_no_other_node_is_the_next_try_goes_anywhere() -> None:
+    life = await Driver(BY_NAME["a shard hangs on the only node"]).run()
+    shard = life.status.shards[1]
+    assert (shard.incarnation, shard.avoid, shard.node) == (3, "", "node-0")
+    assert [f.kind for f in life.status.failures] == ["Hung"]
+    tried = {
+        s["shards"][1]["avoid"] for s in life.cluster.statuses if s["shards"] and s["shards"][1]["incarnation"] == 2
+    }
+    assert tried == {"node-0"}, "the first try kept off it"

@@ -1,0 +1,148 @@
+"""What a job learns: each saving and each failure once, whoever leads, however often the operator starts anew."""
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import Counters
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Progress, Recovery, Shard, Status, Trainer
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile.learning import after_failure, after_recovery, after_report, belief_of
+from support.scenarios import spec
+
+NOW = 5000.0
+
+
+@pytest.fixture
+def job() -> CPRJobSpec:
+    return parse_spec(spec(failurePolicy__expectedJobMtbfSeconds=100))
+
+
+def report(**fields: object) -> TrainerReport:
+    """Of the leader, in the middle of training at 100 samples/s."""
+    base = TrainerReport(
+        1,
+        "job",
+        0,
+        1,
+        Counters(1, 1, 1),
+        TrainerState.TRAINING,
+        step=10,
+        samples=1000,
+        samples_started=1100,
+        total_samples=2000,
+        waiting_for=(),
+        silent=(),
+        lost=(),
+        problem=None,
+        samples_per_s=100.0,
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def seen(job: CPRJobSpec, status: Status, *reports: TrainerReport) -> Status:
+    for each in reports:
+        status = after_report(job, status, each, NOW)
+        status = status.model_copy(update={"progress": Progress(samples=each.samples)})
+    return status
+
+
+def test_before_anything_is_learnt_the_users_estimate_weighs_one_failure(job: CPRJobSpec) -> None:
+    belief = belief_of(job, Status())
+    assert (belief.alpha, belief.beta_s, belief.lost_per_failure) == (1, 100, 1)
+
+
+def test_beforehand_a_failure_takes_the_node_that_most_shards_share_if_others_are_left(job: CPRJobSpec) -> None:
+    nodes = ("a", "b", "b", "b")
+    shards = tuple(Shard(index=i, node=node) for i, node in enumerate(nodes))
+    assert belief_of(job, Status(shards=shards)).lost_per_failure == 3
+    alone = tuple(Shard(index=i, node="a") for i in range(4))
+    assert belief_of(job, Status(shards=alone, trainers=(Trainer(index=0, node="a"),))).lost_per_failure == 1
+
+
+def test_quiet_time_is_the_training_between_two_reports(job: CPRJobSpec) -> None:
+    status = Status(progress=Progress(samples=400))
+    learnt = seen(job, status, report(samples=1000), report(samples=1000), report(samples=1500)).policy
+    assert (learnt.alpha, learnt.beta_seconds, learnt.updated) == (1, 100 + 6 + 5, NOW)
+
+
+def test_training_that_no_operator_saw_was_quiet_and_a_pause_is_not(job: CPRJobSpec) -> None:
+    status = Status(progress=Progress(samples=400))
+    paused = report(samples=400, state=TrainerState.PAUSED)
+    late = after_report(job, seen(job, status, paused), report(samples=1900), NOW + 3600)
+    assert late.policy.beta_seconds == 100 + 15
+
+
+def test_what_a_rollback_undid_is_trained_and_quiet_again(job: CPRJobSpec) -> None:
+    status = seen(job, Status(), report(samples=1000))
+    sent_back = status.model_copy(update={"progress": Progress(samples=600)})
+    assert seen(job, sent_back, report(samples=900)).policy.beta_seconds == 100 + 10 + 3
+
+
+def test_each_save_of_a_leader_is_measured_once(job: CPRJobSpec) -> None:
+    first = report(saves=1, save_stall_s=0.4, commit_s=2.0)
+    status = seen(job, Status(), report(), first, first, first)
+    assert (status.policy.save_stall_seconds, status.policy.commit_seconds) == (0.4, 2.0)
+    assert status.overhead.save_seconds == 0.4
+
+
+def test_a_stall_counts_when_its_save_does(job: CPRJobSpec) -> None:
+    status = seen(job, Status(), report(saves=0, save_stall_s=0.3))
+    assert status.policy.save_stall_seconds is None
+    status = seen(job, status, report(saves=1, save_stall_s=0.4))
+    assert status.policy.save_stall_seconds == 0.4
+
+
+def test_costs_are_running_means(job: CPRJobSpec) -> None:
+    status = seen(job, Status(), report(saves=1, save_stall_s=1.0), report(saves=3, save_stall_s=1.0))
+    assert status.policy.save_stall_seconds == pytest.approx(0.7**2)
+    assert status.overhead.save_seconds == 1.0
+
+
+def test_the_speed_is_a_running_mean_over_saves_so_that_a_plan_does_not_follow_every_report(job: CPRJobSpec) -> None:
+    status = seen(job, Status(), report(samples_per_s=100.0), report(samples_per_s=900.0))
+    assert status.policy.samples_per_second == 100.0
+    status = seen(job, status, report(samples_per_s=200.0, saves=1))
+    assert status.policy.samples_per_second == pytest.approx(130.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"index": 1, "saves": 3, "save_stall_s": 3.0},
+        {"incarnation": 2, "saves": 3, "save_stall_s": 3.0},
+        {"counters": Counters(9, 1, 2), "saves": 3, "save_stall_s": 3.0},
+        {"saves": 1, "save_stall_s": 3.0},  # led before, and leads again
+    ],
+)
+def test_a_new_leaders_counters_begin_at_0(job: CPRJobSpec, other: dict[str, object]) -> None:
+    status = seen(job, Status(), report(saves=2, save_stall_s=2.0), report(**other))
+    assert status.overhead.save_seconds == 5.0
+
+
+def recovering(lost: tuple[int, ...]) -> Status:
+    return Status(recovery=Recovery(kind="ReplaceShards", since=NOW - 10, lost_shards=lost, load_seconds=4))
+
+
+def test_a_recovery_is_one_failure_of_all_shards_that_were_lost_in_it(job: CPRJobSpec) -> None:
+    learnt = after_recovery(job, recovering((1, 3)), NOW).policy
+    assert (learnt.alpha, learnt.beta_seconds, learnt.lost_per_failure) == (2, 100, 1.5)
+    assert (learnt.load_seconds, learnt.reschedule_seconds) == (4, 6)
+
+
+def test_a_recovery_that_lost_nothing_is_no_failure_and_costs_time(job: CPRJobSpec) -> None:
+    status = after_recovery(job, recovering(()), NOW)
+    assert (status.policy.alpha, status.policy.load_seconds) == (None, None)
+    assert (status.overhead.load_seconds, status.overhead.reschedule_seconds) == (4, 6)
+
+
+def test_a_failure_under_which_the_job_is_suspended_counts_without_its_costs(job: CPRJobSpec) -> None:
+    status = after_failure(job, recovering((0,)), NOW)
+    assert (status.policy.alpha, status.policy.load_seconds, status.overhead.load_seconds) == (2, None, 0)
+
+
+def test_what_was_learnt_survives_being_written_and_read(job: CPRJobSpec) -> None:
+    status = after_recovery(job, seen(job, recovering((1,)), report(saves=2, save_stall_s=0.5)), NOW)
+    assert belief_of(job, Status.model_validate(status.to_dict())) == belief_of(job, status)

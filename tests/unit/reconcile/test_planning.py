@@ -1,0 +1,91 @@
+"""When a plan is made anew, and when that is news."""
+
+import pytest
+
+from cpr_operator.api.status import Ledger, Plan, Policy, Shard, Status
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.planning import plan_news, planned
+from support.scenarios import spec
+
+SPEC = parse_spec(
+    spec(
+        accuracyBudget__portionOfLostSamples=0.1,
+        snapshots__interval={"mode": "Auto"},
+        failurePolicy__expectedJobMtbfSeconds=36000,
+    )
+)
+LEARNT = Policy(
+    save_stall_seconds=0.5, commit_seconds=2, load_seconds=4, reschedule_seconds=6, samples_per_second=10_000
+)
+
+
+def status(spent: int = 0, learnt: Policy = LEARNT) -> Status:
+    shards = tuple(Shard(index=i) for i in range(4))
+    ledger = Ledger(
+        total_samples=10**9, limit_sample_shards=4 * 10**8, ranges=(((0, spent),) if spent else (), (), (), ())
+    )
+    whole = Status(shards=shards, ledger=ledger, policy=learnt)
+    return with_account(whole, account_of(whole))
+
+
+def test_a_plan_stays_while_what_it_rests_on_stays() -> None:
+    first = planned(SPEC, status(), anew=False)
+    slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"samples_per_second": 9_000})})
+    assert planned(SPEC, slower, anew=False).plan == first.plan
+    assert planned(SPEC, slower, anew=True).plan != first.plan
+
+
+def test_a_plan_that_would_hardly_differ_is_not_made() -> None:
+    first = planned(SPEC, status(), anew=False)
+    assert first.plan is not None
+    figures = {name: 2 * value for name, value in first.plan.inputs.items()}  # all of them have moved since
+    held = first.model_copy(update={"plan": first.plan.model_copy(update={"inputs": figures})})
+    assert planned(SPEC, held, anew=False) == held
+
+
+def test_a_cost_that_moved_makes_a_new_plan() -> None:
+    first = planned(SPEC, status(), anew=False)
+    dearer = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
+    plan = planned(SPEC, dearer, anew=False).plan
+    assert plan is not None
+    assert first.plan is not None
+    assert plan.interval_seconds > first.plan.interval_seconds
+
+
+def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
+    first = planned(SPEC, status(), anew=True)
+    (event,) = plan_news(status(), first)
+    assert first.plan is not None
+    assert (event.reason, event.message) == ("Planned", first.plan.reason)
+    assert plan_news(first, first) == ()
+    poorer = planned(SPEC, status(spent=399_999_000), anew=True)
+    assert poorer.plan is not None
+    assert [each.message for each in plan_news(first, poorer)] == [poorer.plan.reason]
+
+
+def test_an_interval_that_hardly_changed_is_no_news() -> None:
+    plan = Plan(mode="Partial", interval_seconds=100)
+    for interval_s, news in ((104, 0), (94, 1)):
+        after = Status(plan=plan.model_copy(update={"interval_seconds": interval_s}))
+        assert len(plan_news(Status(plan=plan), after)) == news
+    assert len(plan_news(Status(plan=plan), Status(plan=plan.model_copy(update={"mode": "Full"})))) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "strategy", "fraction", "portion"),
+    [
+        ("Partial", "MFU", 0.125, 0.125),
+        ("Partial", "SSU", 0.5, 0.5),
+        ("Partial", "Full", 0.125, 0),
+        ("Full", "MFU", 0.125, 0),
+    ],
+)
+def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_back_alone(
+    mode: str, strategy: str, fraction: float, portion: float
+) -> None:
+    wanted = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
+    plan = planned(wanted, status(), anew=True).plan
+    assert plan is not None
+    assert plan.mode == mode
+    assert plan.priority_interval_seconds == portion * plan.interval_seconds
