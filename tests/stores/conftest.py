@@ -1,6 +1,8 @@
 """Stores of every kind, each empty."""
 
-import uuid
+from __future__ import annotations
+
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,30 +11,50 @@ import pytest
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import Store, open_store
 from support.memory_store import MemoryStore
-from support.minio import MinioServer, running_minio
+from support.s3_servers import SERVERS, S3Server, ServerOf, make_certificate
 
 
 @pytest.fixture(scope="session")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
-    with running_minio(tmp_path_factory.mktemp("minio")) as server:
-        yield server
+def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOf]:
+    """Each server, started when it is first asked for."""
+    running: dict[str, S3Server] = {}
+    with contextlib.ExitStack() as stack:
+
+        def find(kind: str) -> S3Server:
+            if kind not in running:
+                name, _, tls = kind.partition("+")
+                certificate = make_certificate(tmp_path_factory.mktemp("certificates")) if tls else None
+                server = SERVERS[name](tmp_path_factory.mktemp(name), certificate)
+                running[kind] = stack.enter_context(server)
+            return running[kind]
+
+        yield find
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, server_of: ServerOf) -> S3Server:
+    return server_of(request.param)
 
 
 @pytest.fixture
-def bucket(minio: MinioServer) -> str:
-    name = f"test-{uuid.uuid4().hex[:12]}"
-    minio.client().make_bucket(name)
-    return name
+def spec(server: S3Server) -> StoreSpec:
+    """A new bucket."""
+    return server.new_bucket()
 
 
-@pytest.fixture(params=["memory", "folder", pytest.param("minio", marks=pytest.mark.store)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        *(pytest.param(f"{name}{tls}", marks=pytest.mark.store) for name in SERVERS for tls in ("", "+tls")),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path, server_of: ServerOf) -> Store:
     match request.param:
         case "memory":
             return MemoryStore()
         case "folder":
             return open_store(StoreSpec(tmp_path.as_uri(), None, "bucket", "a/prefix"), None, None)
-        case _:
-            server: MinioServer = request.getfixturevalue("minio")
-            spec = StoreSpec(server.endpoint, None, request.getfixturevalue("bucket"), "a/prefix")
-            return open_store(spec, server.credentials_dir, None)
+        case kind:
+            server = server_of(kind)
+            return open_store(server.new_bucket("a/prefix"), server.credentials_dir, server.ca_file)

@@ -1,11 +1,17 @@
 """What every implementation of `Store` does alike."""
 
 import threading
+import time
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cpr_trainer.store import ExistsError, MissingError, Store
+from cpr_trainer.store import ExistsError, MissingError, Store, Throttle, checksum
+
+
+def keys(store: Store, prefix: str) -> tuple[str, ...]:
+    return tuple(entry.key for entry in store.list(prefix))
 
 
 def test_an_object_is_read_as_it_was_written(store: Store) -> None:
@@ -16,13 +22,76 @@ def test_an_object_is_read_as_it_was_written(store: Store) -> None:
 def test_an_object_may_be_empty(store: Store) -> None:
     store.put("job/empty", b"")
     assert store.get("job/empty") == b""
-    assert store.list("job/") == ("job/empty",)
+    assert keys(store, "job/") == ("job/empty",)
 
 
 def test_a_view_of_memory_is_written_without_its_owner(store: Store) -> None:
     whole = bytearray(range(100))
     store.put("job/view", memoryview(whole)[10:20])
     assert store.get("job/view") == bytes(range(10, 20))
+
+
+def test_several_buffers_become_one_object(store: Store) -> None:
+    rows = array("f", [1.0, 2.0])
+    store.put("job/part", (b"head", memoryview(rows), b"", bytearray(b"tail")))
+    assert store.get("job/part") == b"head" + rows.tobytes() + b"tail"
+
+
+def test_an_object_is_read_into_several_buffers(store: Store) -> None:
+    rows = array("f", [1.0, 2.0])
+    store.put("job/part", (b"head", memoryview(rows), b"tail"))
+    head, found, tail = bytearray(4), array("f", [0.0, 0.0]), bytearray(4)
+    assert store.get_into("job/part", [memoryview(head), memoryview(found), memoryview(tail)]) == 16
+    assert (head, found, tail) == (b"head", rows, b"tail")
+
+
+def test_a_range_of_an_object_is_read(store: Store) -> None:
+    data = bytes(range(256)) * (12 << 10)  # 3 MiB: more than a slice
+    store.put("job/part", data)
+    found = bytearray(2 << 20)
+    assert store.get_into("job/part", [memoryview(found)], offset=777) == len(data)
+    assert found == data[777 : 777 + len(found)]
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, b"0123456789.."), (7, b"789........."), (10, b"." * 12)])
+def test_where_an_object_ends_its_size_tells(store: Store, offset: int, expected: bytes) -> None:
+    store.put("job/short", b"0123456789")
+    found = bytearray(b"." * 12)
+    assert store.get_into("job/short", [memoryview(found)], offset=offset) == 10
+    assert found == expected
+
+
+def test_nothing_is_read_into_nothing(store: Store) -> None:
+    store.put("job/a", b"0123456789")
+    store.put("job/empty", b"")
+    assert store.get_into("job/a", []) == 10
+    assert store.get_into("job/a", [memoryview(bytearray())]) == 10
+    found = bytearray(b"..")
+    assert store.get_into("job/empty", [memoryview(found)]) == 0
+    assert found == b".."
+
+
+def test_a_checksum_changes_nothing(store: Store) -> None:
+    data = bytes(range(256)) * (8 << 10)
+    store.put("job/part", (data[:1000], data[1000:]), crc32c=checksum(data))
+    assert store.get("job/part") == data
+
+
+class Metered(Throttle):
+    """Counts what asks to be sent."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.sizes: list[int] = []
+
+    def wait(self, size_bytes: int) -> None:
+        self.sizes.append(size_bytes)
+
+
+def test_a_throttle_is_asked_for_every_byte(store: Store) -> None:
+    throttle = Metered()
+    store.put("job/part", (bytes(1000), bytes(3 << 20)), throttle=throttle)
+    assert sum(throttle.sizes) == 1000 + (3 << 20)
 
 
 def test_a_large_object_survives(store: Store) -> None:
@@ -43,6 +112,7 @@ def test_if_absent_writes_once(store: Store) -> None:
         store.put("job/manifest.json", b"two", if_absent=True)
     assert raised.value.key == "job/manifest.json"
     assert store.get("job/manifest.json") == b"one"
+    assert keys(store, "") == ("job/manifest.json",)
 
 
 def test_of_many_that_write_if_absent_one_wins(store: Store) -> None:
@@ -63,10 +133,11 @@ def test_of_many_that_write_if_absent_one_wins(store: Store) -> None:
 
 
 def test_a_missing_object_is_named(store: Store) -> None:
-    with pytest.raises(MissingError, match="job/nothing") as raised:
-        store.get("job/nothing")
-    assert raised.value.key == "job/nothing"
-    assert raised.value.remedy
+    for read in (store.get, lambda key: store.get_into(key, [memoryview(bytearray(1))])):
+        with pytest.raises(MissingError, match="job/nothing") as raised:
+            read("job/nothing")
+        assert raised.value.key == "job/nothing"
+        assert raised.value.remedy
 
 
 def test_a_key_below_another_key_is_not_that_key(store: Store) -> None:
@@ -78,17 +149,26 @@ def test_a_key_below_another_key_is_not_that_key(store: Store) -> None:
 def test_a_listing_is_sorted_and_takes_any_prefix(store: Store) -> None:
     for key in ("job/shard-0002/b", "job/shard-0010/a", "job/shard-0002/a", "jobber/x"):
         store.put(key, b"")
-    assert store.list("job/") == ("job/shard-0002/a", "job/shard-0002/b", "job/shard-0010/a")
-    assert store.list("job/shard-0002") == ("job/shard-0002/a", "job/shard-0002/b")
-    assert store.list("job/shard-00") == ("job/shard-0002/a", "job/shard-0002/b", "job/shard-0010/a")
-    assert store.list("other/") == ()
+    assert keys(store, "job/") == ("job/shard-0002/a", "job/shard-0002/b", "job/shard-0010/a")
+    assert keys(store, "job/shard-0002") == ("job/shard-0002/a", "job/shard-0002/b")
+    assert keys(store, "job/shard-00") == ("job/shard-0002/a", "job/shard-0002/b", "job/shard-0010/a")
+    assert keys(store, "other/") == ()
+
+
+def test_a_listing_tells_sizes_and_times(store: Store) -> None:
+    before_s = time.time()
+    store.put("job/a", b"12345")
+    store.put("job/b", b"")
+    assert [entry.size_bytes for entry in store.list("job/")] == [5, 0]
+    for entry in store.list("job/"):
+        assert abs(entry.modified_s - before_s) < 3600  # a clock of its own, to the second
 
 
 def test_delete_takes_what_is_there(store: Store) -> None:
     for key in ("job/s/a", "job/s/b", "job/t/c"):
         store.put(key, b"")
     store.delete(key for key in ("job/s/a", "job/s/b", "job/s/nothing"))
-    assert store.list("job/") == ("job/t/c",)
+    assert keys(store, "job/") == ("job/t/c",)
     store.put("job/s/a", b"again")
     assert store.get("job/s/a") == b"again"
 

@@ -14,21 +14,17 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import (
     BucketMissingError,
-    CredentialsRefusedError,
     Store,
     StoreError,
     StoreUnreachableError,
+    checksum,
+    in_parallel,
     open_store,
     open_uri,
 )
-from support.minio import MinioServer, free_port, write_credentials
+from support.s3_servers import S3Server, ServerOf, free_port, write_credentials
 
 pytestmark = pytest.mark.store
-
-
-@pytest.fixture
-def spec(minio: MinioServer, bucket: str) -> StoreSpec:
-    return StoreSpec(minio.endpoint, None, bucket, "")
 
 
 def complaints(store: Store) -> list[StoreError]:
@@ -67,8 +63,8 @@ def test_a_store_that_swallows_packets_is_given_up(tmp_path: Path) -> None:
                 store.get("job/a")
 
 
-def test_a_missing_bucket_is_named(minio: MinioServer, spec: StoreSpec) -> None:
-    store = open_store(replace(spec, bucket="not-there"), minio.credentials_dir, None)
+def test_a_missing_bucket_is_named(server: S3Server, spec: StoreSpec) -> None:
+    store = open_store(replace(spec, bucket="not-there"), server.credentials_dir, None)
     found = complaints(store)
     assert [error.reason for error in found] == ["BucketMissing"] * 5
     assert "not-there" in found[0].message
@@ -87,63 +83,74 @@ def test_wrong_credentials_are_refused(spec: StoreSpec, tmp_path: Path, access: 
     assert "credentialsSecret" in found[0].remedy
 
 
-def test_credentials_that_are_not_there_are_refused(spec: StoreSpec, tmp_path: Path) -> None:
-    with pytest.raises(CredentialsRefusedError, match="accessKey"):
-        open_store(spec, tmp_path, None).list("")
-
-
-def test_credentials_are_read_again_when_they_change(spec: StoreSpec, minio: MinioServer, tmp_path: Path) -> None:
-    folder = write_credentials(tmp_path, "somebody", "else-entirely")
-    store = open_store(spec, folder, None)
-    with pytest.raises(CredentialsRefusedError):
-        store.put("job/a", b"a")
-    for name in ("accessKey", "secretKey"):
-        (folder / name).write_bytes((minio.credentials_dir / name).read_bytes())
+def test_a_bucket_that_vanishes_and_comes_back(server: S3Server, spec: StoreSpec) -> None:
+    store, client = open_store(spec, server.credentials_dir, None), server.client()
     store.put("job/a", b"a")
-    assert store.get("job/a") == b"a"
+    store.delete(["job/a"])
+    client.remove_bucket(spec.bucket)
+    assert [error.reason for error in complaints(store)] == ["BucketMissing"] * 5
+    client.make_bucket(spec.bucket)
+    store.put("job/a", b"b")
+    assert store.get("job/a") == b"b"
 
 
-def test_without_files_the_environment_is_asked(
-    spec: StoreSpec, minio: MinioServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", (minio.credentials_dir / "accessKey").read_text().strip())
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", (minio.credentials_dir / "secretKey").read_text().strip())
-    store = open_store(spec, None, None)
-    store.put("job/a", b"a")
-    assert store.list("") == ("job/a",)
+def test_what_arrives_is_compared_with_what_was_sent(server: S3Server, spec: StoreSpec) -> None:
+    store = open_store(spec, server.credentials_dir, None)
+    with pytest.raises(StoreUnreachableError, match=r"[Cc]hecksum|Digest"):
+        store.put("job/a", b"other bytes", crc32c=checksum(b"bytes"))
+    assert store.list("") == ()
 
 
-def test_something_else_than_a_store_is_said_to_be_that(tmp_path: Path, minio: MinioServer) -> None:
-    spec = StoreSpec(minio.endpoint.replace("http://", "https://"), "us-east-1", "bucket", "")
+def test_a_listing_and_a_deletion_have_no_end(server: S3Server, spec: StoreSpec) -> None:
+    store = open_store(spec, server.credentials_dir, None)
+    keys = [f"job/{number:04d}" for number in range(1100)]  # S3 answers with a thousand at a time
+    in_parallel(lambda key: store.put(key, b""), keys)
+    assert [entry.key for entry in store.list("job/")] == keys
+    store.delete(keys)
+    assert store.list("") == ()
+
+
+def test_something_else_than_a_store_is_said_to_be_that(tmp_path: Path, server: S3Server) -> None:
+    spec = StoreSpec(server.endpoint.replace("http://", "https://"), "us-east-1", "bucket", "")
     with pytest.raises(StoreUnreachableError, match="certificate"):
         open_store(spec, write_credentials(tmp_path, "a", "b"), None).get("job/a")
 
 
-def test_the_prefix_is_the_stores_own(spec: StoreSpec, minio: MinioServer) -> None:
-    open_store(replace(spec, prefix="/team/x/"), minio.credentials_dir, None).put("job/a", b"a")
-    assert open_store(spec, minio.credentials_dir, None).list("") == ("team/x/job/a",)
+def test_a_server_nobody_vouches_for_is_refused(server_of: ServerOf) -> None:
+    server = server_of("minio+tls")
+    spec = server.new_bucket()
+    open_store(spec, server.credentials_dir, server.ca_file).put("job/a", b"a")
+    stranger = open_store(spec, server.credentials_dir, None)
+    assert [error.reason for error in complaints(stranger)] == ["StoreUnreachable"] * 5
+    with pytest.raises(StoreUnreachableError, match="caBundle"):
+        stranger.list("")
 
 
-def test_data_is_streamed_from_s3(spec: StoreSpec, minio: MinioServer) -> None:
+def test_the_prefix_is_the_stores_own(spec: StoreSpec, server: S3Server) -> None:
+    open_store(replace(spec, prefix="/team/x/"), server.credentials_dir, None).put("job/a", b"a")
+    assert [entry.key for entry in open_store(spec, server.credentials_dir, None).list("")] == ["team/x/job/a"]
+
+
+def test_data_is_streamed_from_s3(spec: StoreSpec, server: S3Server) -> None:
     text = b"1\t2\t3\n" * 500_000
-    open_store(spec, minio.credentials_dir, None).put("clicks/day 0.gz", gzip.compress(text, 1))
-    with open_uri(f"s3://{spec.bucket}/clicks/day%200.gz", spec, minio.credentials_dir, None) as stream:
+    open_store(spec, server.credentials_dir, None).put("clicks/day 0.gz", gzip.compress(text, 1))
+    with open_uri(f"s3://{spec.bucket}/clicks/day%200.gz", spec, server.credentials_dir, None) as stream:
         assert gzip.GzipFile(fileobj=stream).read() == text
 
 
-def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, minio: MinioServer) -> None:
+def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Server) -> None:
     data = os.urandom(4 << 20)
-    open_store(spec, minio.credentials_dir, None).put("clicks", data)
-    with open_uri(f"s3://{spec.bucket}/clicks", spec, minio.credentials_dir, None) as stream:
+    open_store(spec, server.credentials_dir, None).put("clicks", data)
+    with open_uri(f"s3://{spec.bucket}/clicks", spec, server.credentials_dir, None) as stream:
         read = stream.read(1000)
         stream.raw._response.close()  # type: ignore[attr-defined] -- as if the connection broke
         assert read + stream.read() == data
 
 
-def test_a_stream_never_joins_two_versions(spec: StoreSpec, minio: MinioServer) -> None:
-    store = open_store(spec, minio.credentials_dir, None)
+def test_a_stream_never_joins_two_versions(spec: StoreSpec, server: S3Server) -> None:
+    store = open_store(spec, server.credentials_dir, None)
     store.put("clicks", bytes(4 << 20))
-    with open_uri(f"s3://{spec.bucket}/clicks", spec, minio.credentials_dir, None) as stream:
+    with open_uri(f"s3://{spec.bucket}/clicks", spec, server.credentials_dir, None) as stream:
         stream.read(1000)
         store.put("clicks", b"\x01" * (4 << 20))
         stream.raw._response.close()  # type: ignore[attr-defined]
@@ -152,7 +159,7 @@ def test_a_stream_never_joins_two_versions(spec: StoreSpec, minio: MinioServer) 
 
 
 @pytest.mark.parametrize("uri", ["s3://{bucket}/nothing", "s3://no-such-bucket/clicks", "s3://{bucket}/", "ftp://x/y"])
-def test_data_that_is_not_there_is_an_error_of_the_data(spec: StoreSpec, minio: MinioServer, uri: str) -> None:
+def test_data_that_is_not_there_is_an_error_of_the_data(spec: StoreSpec, server: S3Server, uri: str) -> None:
     uri = uri.format(bucket=spec.bucket)
     with pytest.raises(DataError, match=uri):
-        open_uri(uri, spec, minio.credentials_dir, None)
+        open_uri(uri, spec, server.credentials_dir, None)

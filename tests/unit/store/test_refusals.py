@@ -1,6 +1,7 @@
 """Every refusal of a store becomes the right error, with what to do about it."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from minio.error import ServerError
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import StoreError, StoreUnreachableError, open_store, open_uri
+from cpr_trainer.store import StoreError, StoreFullError, StoreUnreachableError, open_store, open_uri
 from cpr_trainer.store.folder import FolderStore, _store_error
 from cpr_trainer.store.s3_errors import refusal, translated
 
@@ -91,11 +92,27 @@ def test_a_folders_place_is_endpoint_bucket_prefix(tmp_path: Path) -> None:
     assert (tmp_path / "a b" / "bucket" / "x" / "y" / "job" / "a").read_bytes() == b"a"
 
 
-def test_files_on_their_way_are_no_objects(tmp_path: Path) -> None:
+def test_what_a_killed_writer_leaves_is_listed_and_deleted(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "a.writing-0123").write_bytes(b"ha")
+    store.put("job/b", b"b")
+    assert [entry.key for entry in store.list("job/")] == ["job/a.writing-0123", "job/b"]
+    store.delete(["job/a.writing-0123", "job/b"])
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FolderStore(tmp_path)
     store.put("job/a", b"a")
-    (tmp_path / "job" / ".writing-0123").write_bytes(b"ha")
-    assert store.list("job/") == ("job/a",)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreFullError):
+        store.put("job/b", b"b")
+    assert [entry.key for entry in store.list("")] == ["job/a"]
+
+
+def full(_descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_local_data_is_opened_by_path_and_by_uri(tmp_path: Path) -> None:

@@ -1,26 +1,36 @@
 """Where saves are kept: an S3-compatible store, or a folder."""
 
+from cpr_trainer.store.buffers import Buffer, checksum
 from cpr_trainer.store.errors import (
     BucketMissingError,
     CredentialsRefusedError,
     ExistsError,
     MissingError,
+    StoreBusyError,
     StoreError,
     StoreFullError,
     StoreUnreachableError,
 )
 from cpr_trainer.store.opening import open_store, open_uri
-from cpr_trainer.store.protocol import Store
+from cpr_trainer.store.parallel import in_parallel
+from cpr_trainer.store.protocol import Entry, Store
+from cpr_trainer.store.throttle import Throttle
 
 __all__ = [
     "BucketMissingError",
+    "Buffer",
     "CredentialsRefusedError",
+    "Entry",
     "ExistsError",
     "MissingError",
     "Store",
+    "StoreBusyError",
     "StoreError",
     "StoreFullError",
     "StoreUnreachableError",
+    "Throttle",
+    "checksum",
+    "in_parallel",
     "open_store",
     "open_uri",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import urllib3
@@ -25,14 +26,14 @@ class FileProvider(Provider):
         self._folder = folder
 
     def retrieve(self) -> Credentials:
-        """Return what the files say now."""
+        """Return what the files say now, all of one version."""
         try:
-            token = self._folder / "sessionToken"
-            return Credentials(
-                _read(self._folder / "accessKey"),
-                _read(self._folder / "secretKey"),
-                (_read(token) or None) if token.exists() else None,
-            )
+            while True:
+                found, version = None, _version(self._folder)
+                with contextlib.suppress(FileNotFoundError):
+                    found = _read_all(version)
+                if version == _version(self._folder):  # else it went away in between
+                    return found or _read_all(version)  # which tells what is missing
         except (OSError, ValueError) as error:
             raise CredentialsRefusedError(f"The store's credentials cannot be read: {error}.", _REMEDY) from error
 
@@ -49,6 +50,18 @@ class WorkloadProvider(Provider):
             return self._chain.retrieve()
         except (ValueError, OSError, urllib3.exceptions.HTTPError) as error:
             raise CredentialsRefusedError(f"No credentials for the store were found: {error}.", _REMEDY) from error
+
+
+def _version(folder: Path) -> Path:
+    """Return the folder that a mounted Secret's files lie in now: the kubelet replaces it, and its link, as a whole."""
+    return (folder / "..data").resolve() if (folder / "..data").exists() else folder
+
+
+def _read_all(folder: Path) -> Credentials:
+    token = folder / "sessionToken"
+    return Credentials(
+        _read(folder / "accessKey"), _read(folder / "secretKey"), (_read(token) or None) if token.exists() else None
+    )
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
 TrainerError
 └── StoreError
     ├── StoreUnreachableError    no connection, or no sensible answer: try again later
+    │   └── StoreBusyError       it asks for a pause
     ├── BucketMissingError       the bucket is not there
     ├── CredentialsRefusedError  the store does not know us, or does not let us
     ├── StoreFullError           no room, or a quota is reached
@@ -16,15 +17,26 @@ from cpr_trainer.errors import TrainerError
 
 
 class StoreError(TrainerError):
-    """Any refusal or failure of the store."""
+    """Any refusal or failure of the store. It is not to be asked again within `retry_after_s`."""
 
     reason = "StoreFailed"
+    retry_after_s: float = 0.0
 
 
 class StoreUnreachableError(StoreError):
     """No connection, or no sensible answer."""
 
     reason = "StoreUnreachable"
+
+
+class StoreBusyError(StoreUnreachableError):
+    """The store asks for a pause."""
+
+    reason = "StoreBusy"
+
+    def __init__(self, message: str, remedy: str, retry_after_s: float) -> None:
+        super().__init__(message, remedy)
+        self.retry_after_s = retry_after_s
 
 
 class BucketMissingError(StoreError):

@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
+from cpr_trainer.store.buffers import Buffer, flat, slices
 from cpr_trainer.store.errors import (
     CredentialsRefusedError,
     ExistsError,
@@ -17,29 +19,39 @@ from cpr_trainer.store.errors import (
     StoreFullError,
     StoreUnreachableError,
 )
+from cpr_trainer.store.protocol import Entry
+from cpr_trainer.store.throttle import Throttle
 
-#: Names that begin so are files on their way; a writer that was killed leaves one behind, and nobody lists it.
+#: What is on its way to a name bears this after it, and something random.
 _UNFINISHED = ".writing-"
 
 
 class FolderStore:
     """Objects as files below `root`, which is made when it is first written to.
 
-    An object is written aside, flushed to the disk, and moved (or linked, with `if_absent`) to its name. A process
-    killed on the way leaves a hidden file of at most that object's size.
+    An object is written beside its name, flushed to the disk, and moved (or linked, with `if_absent`) to that name. A
+    process killed on the way leaves the file beside: listed as an object that nothing refers to, as any remains are.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+    def put(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,  # noqa: ARG002 -- nothing on the way to a disk compares it
+        throttle: Throttle | None = None,
+    ) -> None:
         """Write an object whole; see `Store.put`."""
         path = self._path(key)
         with _translated(key, self._root):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}")
+            _make(path.parent)
+            unfinished = path.with_name(f"{path.name}{_UNFINISHED}{uuid.uuid4().hex}")
             try:
-                _write(unfinished, data)
+                _write(unfinished, flat(data), throttle)
                 if if_absent:
                     os.link(unfinished, path)
                 else:
@@ -53,17 +65,20 @@ class FolderStore:
         with _translated(key, self._root):
             return self._path(key).read_bytes()
 
-    def list(self, prefix: str) -> tuple[str, ...]:
-        """All keys that begin with `prefix`, sorted."""
+    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
+        """Read an object into memory; see `Store.get_into`."""
+        with _translated(key, self._root), self._path(key).open("rb") as file:
+            file.seek(offset)
+            for piece in slices(flat(buffers)):
+                if file.readinto(piece) < len(piece):
+                    break
+            return os.fstat(file.fileno()).st_size
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
+        """All objects whose keys begin with `prefix`, sorted; see `Store.list`."""
         with _translated(prefix, self._root):
-            start = self._root / prefix.rpartition("/")[0]
-            keys = (
-                Path(folder, name).relative_to(self._root).as_posix()
-                for folder, _, names in os.walk(start, onerror=_raise_unless_gone)
-                for name in names
-                if not name.startswith(_UNFINISHED)
-            )
-            return tuple(sorted(key for key in keys if key.startswith(prefix)))
+            found = (entry for entry in self._entries(prefix.rpartition("/")[0]) if entry.key.startswith(prefix))
+            return tuple(sorted(found, key=attrgetter("key")))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, and their own folder once it is empty; absence is success."""
@@ -74,17 +89,37 @@ class FolderStore:
                 with contextlib.suppress(OSError):  # not empty
                     path.parent.rmdir()
 
+    def _entries(self, folder: str) -> Iterator[Entry]:
+        for place, _, names in os.walk(self._root / folder, onerror=_raise_unless_gone):
+            for name in names:
+                path = Path(place, name)
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    status = path.stat()
+                    yield Entry(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
+
     def _path(self, key: str) -> Path:
         if not key or any(piece in {"", ".", ".."} for piece in key.split("/")):
             raise ValueError(f"{key!r} is no key")
         return self._root / key
 
 
-def _write(path: Path, data: bytes | memoryview) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
+def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -> None:
+    with path.open("wb", buffering=0) as file:
+        for piece in slices(views):
+            if throttle:
+                throttle.wait(len(piece))
+            written = 0
+            while written < len(piece):
+                written += file.write(piece[written:])
         os.fsync(file.fileno())
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, each to stay."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _flush(folder.parent)
 
 
 def _flush(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import urllib3
 from minio import Minio
 
+from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.s3_errors import translated
 
 _BUFFER_BYTES = 1 << 20
@@ -28,11 +29,10 @@ class _ObjectStream(io.RawIOBase):
         self._bucket = bucket
         self._key = key
         self._position = 0
-        with translated(bucket, key):
-            status = client.stat_object(bucket, key)
-            self._size = int(status.size or 0)
-            self._same = {"If-Match": f'"{status.etag}"'}  # a resumed read must not join two versions
-            self._response = self._request()
+        status = self._status()
+        self._size = int(status.size or 0)
+        self._same = {"If-Match": f'"{status.etag}"'}  # a resumed read must not join two versions
+        self._response = self._request()
 
     def readable(self) -> bool:
         return True
@@ -43,8 +43,7 @@ class _ObjectStream(io.RawIOBase):
                 return self._read_some(memoryview(buffer).cast("B"))
             except (urllib3.exceptions.HTTPError, OSError):
                 self._drop()
-                with translated(self._bucket, self._key):
-                    self._response = self._request()
+                self._response = self._request()
         with translated(self._bucket, self._key):
             return self._read_some(memoryview(buffer).cast("B"))
 
@@ -58,12 +57,19 @@ class _ObjectStream(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
+    @persistent
+    def _status(self) -> Any:
+        with translated(self._bucket, self._key):
+            return self._client.stat_object(self._bucket, self._key)
+
+    @persistent
     def _request(self) -> Any:
         if self._position >= self._size:
             return None
-        return self._client.get_object(
-            self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)
-        )
+        with translated(self._bucket, self._key):
+            return self._client.get_object(
+                self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)
+            )
 
     def _drop(self) -> None:
         if self._response is not None:

@@ -10,11 +10,12 @@ from minio.helpers import check_bucket_name
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
+from cpr_trainer.store.connection import connect
 from cpr_trainer.store.errors import BucketMissingError, MissingError
 from cpr_trainer.store.folder import FolderStore
 from cpr_trainer.store.object_stream import open_object
 from cpr_trainer.store.protocol import Store
-from cpr_trainer.store.s3 import S3Store, connect
+from cpr_trainer.store.s3 import S3Store
 
 
 def open_store(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Store:
@@ -75,6 +76,6 @@ def _open_s3(uri: str, spec: StoreSpec, credentials_dir: Path | None, ca_file: P
             "Give data.uri as file:///path, or snapshots.store.endpoint as http[s]://host.",
         )
     try:
-        return open_object(connect(spec, credentials_dir, ca_file), place.netloc, key)
+        return open_object(connect(spec, credentials_dir, ca_file).client, place.netloc, key)
     except (MissingError, BucketMissingError) as error:
         raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from cpr_trainer.store.buffers import Buffer
+from cpr_trainer.store.throttle import Throttle
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a listing. `modified_s` is in seconds since the epoch, by the store's clock."""
+
+    key: str
+    size_bytes: int
+    modified_s: float
 
 
 class Store(Protocol):
     """Objects by key. Keys are relative: the store adds its bucket and prefix.
 
     An object appears whole or not at all, and is listed and readable once `put` returned. Safe to use from several
-    threads. Every method may raise `StoreUnreachableError`, `BucketMissingError` or `CredentialsRefusedError`; each
-    names what else it raises.
+    threads. What breaks for a moment is tried again inside, for some seconds; longer outages are the caller's to wait
+    out. Every method may raise `StoreUnreachableError`, `BucketMissingError` or `CredentialsRefusedError`; each names
+    what else it raises.
     """
 
-    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
-        """Write an object, or replace it. Raises StoreFullError, and with `if_absent` ExistsError.
+    def put(
+        self,
+        key: str,
+        data: Buffer | Sequence[Buffer],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
+        """Write an object, or replace it: the bytes of one buffer, or of several, one after another.
 
-        After a connection that broke half way, ExistsError may be about this very write: compare the bytes.
+        The memory must not change until this returns. `crc32c` is the CRC-32C of the whole object, for a caller who
+        knows it already: an S3 store compares it with what arrived. `throttle` sets the pace. Raises StoreFullError,
+        and with `if_absent` ExistsError. After a connection that broke half way, ExistsError may be about this very
+        write: compare the bytes.
         """
         ...
 
     def get(self, key: str) -> bytes:
-        """Read an object. Raises MissingError."""
+        """Read a small object whole. Raises MissingError."""
         ...
 
-    def list(self, prefix: str) -> tuple[str, ...]:
-        """All keys that begin with `prefix`, sorted."""
+    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
+        """Fill writable, C-contiguous buffers, one after another, with an object's bytes from `offset` on.
+
+        Return the size of the whole object in bytes. Where the object ends first, the rest of the buffers is left as it
+        was: compare the size with the one expected. Raises MissingError; after any error the buffers hold a mixture.
+        """
+        ...
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
+        """All objects whose keys begin with `prefix`, sorted by key."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from xml.etree import ElementTree as ET
 
 import urllib3
 from minio.error import MinioException, S3Error
@@ -13,6 +14,7 @@ from cpr_trainer.store.errors import (
     CredentialsRefusedError,
     ExistsError,
     MissingError,
+    StoreBusyError,
     StoreError,
     StoreFullError,
     StoreUnreachableError,
@@ -29,28 +31,56 @@ _REFUSED = frozenset(
         "InvalidTokenId",
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
+        "XAdminUserNotFound",
     }
 )
-_FULL = frozenset({"QuotaExceeded", "ServiceQuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"})
+_REFUSED_STATUS = frozenset({401, 403})
+_FULL = frozenset(
+    {
+        "InsufficientStorage",
+        "QuotaExceeded",
+        "ServiceQuotaExceeded",
+        "XMinioAdminBucketQuotaExceeded",
+        "XMinioStorageFull",
+    }
+)
+_FULL_STATUS = 507
+_BUSY_STATUS = frozenset({429, 503})
+#: MinIO asks for two minutes while it starts, and starts in seconds: a recovery does not wait that long.
+_LONGEST_PAUSE_S = 10.0
 
 
 @contextlib.contextmanager
 def translated(bucket: str, key: str) -> Iterator[None]:
-    """Turn the client's errors into those of `Store`."""
+    """Turn the errors of minio's client and of urllib3 into those of `Store`."""
     try:
         yield
     except S3Error as error:
-        raise refusal(error.code, error.message, bucket, key) from error
-    except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise refusal(error.code, error.message, bucket, key, error.response) from error
+    except (MinioException, urllib3.exceptions.HTTPError, OSError, ET.ParseError) as error:
         raise StoreUnreachableError(
             f"The store does not answer as a store: {_first_words(error)}.",
             "Check snapshots.store.endpoint, its certificate (caBundle), and whether a network policy is in the way.",
         ) from error
 
 
-def refusal(code: str | None, message: str | None, bucket: str, key: str | None) -> StoreError:
-    """Return what an error code of S3 means here."""
-    said = f"{code}: {message}".rstrip(". ")
+def error_of(response: urllib3.BaseHTTPResponse) -> S3Error:
+    """Return the error that an answer which is no success stands for; one that is not S3's own has no code."""
+    if response.data and "application/xml" in response.headers.get("Content-Type", ""):
+        return S3Error.fromxml(response)
+    return S3Error(response, None, f"HTTP status {response.status}", None, None, None)
+
+
+def refusal(
+    code: str | None,
+    message: str | None,
+    bucket: str,
+    key: str | None,
+    response: urllib3.BaseHTTPResponse | None = None,
+) -> StoreError:
+    """Return what an error means here: by its code, which S3 names, or where that is unknown by the answer's status."""
+    said = f"{code or 'not as S3'}: {message}".rstrip(". ")
+    status = response.status if response is not None else None
     match code:
         case "NoSuchKey":
             return MissingError(key or "")
@@ -60,17 +90,31 @@ def refusal(code: str | None, message: str | None, bucket: str, key: str | None)
             return BucketMissingError(
                 f"The store has no bucket {bucket}.", "Create it, or correct snapshots.store.bucket."
             )
-        case _ if code in _REFUSED:
+        case _ if code in _FULL or status == _FULL_STATUS:
+            return StoreFullError(
+                f"The store is full ({said}).", "Free space, raise the quota, or lower snapshots.keep."
+            )
+        case _ if code in _REFUSED or status in _REFUSED_STATUS:
             return CredentialsRefusedError(
                 f"The store refuses access to bucket {bucket} ({said}).",
                 "Check the Secret named by credentialsSecret, what its user may do in this bucket, and the region.",
             )
-        case _ if code in _FULL:
-            return StoreFullError(
-                f"The store is full ({said}).", "Free space, raise the quota, or lower snapshots.keep."
-            )
         case _:
-            return StoreUnreachableError(f"The store fails ({said}).", "Check the store; it will be tried again.")
+            return _failure(said, response)
+
+
+def _failure(said: str, response: urllib3.BaseHTTPResponse | None) -> StoreUnreachableError:
+    if response is not None and response.status in _BUSY_STATUS:
+        return StoreBusyError(
+            f"The store is busy ({said}).", "Check its load; it will be tried again.", _pause_s(response)
+        )
+    return StoreUnreachableError(f"The store fails ({said}).", "Check the store; it will be tried again.")
+
+
+def _pause_s(response: urllib3.BaseHTTPResponse) -> float:
+    """Return the pause an answer asks for, in seconds; 0 if it names none, or names a date."""
+    asked = response.headers.get("Retry-After", "")
+    return min(float(asked), _LONGEST_PAUSE_S) if asked.isdecimal() else 0.0
 
 
 def _first_words(error: Exception) -> str:

@@ -1,0 +1,49 @@
+"""Memory of any kind as bytes."""
+
+from __future__ import annotations
+
+import google_crc32c
+import pytest
+import torch
+
+from cpr_trainer.store import checksum
+from cpr_trainer.store.buffers import SLICE_BYTES, flat, size_of, slices
+
+
+def test_the_checksum_is_crc32c() -> None:
+    assert checksum(b"123456789") == 0xE3069283  # the check value of the Castagnoli polynomial
+    assert checksum(b"") == checksum(()) == 0
+
+
+@pytest.mark.parametrize("split", [0, 1, 4, 9])
+def test_the_checksum_goes_over_buffers_one_after_another(split: int) -> None:
+    data = bytearray(b"123456789")
+    assert checksum((memoryview(data)[:split], bytes(data[split:]))) == 0xE3069283
+
+
+def test_the_checksum_of_more_than_a_slice() -> None:
+    data = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"rest"
+    assert checksum(memoryview(data)) == google_crc32c.value(data)
+
+
+def test_numbers_are_taken_as_their_bytes_without_a_copy() -> None:
+    rows = torch.zeros(3, 4)
+    (view,) = flat((memoryview(rows.numpy()), b""))
+    assert (view.format, view.nbytes, view.ndim) == ("B", 48, 1)
+    view[:4] = b"\x00\x00\x80\x3f"
+    assert rows[0, 0] == 1.0
+
+
+def test_slices_cover_all_in_order_without_a_copy() -> None:
+    data = bytearray(2 * SLICE_BYTES + 1)
+    views = flat((data, b"end"))
+    pieces = list(slices(views))
+    assert [len(piece) for piece in pieces] == [SLICE_BYTES, SLICE_BYTES, 1, 3]
+    assert size_of(views) == len(data) + 3
+    pieces[2][0] = 7
+    assert data[-1] == 7
+
+
+def test_memory_with_gaps_is_refused() -> None:
+    with pytest.raises(TypeError, match="contiguous"):
+        flat(memoryview(bytes(10))[::2])

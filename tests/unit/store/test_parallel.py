@@ -1,0 +1,96 @@
+"""Several transfers at once: order, memory, errors, priority."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cpr_trainer.store import in_parallel
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    first_waits = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert first_waits.wait(10)
+        if number == 9:
+            first_waits.set()
+        return number * number
+
+    assert in_parallel(work, range(10), threads=2) == tuple(n * n for n in range(10))
+
+
+def test_nothing_to_do_is_done() -> None:
+    assert in_parallel(str, ()) == ()
+
+
+def test_as_many_work_at_once_as_there_are_threads() -> None:
+    together = threading.Barrier(3, timeout=10)  # breaks unless three meet
+    in_parallel(lambda _number: together.wait(), range(6), threads=3)
+
+
+def test_an_item_is_taken_when_a_thread_is_free_for_it() -> None:
+    lock = threading.Lock()
+    held = most = 0
+
+    def items() -> Iterator[int]:
+        nonlocal held, most
+        for number in range(50):
+            with lock:
+                held += 1
+                most = max(most, held)
+            yield number
+
+    def work(_number: int) -> None:
+        nonlocal held
+        with lock:
+            held -= 1
+
+    in_parallel(work, items(), threads=3)
+    assert most <= 3
+
+
+def test_after_an_error_no_more_is_taken_and_what_runs_ends() -> None:
+    failed, taken, ended = threading.Event(), [], []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    def work(number: int) -> None:
+        if number == 1:
+            failed.set()
+            raise ZeroDivisionError
+        assert failed.wait(10)
+        ended.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(work, items(), threads=2)
+    assert ended == taken[:1] + taken[2:]
+    assert len(taken) < 10
+
+
+def test_an_error_of_the_items_is_raised() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(str, items())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_in_the_background_threads_are_nicer_and_others_are_not() -> None:
+    def niceness(_item: int) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    own = niceness(0)
+    assert set(in_parallel(niceness, range(4), background=True)) == {min(19, own + 10)}
+    assert set(in_parallel(niceness, range(4))) == {own}
+    assert niceness(0) == own

@@ -1,0 +1,63 @@
+"""The rate of saves is kept, over any stretch of time and by all threads together."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_trainer.store import Throttle
+from cpr_trainer.store.throttle import TokenBucket
+
+RATE = 1000.0
+BURST = 100.0  # a tenth of a second of it
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 3)), min_size=1, max_size=50))
+def test_never_more_than_the_rate_and_a_burst(takes: list[tuple[int, float]]) -> None:
+    """A sender who waits as told has sent at most the burst and the rate's share of any time since the start."""
+    bucket, now_s, sent = TokenBucket(RATE, 0.0), 0.0, 0
+    for size, idle_s in takes:
+        now_s += idle_s
+        now_s += bucket.take(size, now_s)
+        sent += size
+        assert sent <= BURST + RATE * now_s + 1e-6
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=50))
+def test_a_sender_who_never_rests_gets_the_whole_rate(sizes: list[int]) -> None:
+    bucket, now_s = TokenBucket(RATE, 0.0), 0.0
+    for size in sizes:
+        now_s += bucket.take(size, now_s)
+    assert now_s == pytest.approx(max(0.0, (sum(sizes) - BURST) / RATE))
+
+
+def test_a_quiet_time_is_worth_one_burst() -> None:
+    bucket = TokenBucket(RATE, 0.0)
+    assert bucket.take(100, 60.0) == 0.0
+    assert bucket.take(100, 60.0) == pytest.approx(0.1)
+
+
+def test_takers_wait_in_the_order_they_came() -> None:
+    bucket = TokenBucket(RATE, 0.0)
+    assert [bucket.take(100, 0.0) for _ in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_rate_of_nothing_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="lets nothing through"):
+        TokenBucket(rate, 0.0)
+
+
+@pytest.mark.timeout(20)
+def test_lifting_it_frees_who_waits_and_who_comes() -> None:
+    throttle = Throttle(1.0, clock=lambda: 0.0)
+    waiting = threading.Thread(target=throttle.wait, args=(1_000_000,))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    throttle.lift()
+    waiting.join()
+    throttle.wait(1_000_000)
