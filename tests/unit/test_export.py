@@ -19,9 +19,10 @@ from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, Snaps
 from cpr_trainer.export import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.snapshot import DamagedError, DenseMeta, LayoutError, ShardMeta, commit_anchor, save_shard
+from cpr_trainer.snapshot import DamagedError, DenseMeta, LayoutError, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
+from support.saves import draft, full_save
 
 DIM, SHARDS = 4, 3
 TABLES = (TableSpec("user", 101), TableSpec("a/b", 1), TableSpec("page", 57))
@@ -59,15 +60,15 @@ def value_of(table: int, rows: np.ndarray) -> np.ndarray:
 
 
 def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
-    placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model, SHARDS)
+    placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
     refs = []
     for index in range(SHARDS):
         arena = torch.zeros(placement.size(index), DIM)
         for chunk in placement.rows_of(index, chunk=10):
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
                 arena[slot] = torch.from_numpy(value_of(int(table), np.array([row]))[0])
-        meta = ShardMeta("uid", 1, index, 1, "Anchor", 10, 1000, layout, (10,), ())
-        refs.append(save_shard(the_store(job), meta, arena, torch.ones(len(arena))).ref)
+        manifest = draft(10, index=index, layout=layout, first_place=int(placement.starts[index]))
+        refs.append(full_save(the_store(job), manifest, arena, torch.ones(len(arena))).ref)
     return tuple(refs)
 
 
@@ -75,7 +76,7 @@ def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
 def anchor(job: JobSpec) -> AnchorRef:
     state = DenseState(job, 1000)
     state.begin({})
-    meta = DenseMeta("uid", 1, 1, 10, 1000, 1000, layout_hash(job.model, SHARDS), ())
+    meta = DenseMeta("uid", 1, 1, 10, 1000, 1000, layout_hash(job.model), ())
     return commit_anchor(the_store(job), meta, state.tensors(), shards_of(job), ((),) * SHARDS)
 
 
@@ -106,7 +107,9 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
 def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     run(environ(job), anchor.key, folder)
-    part = next(key for key in the_store(job).list("uid/") if "shard-0002" in key and "part-" in key)
+    part = next(
+        entry.key for entry in the_store(job).list("uid/") if "shard-0002" in entry.key and "part-" in entry.key
+    )
     the_store(job).delete([part])
     with pytest.raises(DamagedError, match=part):
         run(environ(job), anchor.key, folder)
@@ -114,9 +117,9 @@ def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: Ancho
 
 
 def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
-    for other in (replace(job, shards=2), replace(job, model=replace(job.model, tables=TABLES[:2]))):
-        with pytest.raises(LayoutError):
-            run(environ(other), anchor.key, tmp_path / "out")
+    other = replace(job, model=replace(job.model, tables=TABLES[:2]))
+    with pytest.raises(LayoutError):
+        run(environ(other), anchor.key, tmp_path / "out")
     wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
     with pytest.raises(DamagedError, match="no dense state of this model"):
         run(environ(wider), anchor.key, tmp_path / "out")

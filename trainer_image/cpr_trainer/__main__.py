@@ -1,4 +1,4 @@
-"""`python -m cpr_trainer trainer|shard|export`: one process of a job."""
+"""`python -m cpr_trainer trainer|shard|export|experiment`: one process of a job."""
 
 import logging
 import os

@@ -28,6 +28,7 @@ from cpr_trainer.snapshot import (
     NETWORK,
     Candidate,
     DamagedError,
+    Home,
     load_shard,
     read_anchor,
     read_tensors,
@@ -51,8 +52,7 @@ def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> N
     Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor is of another
     model than `job`, DamagedError, StoreError; OSError if the folder cannot be written.
     """
-    layout = layout_hash(job.model, job.shards)
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout))
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "model.json").unlink(missing_ok=True)
     safetensors.torch.save_file(_dense_parameters(store, job, manifest, anchor_key), folder / "dense.safetensors")
@@ -86,21 +86,18 @@ def _write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: P
             torch.from_file(f"{scratch}/{number}", shared=True, size=table.rows * dim).view(table.rows, dim)
             for number, table in enumerate(job.model.tables)
         ]
-        for index in range(job.shards):
-            _scatter_shard(store, job, manifest, index, tables)
+        placement = Placement.of(job.model, len(manifest.shards))
+        for index in range(placement.shards):
+            _scatter_shard(store, manifest, Home.of(job, placement, index), tables)
         for table, weight in zip(job.model.tables, tables, strict=True):
             safetensors.torch.save_file({"weight": weight}, folder / f"{quote(table.name, safe='')}.safetensors")
 
 
-def _scatter_shard(store: Store, job: JobSpec, manifest: DenseManifest, index: int, tables: list[torch.Tensor]) -> None:
-    placement = Placement.of(job.model, job.shards)
-    size = placement.size(index)
-    arena = torch.empty(size, job.model.embedding_dim)
-    state = torch.empty(size) if job.model.sparse_optimizer.kind == "RowWiseAdagrad" else None
-    ref = manifest.shards[index]
-    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, ref.key, ref.digest), arena, state)
-    for chunk in placement.rows_of(index):
-        values = arena[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
+def _scatter_shard(store: Store, manifest: DenseManifest, home: Home, tables: list[torch.Tensor]) -> None:
+    save = manifest.shards[home.index]
+    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
+    for chunk in home.placement.rows_of(home.index):
+        values = home.arena.rows[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
         chunk_tables, chunk_rows = torch.from_numpy(chunk.tables), torch.from_numpy(chunk.rows)
         for table in np.unique(chunk.tables).tolist():
             here = chunk_tables == table

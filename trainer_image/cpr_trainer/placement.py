@@ -62,6 +62,11 @@ class Placement:
         """Return the number of rows on a shard; sizes differ by one at most."""
         return int(self.starts[shard + 1] - self.starts[shard])
 
+    def holders(self, shard: int, shards: int) -> range:
+        """Return which of `shards` shards, if there were so many, would hold some of this shard's places."""
+        first, last = int(self.starts[shard]), int(self.starts[shard + 1]) - 1
+        return range(((first + 1) * shards - 1) // self.total, ((last + 1) * shards - 1) // self.total + 1)
+
     def numbers(self, ids: Ints) -> Ints:
         """Return the row numbers of ids int64 [n, T], the row of each of the T tables; int64 [n, T]."""
         return ids + self.offsets
@@ -104,13 +109,15 @@ class Placement:
             yield RowChunk(first, tables, numbers - self.offsets[tables])
 
 
-def layout_hash(model: ModelSpec, shards: int) -> str:
-    """Return a hash (hex) of all that says which value lies where in a save: a save of another layout is unreadable."""
+def layout_hash(model: ModelSpec) -> str:
+    """Return a hash (hex) of all that says which row lies at which place: a save of another layout is unreadable.
+
+    How many shards there are is not part of it: a save says which places it holds.
+    """
     layout = {
         "algorithm": _ALGORITHM,
         "tables": [[table.name, table.rows] for table in model.tables],
         "dim": model.embedding_dim,
-        "shards": shards,
         "optimizer": model.sparse_optimizer.kind,
     }
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()

@@ -1,27 +1,25 @@
 """The processes of a job, by role, from their arguments to their exit code.
 
 Exit codes are those of `cpr_contract.exits`. Whatever a person can mend goes into the termination file as a `Problem`.
+A role's code is imported when it is known: a shard that everybody waits for loads nothing that only others need.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.exits import ExitCode, Problem
-from cpr_trainer import export
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
 from cpr_trainer.runtime.environment import termination_file
-from cpr_trainer.shard import main as shard
-from cpr_trainer.trainer import main as trainer
 
 _LOG = logging.getLogger("cpr_trainer")
 
@@ -32,7 +30,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
     options = _parser().parse_args(arguments)
-    torch.set_num_threads(threads(environ))
+    _LOG.info("starts as %s", options.role)
     try:
         return _run(options, environ)
     except TrainerError as error:
@@ -53,12 +51,39 @@ def threads(environ: Mapping[str, str]) -> int:
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     match options.role:
         case "trainer":
-            return trainer.run(Environment.read(environ))
+            with _loading(environ):
+                from cpr_trainer.trainer.main import run as train
+
+            return train(Environment.read(environ))
         case "shard":
-            return shard.run(Environment.read(environ))
-        case _:
-            export.run(environ, options.anchor, options.to)
+            with _loading(environ):
+                from cpr_trainer.shard.main import run as serve
+
+            return serve(Environment.read(environ))
+        case "experiment":
+            with _loading(environ):
+                from cpr_trainer.experiment.main import run as experiment
+
+            experiment(environ, sys.stdin, sys.stdout)
             return ExitCode.OK
+        case _:
+            with _loading(environ):
+                from cpr_trainer.export import run as export
+
+            export(environ, options.anchor, options.to)
+            return ExitCode.OK
+
+
+@contextmanager
+def _loading(environ: Mapping[str, str]) -> Iterator[None]:
+    """Load torch, then a role's code, without looking for garbage: there is none, and a tenth of the time is saved."""
+    gc.disable()
+    import torch
+
+    torch.set_num_threads(threads(environ))
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     roles.add_parser(ROLE_TRAINER, help="train; everything else is in the environment")
     roles.add_parser(ROLE_SHARD, help="hold a part of the tables; everything else is in the environment")
+    roles.add_parser(
+        "experiment", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
+    )
     exporting = roles.add_parser("export", help="write the model of an anchor into a folder")
     exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
     exporting.add_argument("--to", required=True, type=Path, help="the folder, made if it is not there")

@@ -88,7 +88,7 @@ def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
 def test_every_command_and_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) == {"run", "validate", "export", "version"}
+    assert set(commands) == {"calibrate", "run", "validate", "export", "plan", "simulate", "version"}
     for name, command in commands.items():
         assert f"## cprjob {name}" in text, name
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]

@@ -24,7 +24,7 @@ FAILURE = FailureRecord(
 STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
-    budget=Budget(limit=0.1, spent=0.01, remaining=0.09, rollbacks=0),
+    budget=Budget(limit=0.1, spent=0.01, remaining=0.09, running_sum=0.04, rollbacks=0),
     progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5),
     shards=(Shard(index=0, incarnation=1, uid="u0", pod="p0"), Shard(index=1, incarnation=2, uid="u1", pod="p1")),
     trainers=(Trainer(index=0, incarnation=1, uid="u2", pod="p2"),),
@@ -50,7 +50,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
     }  # fmt: skip
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
-    assert found["budget"] == {"limit": 0.1, "spent": 0.01, "rollbacks": 0}
+    assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
     assert found["overhead"] == {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4}
     assert found["pods"][1] == {"name": "p1", "role": "shard", "index": 1, "incarnation": 2, "uid": "u1"}
     assert [pod["role"] for pod in found["pods"]] == ["shard", "shard", "trainer"]

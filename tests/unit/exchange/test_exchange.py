@@ -258,6 +258,19 @@ def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
         wait_for(lambda progress=progress: progress.cuts.pending == 17)  # type: ignore[misc]
 
 
+def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
+    exchange.heartbeat(17)
+    follow(exchange, *pair, roster=2, generation=2)
+    for shard in pair:
+        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
+    exchange.wait_ready(WAIT_S)
+    exchange.lookup(4, rows).result(WAIT_S)
+    for shard in pair:
+        progress = shard.service.progress
+        assert progress is not None
+        assert (progress.generation, progress.cuts.pending) == (2, 0)
+
+
 def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
     shards = serve(0), serve(1)
     exchange = Exchange(replace(job, silence_s=0.5), 0, 1, KEY, 1000)

@@ -89,7 +89,17 @@ def test_the_layout_hash_depends_on_all_that_moves_values() -> None:
         sparse = OptimizerSpec(kind, rate)  # type: ignore[arg-type]
         return ModelSpec(dim, (dim,), (1,), (TableSpec("a", rows),), OptimizerSpec("SGD", 0.1), sparse)
 
-    base = layout_hash(model(), 2)
+    base = layout_hash(model())
     others = (model(rows=8), model(dim=8), model(kind="RowWiseAdagrad"))
-    assert len({base, layout_hash(model(), 3), *(layout_hash(other, 2) for other in others)}) == 5
-    assert layout_hash(model(rate=0.2), 2) == base
+    assert len({base, *(layout_hash(other) for other in others)}) == 4
+    assert layout_hash(model(rate=0.2)) == base
+
+
+@given(rows=st.integers(1, 500), data=st.data())
+def test_the_holders_of_a_shards_places_under_another_count(rows: int, data: st.DataObject) -> None:
+    shards, others = data.draw(st.integers(1, rows)), data.draw(st.integers(1, rows))
+    mine, theirs = Placement([rows], shards), Placement([rows], others)
+    for shard in range(shards):
+        places = set(range(int(mine.starts[shard]), int(mine.starts[shard + 1])))
+        overlaps = [i for i in range(others) if places & set(range(int(theirs.starts[i]), int(theirs.starts[i + 1])))]
+        assert list(mine.holders(shard, others)) == overlaps

@@ -10,22 +10,28 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.manifests import ManifestRef
 from cpr_contract.reports import SaveRef, ShardState
 from cpr_contract.roster import Counters, ShardRoster
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.restore import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
-from cpr_trainer.shard.saver import Committed, Copy, SaveFailed, Saver
+from cpr_trainer.shard.saver import Committed, GivenUp, Save, SaveFailed, Saver
+from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Service
+from cpr_trainer.snapshot import Link, SavedShard
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
 RESTORED = Restored(SAVE, 4, 40, (4,), (), 0.1)
+LINK = Link(ManifestRef("full", "digest"), 1, 40, 80)
 WAIT_S = 20.0
 
 
@@ -48,25 +54,34 @@ class FakeSaver:
     """Keeps what it is given; the test says when it is committed."""
 
     def __init__(self) -> None:
-        self.copies: list[Copy] = []
+        self.saves: list[Save] = []
         self.idle = True
 
-    def submit(self, copy: Copy) -> None:
-        self.copies.append(copy)
+    def submit(self, save: Save) -> None:
+        self.saves.append(save)
         self.idle = False
 
     def discard(self) -> None:
-        self.copies.clear()
+        self.saves.clear()
+
+    def hurry(self) -> None:
+        pass
+
+
+def committed(save: Save, key: str = "the new key", rows: int = 1) -> Committed:
+    return Committed(save, SavedShard(replace(save.draft, rows=rows), ManifestRef(key, "digest"), 80), 0.1)
 
 
 class Bench:
     def __init__(self, **roster: Any) -> None:
         job = small_job(Path("unused"))
+        job = replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
         placement = Placement.of(job.model, 1)
         self.service = Service(job, placement, 0, Arena.empty(job, 80), Metrics())
         self.restorer, self.saver = FakeRestorer(), FakeSaver()
         self.life = Life(job, shard_roster(**roster), self.service, Metrics())
-        self.life.begin(cast(Restorer, self.restorer), cast(Saver, self.saver))
+        saving = Saving(job, self.life.roster, self.service, cast(Saver, self.saver), Metrics(), None)
+        self.life.begin(cast(Restorer, self.restorer), saving)
 
     def follow(self, number: int, generation: int = 1, **changes: Any) -> Ending | None:
         return self.life.follow(shard_roster(counters=Counters(number, 1, generation), **changes))
@@ -75,7 +90,7 @@ class Bench:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline
-            self.life.read_mail()
+            self.life.turn()
             time.sleep(0.005)
 
     def answer(self, outcome: Outcome, state: ShardState) -> None:
@@ -89,6 +104,19 @@ class Bench:
         for step in steps:
             progress.losses = replace(progress.losses, first_steps=(progress.losses.first_steps[0] or step,))
             progress.applied, progress.dirty, progress.total_samples = (step,), True, 1000
+            self.service.arena.epochs.note(np.array([step]))
+
+    def save(self, step: int) -> Save:
+        """Train up to a cut; return its save."""
+        self.push(step)
+        self.life.cut()
+        self.service.progress.dirty = False  # type: ignore[union-attr]
+        return self.saver.saves[-1]
+
+    def hear(self, mail: Committed | GivenUp | SaveFailed) -> None:
+        self.saver.idle = True
+        self.life.post(mail)
+        self.life.turn()
 
 
 def test_it_restores_and_serves() -> None:
@@ -102,7 +130,7 @@ def test_it_restores_and_serves() -> None:
 
 def test_it_waits_for_leave_to_restore() -> None:
     bench = Bench(may_restore=False)
-    bench.life.read_mail()
+    bench.life.turn()
     assert not bench.restorer.rosters
     bench.follow(2)
     bench.answer(RESTORED, ShardState.READY)
@@ -123,13 +151,12 @@ def test_below_the_floor_it_tries_again_only_under_another_floor() -> None:
 def test_a_rollback_stops_serving_and_restores_in_the_new_generation() -> None:
     bench = Bench()
     bench.answer(RESTORED, ShardState.READY)
-    bench.push(5)
-    bench.life.cut()
+    save = bench.save(5)
     bench.follow(2, generation=2)
     assert bench.life.state is ShardState.RESTORING
     assert bench.service.progress is None
-    assert not bench.saver.copies, "a save of the old generation is of no use"
-    bench.life.post(Committed(1, SaveRef("late", 5, 50), 0.1))
+    assert not bench.saver.saves, "a save of the old generation is of no use"
+    bench.life.post(committed(save))
     bench.answer(RESTORED, ShardState.READY)
     assert bench.life.report(()).newest_save == SAVE
     assert bench.service.progress.generation == 2
@@ -164,16 +191,75 @@ def test_what_ends_a_restore_for_good_ends_the_process() -> None:
         bench.until(lambda: False)
 
 
+def test_an_error_that_nobody_foresaw_ends_the_process() -> None:
+    bench = Bench()
+    bench.life.post(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        bench.life.turn()
+
+
 def test_a_failed_save_is_a_problem_until_one_succeeds() -> None:
     bench = Bench()
     bench.answer(RESTORED, ShardState.READY)
-    bench.life.post(SaveFailed(Problem("StoreFull", "no room", "make room")))
-    bench.life.read_mail()
+    save = bench.save(5)
+    bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
     assert bench.life.report(()).problem == Problem("StoreFull", "no room", "make room")
-    bench.life.post(Committed(1, SaveRef("new", 5, 50), 0.1))
-    bench.life.read_mail()
+    bench.hear(committed(save))
     assert bench.life.report(()).problem is None
-    assert bench.life.report(()).newest_save == SaveRef("new", 5, 50)
+    assert bench.life.report(()).newest_save == SaveRef("the new key", 5, 50)
+
+
+def test_a_save_stands_on_those_that_were_committed() -> None:
+    bench = Bench()
+    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
+    bench.service.arena.epochs.now = 2  # as the restore leaves it
+    first = bench.save(5)
+    assert first.draft.chain == (LINK.ref,)
+    bench.hear(SaveFailed(Problem("StoreFull", "no room", "make room")))
+    second = bench.save(6)
+    assert second.draft.chain == (LINK.ref,), "the first is not committed"
+    bench.hear(committed(second, "second"))
+    third = bench.save(7)
+    assert [ref.key for ref in third.draft.chain] == ["full", "second"]
+    buffer = RowBuffer.like(bench.service.arena.rows, bench.service.arena.accumulator, 80)
+    assert third.capture.fill(buffer)
+    assert buffer.slots[: buffer.used].tolist() == [7]
+
+
+def test_when_epochs_are_used_up_the_next_save_is_a_full_one() -> None:
+    bench = Bench()
+    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
+    bench.service.arena.epochs.now = 126
+    before = bench.save(5)
+    full = bench.save(6)
+    assert (before.draft.chain, full.draft.chain) == ((LINK.ref,), ())
+    buffer = RowBuffer.like(bench.service.arena.rows, bench.service.arena.accumulator, 80)
+    assert full.capture.fill(buffer)
+    assert buffer.slots[: buffer.used].tolist() == [5, 6]
+    bench.hear(committed(before))  # late news: its epoch means nothing any more
+    bench.hear(committed(full, "full again"))
+    assert [ref.key for ref in bench.save(7).draft.chain] == ["full again"]
+
+
+def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_end() -> None:
+    bench = Bench()
+    bench.answer(RESTORED, ShardState.READY)
+    save, problem = bench.save(5), Problem("SaveOutrun", "too slow", "faster")
+    bench.hear(GivenUp(save, problem))
+    assert bench.life.report(()).problem == problem
+    assert bench.service.standing(0, 1).cut_step == 5
+    bench.life.terminate()
+    assert bench.saver.saves[-1].draft.kind == "Flush"
+    bench.hear(GivenUp(bench.saver.saves[-1], problem))
+    assert bench.life.terminate() == Ending(TERMINATED), "this is a loss"
+
+
+def test_a_flush_takes_the_place_of_a_save_under_way() -> None:
+    bench = Bench()
+    bench.answer(RESTORED, ShardState.READY)
+    bench.save(5)
+    assert bench.life.terminate() is None
+    assert [save.draft.kind for save in bench.saver.saves] == ["Anchor", "Flush"]
 
 
 @pytest.mark.parametrize(
@@ -189,14 +275,12 @@ def test_a_flush_saves_what_changed_and_ends_with_its_reference() -> None:
     bench.push(5, 6)
     assert bench.life.terminate() is None
     assert bench.life.state is ShardState.FLUSHING
-    (copy,) = bench.saver.copies
-    assert (copy.meta.kind, copy.meta.step, copy.meta.samples, copy.meta.applied) == ("Flush", 6, 60, (6,))
+    (save,) = bench.saver.saves
+    assert (save.draft.kind, save.draft.step, save.draft.samples, save.draft.applied) == ("Flush", 6, 60, (6,))
     assert bench.follow(2, newest_incarnation=2) is None, "the successor waits for this very flush"
-    flushed = SaveRef("flush", 6, 60)
-    bench.life.post(Committed(1, flushed, 0.1))
-    bench.saver.idle = True
-    assert bench.life.terminate() == Ending(ExitCode.FLUSHED, flushed)
-    assert len(bench.saver.copies) == 1
+    bench.hear(committed(save, "flush"))
+    assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
+    assert len(bench.saver.saves) == 1
 
 
 def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
@@ -205,7 +289,7 @@ def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
     bench.push(5)
     bench.service.progress.dirty = False  # type: ignore[union-attr]
     assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SAVE)
-    assert not bench.saver.copies
+    assert not bench.saver.saves
 
 
 def test_an_open_loss_is_no_flush() -> None:

@@ -18,11 +18,12 @@ from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.shard.restore import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
-from cpr_trainer.snapshot import DenseMeta, SavedShard, ShardMeta, SnapshotError, commit_anchor, save_shard
+from cpr_trainer.snapshot import DenseMeta, Home, SavedShard, SnapshotError, commit_anchor
 from cpr_trainer.store import StoreUnreachableError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
 from support.memory_store import MemoryStore
+from support.saves import draft, full_save
 from support.shard_job import shard_roster, small_job
 
 JOB = small_job(Path("unused"))
@@ -36,28 +37,27 @@ class Bench:
         self.job = job
         self.store = MemoryStore()
         self.problems: list[Problem] = []
-        self.arena = Arena.empty(job, ROWS)
         self.placement = Placement.of(job.model, 1)
-        self.restorer = Restorer(self.store, job, self.placement, self.arena, self.problems.append, random.Random(1))
+        home = Home.of(job, self.placement, 0)
+        self.arena = home.arena
+        self.restorer = Restorer(self.store, job, home, self.problems.append, random.Random(1))
 
     def restore(self, incarnation: int = 2, cancel: threading.Event | None = None, **roster: object) -> object:
         base = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
         return self.restorer.restore(replace(base, **roster), cancel or threading.Event())  # type: ignore[arg-type]
 
     def save(self, value: float, step: int, incarnation: int = 1, generation: int = 1, uid: str = "") -> SavedShard:
-        meta = ShardMeta(
+        manifest = draft(
+            step,
             job_uid=uid or self.job.job_uid,
             generation=generation,
-            index=0,
             incarnation=incarnation,
-            kind="Anchor",
-            step=step,
             samples=step * 10,
-            layout=layout_hash(self.job.model, 1),
+            layout=layout_hash(self.job.model),
             applied=(step,),
             lost=((0, 5),),
         )
-        return save_shard(self.store, meta, torch.full((ROWS, 4), value), torch.full((ROWS,), value + 1))
+        return full_save(self.store, manifest, torch.full((ROWS, 4), value), torch.full((ROWS,), value + 1))
 
     def anchor(self, save: SavedShard, uid: str = "") -> AnchorRef:
         m = save.manifest

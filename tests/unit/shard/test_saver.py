@@ -1,35 +1,55 @@
+"""The saver over a store in memory."""
+
 from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 
 import pytest
-import torch
 
-from cpr_trainer.shard.saver import Committed, Copy, SaveFailed, Saver
-from cpr_trainer.snapshot import ShardMeta
+from cpr_trainer.shard.saver import Committed, GivenUp, News, Save, SaveFailed, Saver
+from cpr_trainer.snapshot import Writer
 from cpr_trainer.store import StoreFullError
 from support.memory_store import MemoryStore
+from support.saves import ShardBench
 
 WAIT_S = 20.0
-News = SimpleQueue[Committed | SaveFailed]
+Told = SimpleQueue[News]
 
 
-def copy_of(step: int, generation: int = 1) -> Copy:
-    meta = ShardMeta("0b5c", generation, 0, 1, "Anchor", step, step * 10, "layout", (step,), ())
-    return Copy(meta, torch.full((8, 4), float(step)), None)
+class Bench(ShardBench):
+    """A shard, and a saver of its rows."""
+
+    def __init__(self, before_put: Callable[[str], None] = lambda _key: None) -> None:
+        super().__init__(MemoryStore(before_put))
+        self.news = Told()
+        self.saver = Saver(Writer(self.store, self.arena), self.news.put, random.Random(1))
+
+    def submit(self, step: int, *, may_commit: bool = True) -> Save:
+        self.change(step)
+        epoch = self.arena.epochs.now
+        capture = self.arena.capture_changes(0)
+        save = Save(self.draft(step), capture, epoch, capture, None)
+        if may_commit:
+            save.may_commit.set()
+        self.saver.submit(save)
+        return save
+
+    def told(self) -> News:
+        return self.news.get(timeout=WAIT_S)
 
 
-def test_a_copy_is_committed_and_told() -> None:
-    store, news = MemoryStore(), News()
-    saver = Saver(store, news.put, random.Random(1))
-    saver.submit(copy_of(3))
-    told = news.get(timeout=WAIT_S)
+def test_a_save_is_committed_and_told() -> None:
+    bench = Bench()
+    save = bench.submit(3)
+    told = bench.told()
     assert isinstance(told, Committed)
-    assert (told.generation, told.save.step, told.save.samples) == (1, 3, 30)
-    assert told.save.key in store.objects
-    saver.close()
+    assert told.save is save
+    assert (told.saved.manifest.rows, told.saved.manifest.step) == (1, 3)
+    assert bench.store.get(told.saved.ref.key)
+    bench.saver.close()
 
 
 def test_a_failed_save_is_told_and_tried_again() -> None:
@@ -39,50 +59,87 @@ def test_a_failed_save_is_told_and_tried_again() -> None:
         if next(failures, None) is not None:
             raise StoreFullError("No room.", "Make room.")
 
-    news = News()
-    saver = Saver(MemoryStore(full), news.put, random.Random(1))
-    saver.submit(copy_of(3))
-    told = [news.get(timeout=WAIT_S) for _ in range(3)]
+    bench = Bench(full)
+    bench.submit(3)
+    told = [bench.told() for _ in range(3)]
     assert [type(one) for one in told] == [SaveFailed, SaveFailed, Committed]
     assert isinstance(told[0], SaveFailed)
     assert told[0].problem.reason == "StoreFull"
-    saver.close()
+    bench.saver.close()
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_a_newer_copy_or_a_rollback_replaces_one_that_cannot_be_saved(*, discard: bool) -> None:
+def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, discard: bool) -> None:
     def full(key: str) -> None:
         if "step-000000003" in key:
             raise StoreFullError("No room.", "Make room.")
 
-    news = News()
-    saver = Saver(MemoryStore(full), news.put, random.Random(1))
-    saver.submit(copy_of(3))
-    assert isinstance(news.get(timeout=WAIT_S), SaveFailed)
-    assert not saver.idle
+    bench = Bench(full)
+    bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    assert not bench.saver.idle
     if discard:
-        saver.discard()
-    saver.submit(copy_of(6))
-    while not isinstance(told := news.get(timeout=WAIT_S), Committed):
+        bench.saver.discard()
+        assert bench.saver.idle
+    bench.submit(6)
+    while not isinstance(told := bench.told(), Committed):
+        assert isinstance(told, SaveFailed)
+    assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
+    bench.saver.close()
+
+
+def test_a_save_that_training_outruns_is_given_up() -> None:
+    def full(_key: str) -> None:
+        raise StoreFullError("No room.", "Make room.")
+
+    bench = Bench(full)
+    save = bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    save.capture.outrun = True
+    while isinstance(told := bench.told(), SaveFailed):
         pass
-    assert told.save.step == 6
-    saver.close()
+    assert isinstance(told, GivenUp)
+    assert told.save is save
+    assert told.problem.reason == "SaveOutrun"
+    assert bench.saver.idle
+    bench.saver.close()
+
+
+def test_an_error_that_nobody_foresaw_is_told() -> None:
+    def broken(_key: str) -> None:
+        raise ZeroDivisionError
+
+    bench = Bench(broken)
+    bench.submit(3)
+    assert isinstance(bench.told(), ZeroDivisionError)
+    bench.saver.close()
+
+
+def test_the_manifest_waits_for_leave() -> None:
+    bench = Bench()
+    save = bench.submit(3, may_commit=False)
+    while not bench.store.list("uid/"):
+        pass
+    assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
+    assert not bench.saver.idle
+    save.may_commit.set()
+    assert isinstance(bench.told(), Committed)
+    bench.saver.close()
 
 
 def test_it_is_busy_until_the_commit() -> None:
-    gate, started, news = threading.Event(), threading.Event(), News()
+    gate, started = threading.Event(), threading.Event()
 
     def wait(_key: str) -> None:
         started.set()
         assert gate.wait(WAIT_S)
 
-    saver = Saver(MemoryStore(wait), news.put, random.Random(1))
-    assert saver.idle
-    saver.submit(copy_of(3))
+    bench = Bench(wait)
+    assert bench.saver.idle
+    bench.submit(3)
     assert started.wait(WAIT_S)
-    saver.submit(copy_of(6))
-    assert not saver.idle
+    assert not bench.saver.idle
     gate.set()
-    told = [news.get(timeout=WAIT_S) for _ in range(2)]
-    assert [one.save.step for one in told if isinstance(one, Committed)] == [3, 6]
-    saver.close()
+    assert isinstance(bench.told(), Committed)
+    assert bench.saver.idle
+    bench.saver.close()

@@ -1,89 +1,101 @@
-"""Parts: how slots are split, and what a part's bytes are."""
+"""Parts: how large they are, and what the bytes of one are."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_trainer.snapshot.parts import MIB, PartError, SlotRange, checksum, decode_part, encode_part, plan_parts
+from cpr_trainer.snapshot.parts import MIB, PartError, Shape, rows_per_part, shape_of
 
-sizes = st.integers(0, 10**10)
 widths = st.integers(1, 70_000).map(lambda floats: 4 * floats)
 
 
-@given(rows=sizes, row_bytes=widths)
-def test_parts_hold_every_slot_once_and_in_order(rows: int, row_bytes: int) -> None:
-    # Only the first parts and the last: there are hundreds of thousands for the largest shards.
-    parts = plan_parts(min(rows, 10**7), row_bytes)
-    assert sum(part.rows for part in parts) == min(rows, 10**7)
-    expected = 0
-    for part in parts:
-        assert part.first == expected
-        assert part.rows > 0
-        expected += part.rows
-
-
-@given(rows=st.integers(1, 10**7), row_bytes=widths)
+@given(rows=st.integers(1, 10**10), row_bytes=widths)
 def test_parts_are_neither_too_large_nor_too_small(rows: int, row_bytes: int) -> None:
-    parts = plan_parts(rows, row_bytes)
-    for part in parts:
-        assert part.rows * row_bytes <= max(64 * MIB, MIB + row_bytes)
-    for part in parts[:-1]:
-        assert part.rows * row_bytes >= min(MIB, 64 * MIB - row_bytes)
-    if rows * row_bytes <= 32 * 64 * MIB:
-        assert len(parts) <= 32
+    size = rows_per_part(rows, row_bytes)
+    assert MIB <= size * row_bytes <= max(64 * MIB, MIB + row_bytes)
+    if 64 * MIB <= rows * row_bytes <= 64 * 64 * MIB:
+        assert -(-rows // size) <= 64 + 1
 
 
 @pytest.mark.parametrize(
-    ("rows", "row_bytes", "count", "largest"),
+    ("rows", "row_bytes", "size"),
     [
-        (0, 68, 0, 0),
-        (1, 68, 1, 1),
-        (15_000, 68, 1, 15_000),  # under 1 MiB: one part
-        (32_000_000, 68, 33, 986_895),  # 2 GiB: parts of 64 MiB
-        (3_200_000, 68, 32, 100_000),  # a 32nd
+        (1, 68, 15_421),  # 1 MiB
+        (6_400_000, 68, 100_000),  # a 64th
+        (64_000_000, 68, 986_895),  # 64 MiB
+        (10, 1 << 30, 1),
     ],
 )
-def test_plans(rows: int, row_bytes: int, count: int, largest: int) -> None:
-    parts = plan_parts(rows, row_bytes)
-    assert (len(parts), max((part.rows for part in parts), default=0)) == (count, largest)
+def test_plans(rows: int, row_bytes: int, size: int) -> None:
+    assert rows_per_part(rows, row_bytes) == size
 
 
-def test_the_bytes_of_a_part_are_these() -> None:
-    rows = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
-    data = encode_part(rows, torch.tensor([6.0, 7.0, 8.0]), SlotRange(1, 2))
-    header = "4350525041525431 02000000 01000000 0100000000000000 0200000000000000"
-    values = "00000040 00004040 00008040 0000a040 0000e040 00000041"
-    assert data == bytes.fromhex(header + values)
-    assert checksum(b"123456789") == 0xE3069283  # the check value of CRC-32C
-
-
-@pytest.mark.parametrize("with_state", [True, False])
-def test_a_part_comes_back_bit_by_bit(with_state: bool) -> None:  # noqa: FBT001 -- a parameter of the case
-    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(1))
-    rows[4, 0], rows[4, 1] = float("nan"), -0.0
-    state = torch.rand(10) if with_state else None
-    into, state_into = torch.zeros(10, 3), torch.zeros(10) if with_state else None
-    for slots in (SlotRange(0, 4), SlotRange(4, 6)):
-        decode_part(encode_part(rows, state, slots), slots, into, state_into)
-    assert torch.equal(into.view(torch.int32), rows.view(torch.int32))
-    if state is not None and state_into is not None:
-        assert torch.equal(state_into, state)
+@given(
+    places=st.sets(st.integers(0, 3000), min_size=1).map(sorted),
+    stretch=st.sampled_from([1, 7, 1000]),
+    start=st.integers(0, 2**43),
+)
+def test_places_come_back_from_the_head(places: list[int], stretch: int, start: int) -> None:
+    wanted = np.array(places) * stretch + start
+    shape = shape_of(wanted, 5, 32, state=True)
+    head = shape.head(wanted)
+    assert len(head) == shape.head_bytes
+    assert len(head) % 8 == 0
+    assert shape.size_bytes == len(head) + len(wanted) * 6 * 4
+    assert np.array_equal(shape.places(bytearray(head)), wanted)
 
 
 @pytest.mark.parametrize(
-    ("rows", "state", "slots"),
+    ("places", "extra"),
     [
-        (torch.ones(4, 2), torch.ones(4), SlotRange(2, 2)),  # of other slots
-        (torch.ones(4, 2), torch.ones(4), SlotRange(0, 3)),  # too few rows
-        (torch.ones(4, 3), None, SlotRange(0, 2)),  # as many bytes, but another dimension and no state
+        ([7, 8, 9, 10], 0),  # one after another: nothing
+        ([7, 9, 10, 71], 16),  # a bitmap of 65 bits, or 16 bytes of offsets
+        ([7, 8, 9, 11], 8),  # a bitmap of 5 bits
+        ([7, 100_000], 8),  # offsets
     ],
 )
-def test_a_part_of_another_place_is_refused_and_changes_nothing(
-    rows: torch.Tensor, state: torch.Tensor | None, slots: SlotRange
-) -> None:
-    part = encode_part(torch.zeros(4, 2), torch.zeros(4), SlotRange(0, 2))
-    before = rows.clone()
+def test_places_take_as_little_as_they_can(places: list[int], extra: int) -> None:
+    assert shape_of(np.array(places), 1, 32, state=False).head_bytes == 40 + extra
+
+
+def test_the_bytes_of_a_head_are_these() -> None:
+    places = np.array([5, 7, 8])
+    magic, rest = "4350525041525432", "02000000 0800 0100 0300000000000000 0500000000000000 0400000000000000"
+    assert shape_of(places, 2, 8, state=True).head(places) == bytes.fromhex(magic + rest + "b000000000000000")
+
+
+GOOD = Shape(dim=2, bits=32, state=True, rows=3, first=5, span=40)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GOOD, dim=3),
+        replace(GOOD, bits=8),
+        replace(GOOD, state=False),
+        replace(GOOD, rows=4, span=40),
+        replace(GOOD, first=4),
+        replace(GOOD, span=41),
+    ],
+)
+def test_the_head_of_another_part_is_refused(other: Shape) -> None:
+    head = GOOD.head(np.array([5, 9, 44]))
+    with pytest.raises(PartError, match="begins with"):
+        other.places(head)
+
+
+def test_places_outside_of_the_span_are_refused() -> None:
+    wide = replace(GOOD, span=1000)
+    offsets = bytearray(wide.head(np.array([5, 9, 1004])))
+    offsets[46] = 0xFF
     with pytest.raises(PartError):
-        decode_part(part, slots, rows, state)
-    assert torch.equal(rows, before)
+        wide.places(offsets)
+    bitmap = bytearray(GOOD.head(np.array([5, 9, 44])))
+    bitmap[40] |= 1
+    with pytest.raises(PartError, match="4 places for 3 rows"):
+        GOOD.places(bitmap)

@@ -10,43 +10,28 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import ManifestRef, Origin, ShardManifest
+from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot import (
-    Candidate,
     DamagedError,
     DenseMeta,
     LayoutError,
-    ShardMeta,
     candidates,
     commit_anchor,
     find_anchor,
     load_dense,
-    load_shard,
     newest_dense,
-    prune,
     read_shard_manifest,
     resolve_anchor,
     save_dense,
-    save_shard,
     write_origin,
 )
 from cpr_trainer.store import ExistsError, StoreUnreachableError
 from support.memory_store import MemoryStore
+from support.saves import ShardBench, origin, same, write
+from support.shard_job import shard_roster
 
-ROWS, DIM = 9000, 64  # three parts
-META = ShardMeta(
-    job_uid="uid",
-    generation=1,
-    index=0,
-    incarnation=1,
-    kind="Anchor",
-    step=10,
-    samples=640,
-    layout="layout",
-    applied=(10, 10),
-    lost=((64, 128),),
-)
+ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
 DENSE = DenseMeta(
     job_uid="uid",
     generation=1,
@@ -59,53 +44,50 @@ DENSE = DenseMeta(
 )
 
 
-def arena(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(ROWS, DIM, generator=generator), torch.rand(ROWS, generator=generator)
+class Bench(ShardBench):
+    """A shard whose saves have several parts, every row changed."""
 
-
-def empty() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(ROWS, DIM), torch.zeros(ROWS)
-
-
-def origin(incarnation: int, parent: ManifestRef | None = None, parent_incarnation: int | None = None) -> Origin:
-    return Origin(1, "uid", 1, 0, incarnation, parent_incarnation, parent, 0, 0)
-
-
-def choices(store: MemoryStore, incarnation: int = 2, anchor: AnchorRef | None = None) -> tuple[Candidate, ...]:
-    return candidates(store, "uid", 1, 0, incarnation, anchor, "layout")
+    def __init__(self, store: MemoryStore | None = None, index: int = 0, shards: int = 1) -> None:
+        super().__init__(store or MemoryStore(), index=index, shards=shards, rows=ROWS, dim=DIM)
+        self.memory: MemoryStore = self.store  # type: ignore[assignment]
+        self.change(*range(len(self.arena.rows)), by=1.0 + index)
+        write_origin(self.store, origin(1, index=index))
 
 
 def test_a_shard_comes_back_bit_by_bit() -> None:
-    store, (rows, state) = MemoryStore(), arena(1)
-    write_origin(store, origin(1))
-    saved = save_shard(store, META, rows, state)
-    assert len(saved.manifest.parts) == 3
-    first, seed = choices(store)
-    into, state_into = empty()
-    restored = load_shard(store, first, into, state_into)
-    assert torch.equal(into, rows)
-    assert torch.equal(state_into, state)
+    bench = Bench()
+    saved = bench.save(10, lost=((64, 128),))
+    assert [part.rows for part in saved.manifest.parts] == [4033, 4033, 3934]
+    first, seed = bench.choices()
+    restored, home = bench.restore(first)
+    assert same(bench.values(home), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (10, 640, (10, 10), ((64, 128),))
-    assert (restored.manifest, restored.ref) == (saved.manifest, saved.ref)
+    assert restored.ref == saved.ref
     assert seed.kind == "Seed"
-    assert load_shard(store, seed, into, state_into).step == 0
-    assert torch.equal(into, rows), "first values are the caller's"
 
 
-def test_a_shard_without_optimizer_state() -> None:
-    store, (rows, _) = MemoryStore(), arena(1)
-    write_origin(store, origin(1))
-    save_shard(store, META, rows, None)
-    into, state_into = empty()
-    with pytest.raises(DamagedError, match="bytes"):
-        load_shard(store, choices(store)[0], into, state_into)
-    load_shard(store, choices(store)[0], into, None)
-    assert torch.equal(into, rows)
+def test_the_seed_is_every_rows_first_value() -> None:
+    bench = ShardBench(MemoryStore())
+    (seed,) = bench.choices()
+    restored, home = bench.restore(seed)
+    assert same(bench.values(home), bench.values())
+    assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
+
+
+def test_rows_that_never_changed_are_not_written() -> None:
+    bench = ShardBench(MemoryStore())
+    bench.change(3, 4, 70)
+    saved = bench.save(10)
+    assert saved.manifest.rows == 3
+    assert sum(part.size_bytes for part in saved.manifest.parts) < 3 * 20 + 64
+    write_origin(bench.store, origin(1))
+    _, home = bench.restore(bench.choices()[0])
+    assert same(bench.values(home), bench.values())
+    assert ShardBench(MemoryStore()).save(10).manifest.parts == ()
 
 
 def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
-    (rows, state), puts = arena(1), itertools.count()
+    bench, puts = Bench(), itertools.count()
 
     def dies_at(fatal: int) -> Callable[[str], None]:
         def before_put(_key: str) -> None:
@@ -114,21 +96,42 @@ def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
 
         return before_put
 
-    store = MemoryStore()
-    write_origin(store, origin(1))
     for fatal in range(4):  # three parts and the manifest
         puts = itertools.count()
-        store.before_put = dies_at(fatal)
+        bench.memory.before_put = dies_at(fatal)
         with pytest.raises(StoreUnreachableError):
-            save_shard(store, META, rows, state)
-        assert [candidate.kind for candidate in choices(store)] == ["Seed"]
-        assert read_shard_manifest(store, "uid", 1, 0, 1, 10) is None
-    store.before_put = lambda _key: None
-    saved = save_shard(store, META, rows, state)
-    assert read_shard_manifest(store, "uid", 1, 0, 1, 10) == (saved.manifest, saved.ref)
-    assert save_shard(store, META, rows, state) == saved, "a lost answer: the second attempt finds its own manifest"
+            bench.save(10)
+        assert [candidate.kind for candidate in bench.choices()] == ["Seed"]
+        assert read_shard_manifest(bench.store, "uid", 1, 0, 1, 10) is None
+    bench.memory.before_put = lambda _key: None
+    saved = bench.save(10)
+    assert read_shard_manifest(bench.store, "uid", 1, 0, 1, 10) == (saved.manifest, saved.ref)
+    assert bench.save(10) == saved, "a lost answer: the second attempt finds its own manifest"
     with pytest.raises(ExistsError):
-        save_shard(store, replace(META, samples=641), rows, state)
+        bench.save(10, samples=641)
+
+
+def test_a_writer_insists_on_every_object_and_keeps_its_memory() -> None:
+    bench = Bench()
+    failures = iter([True] * 5)
+
+    def flaky(_key: str) -> None:
+        if next(failures, False):
+            raise StoreUnreachableError("not now.", "")
+
+    def insist(attempt: Callable[[], object]) -> object:
+        while True:
+            try:
+                return attempt()
+            except StoreUnreachableError:
+                continue
+
+    bench.memory.before_put = flaky
+    for step in range(10, 15):
+        capture = bench.arena.capture_changes(0)
+        write(bench.writer, bench.draft(step), capture, insist)  # type: ignore[arg-type]
+    _, home = bench.restore(bench.choices()[0])
+    assert same(bench.values(home), bench.values())
 
 
 def flip(data: bytes) -> bytes:
@@ -149,109 +152,105 @@ DAMAGES: dict[str, Callable[[MemoryStore, str], object]] = {
     "manifest of another job": lambda s, f: edit(s, f, job_uid="other"),
     "manifest of another generation": lambda s, f: edit(s, f, generation=2),
     "manifest of another layout": lambda s, f: edit(s, f, layout="other"),
+    "manifest of other places": lambda s, f: edit(s, f, first_place=1),
+    "manifest of fewer places": lambda s, f: edit(s, f, places=11_999),
     "manifest of a version to come": lambda s, f: edit(s, f, contract=9),
-    "manifest that swaps parts": lambda s, f: edit(s, f, swap=True),
     "manifest that leaves out a part": lambda s, f: edit(s, f, drop=True),
+    "manifest whose parts lie elsewhere": lambda s, f: edit(s, f, shift=True),
+    "manifest on a save that is gone": lambda s, f: edit(s, f, chain=(ManifestRef(f + "gone", ""),)),
 }
 
 
-def edit(store: MemoryStore, folder: str, *, swap: bool = False, drop: bool = False, **changes: object) -> None:
+def edit(store: MemoryStore, folder: str, *, drop: bool = False, shift: bool = False, **changes: object) -> None:
     manifest = from_json(ShardManifest, store.get(folder + "manifest.json"))
-    parts = manifest.parts
-    if swap:
-        parts = (parts[1], parts[0], *parts[2:])
-    if drop:
-        parts = parts[:-1]
+    parts = manifest.parts[:-1] if drop else manifest.parts
+    parts = tuple(replace(part, first=part.first + 1) for part in parts) if shift else parts
     store.put(folder + "manifest.json", to_json(replace(manifest, parts=parts, **changes)).encode())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> None:
-    store, (old, old_state), (new, new_state) = MemoryStore(), arena(1), arena(2)
-    write_origin(store, origin(1))
-    save_shard(store, META, old, old_state)
-    saved = save_shard(store, replace(META, step=20, samples=1280), new, new_state)
+    bench = Bench()
+    bench.save(10)
+    old = bench.values()
+    bench.change(*range(12_000), by=3.0)
+    saved = bench.save(20)
     folder = saved.ref.key.removesuffix("manifest.json")
-    newest, older, _ = choices(store)
-    DAMAGES[damage](store, folder)
-    into, state_into = empty()
+    newest, older, _ = bench.choices()
+    DAMAGES[damage](bench.memory, folder)
     with pytest.raises(DamagedError) as raised:
-        load_shard(store, newest, into, state_into)
+        bench.restore(newest)
     assert raised.value.key.startswith(folder)
     assert raised.value.key in raised.value.message
-    assert load_shard(store, older, into, state_into).step == 10
-    assert torch.equal(into, old)
-    assert torch.equal(state_into, old_state)
+    restored, home = bench.restore(older)
+    assert restored.step == 10
+    assert same(bench.values(home), old)
 
 
-def anchored(store: MemoryStore, uid: str = "uid", layout: str = "layout") -> AnchorRef:
+def anchored(store: MemoryStore, uid: str = "uid") -> tuple[AnchorRef, list[Bench]]:
     """An anchor at step 10 of a job of two shards."""
-    refs = []
-    for index in (0, 1):
-        meta = replace(META, job_uid=uid, index=index, layout=layout)
-        refs.append(save_shard(store, meta, *arena(index)).ref)
-    meta = replace(DENSE, job_uid=uid, layout=layout)
-    return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, tuple(refs), (((64, 128),), ()))
+    benches = [Bench(store, index, 2) for index in (0, 1)]
+    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
+    meta = replace(DENSE, job_uid=uid, layout=benches[0].layout)
+    return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
 
 
 def test_a_new_generation_starts_from_its_anchor_and_from_nothing_older() -> None:
     store = MemoryStore()
-    write_origin(store, origin(1))
-    anchor = anchored(store)
-    save_shard(store, replace(META, step=20), *arena(5))  # undone by the rollback
-    (only,) = candidates(store, "uid", 2, 1, 1, anchor, "layout")
-    into, state_into = empty()
-    restored = load_shard(store, only, into, state_into)
+    anchor, (_, bench) = anchored(store)
+    before = bench.values()
+    bench.change(1, 2, 3)
+    bench.save(20)  # undone by the rollback
+    (only,) = bench.choices(1, 2, anchor)
+    restored, home = bench.restore(only)
     assert (only.kind, only.step) == ("Anchor", 10)
     assert (restored.step, restored.samples, restored.lost) == (10, 640, ())
-    assert torch.equal(into, arena(1)[0])
-    dense = load_dense(store, *newest_dense(store, "uid", 2, anchor, "layout"))
+    assert same(bench.values(home), before)
+    dense = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
     assert (dense.step, dense.samples, dense.lost) == (10, 640, ())
     assert torch.equal(dense.tensors["dense"], torch.arange(6.0).view(2, 3))
 
 
 def test_a_pruned_or_damaged_anchor_does_not_hide_newer_saves() -> None:
     store = MemoryStore()
-    anchor = anchored(store)
-    write_origin(store, Origin(1, "uid", 2, 1, 1, None, None, 10, 640))
-    save_shard(store, replace(META, generation=2, index=1, step=20), *arena(5))
+    anchor, (_, bench) = anchored(store)
+    write_origin(store, origin(1, index=1, generation=2))
+    bench.save(20, generation=2)
     store.delete([anchor.key])
-    newer, gone = candidates(store, "uid", 2, 1, 2, anchor, "layout")
-    into, state_into = empty()
-    assert load_shard(store, newer, into, state_into).step == 20
+    newer, gone = bench.choices(2, 2, anchor)
+    assert bench.restore(newer)[0].step == 20
     with pytest.raises(DamagedError, match="missing"):
-        load_shard(store, gone, into, state_into)
+        bench.restore(gone)
 
 
-def test_an_anchor_of_another_digest_or_of_fewer_shards_is_damaged() -> None:
+def test_an_anchor_of_another_digest_is_damaged_and_so_is_one_whose_save_was_exchanged() -> None:
     store = MemoryStore()
-    anchor = anchored(store)
-    for wrong, index in ((replace(anchor, digest="0" * 64), 0), (anchor, 2)):
-        (only,) = candidates(store, "uid", 2, index, 1, wrong, "layout")
-        with pytest.raises(DamagedError):
-            load_shard(store, only, *empty())
-    save_shard(store, replace(META, incarnation=2, index=1), *arena(8))
+    anchor, (_, bench) = anchored(store)
+    (only,) = bench.choices(1, 2, replace(anchor, digest="0" * 64))
+    with pytest.raises(DamagedError, match="digest"):
+        bench.restore(only)
     ref = read_shard_manifest(store, "uid", 1, 1, 1, 10)
     assert ref is not None
     store.put(ref[1].key, store.get(ref[1].key).replace(b'"lost":[[64,128]]', b'"lost":[[64,129]]'))
-    (only,) = candidates(store, "uid", 2, 1, 1, anchor, "layout")
+    (only,) = bench.choices(1, 2, anchor)
     with pytest.raises(DamagedError, match="digest"):
-        load_shard(store, only, *empty())
+        bench.restore(only)
 
 
 def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     store = MemoryStore()
-    anchor = anchored(store, uid="yesterday")
-    (only,) = candidates(store, "uid", 1, 1, 1, None, "layout", anchor.key)
-    into, state_into = empty()
-    restored = load_shard(store, only, into, state_into)
-    assert torch.equal(into, arena(1)[0])
+    anchor, (_, bench) = anchored(store, uid="yesterday")
+    job = replace(bench.job, snapshots=replace(bench.job.snapshots, restore_from=anchor.key))
+    (only,) = candidates(store, job, shard_roster(index=1), bench.placement)
+    restored, home = bench.restore(only)
+    assert same(bench.values(home), bench.values())
     assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
-    dense = load_dense(store, *newest_dense(store, "uid", 1, None, "layout", restore_from=anchor.key))
+    assert restored.chain == (), "that job may delete what it wrote"
+    dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
     assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
-    assert resolve_anchor(store, anchor.key, "layout") == anchor
-    with pytest.raises(LayoutError, match="shard count"):
-        candidates(store, "uid", 1, 0, 1, None, "other layout", anchor.key)
+    assert resolve_anchor(store, anchor.key, bench.layout) == anchor
+    with pytest.raises(LayoutError, match="other tables"):
+        resolve_anchor(store, anchor.key, "other layout")
     with pytest.raises(DamagedError, match="missing"):
         newest_dense(store, "uid", 1, None, "layout", restore_from=anchor.key + "x")
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
@@ -261,12 +260,12 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
 
 def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
     store = MemoryStore()
-    anchored(store)
-    save_dense(store, replace(DENSE, step=15, samples=960), {"dense": torch.ones(1)})
-    newest, older, seed = newest_dense(store, "uid", 1, None, "layout")
+    anchor, (bench, _) = anchored(store)
+    save_dense(store, replace(DENSE, step=15, samples=960, layout=bench.layout), {"dense": torch.ones(1)})
+    newest, older, seed = newest_dense(store, "uid", 1, None, bench.layout)
     restored = load_dense(store, newest)
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
-    assert (older.step, seed.kind) == (10, "Seed")
+    assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
     assert load_dense(store, seed).tensors == {}
     assert [c.step for c in newest_dense(store, "uid", 1, None, "layout", at_most_step=14)] == [10, 0]
 
@@ -274,7 +273,7 @@ def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
 def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:
     store = MemoryStore()
     save_dense(store, DENSE, {"dense": torch.ones(1)})
-    anchor = anchored(store)
+    anchor, _ = anchored(store)
     assert find_anchor(store, "uid", 1, 10) == anchor
     assert find_anchor(store, "uid", 1, 11) is None
     assert find_anchor(store, "uid", 2, 10) is None
@@ -294,47 +293,33 @@ def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None
 
 def test_an_origin_is_written_once() -> None:
     store = MemoryStore()
-    write_origin(store, origin(2, ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d"), 1))
-    write_origin(store, origin(2, ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d"), 1))
+    ref = ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d")
+    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
+    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
     with pytest.raises(ExistsError):
         write_origin(store, origin(2))
 
 
 def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:
-    store = MemoryStore()
-    write_origin(store, origin(1))
-    save_shard(store, META, *arena(1))
+    bench = Bench()
+    bench.save(10)
     own = "uid/gen-0001/shard-0000/inc-0001/origin.json"
-    store.put(own.replace("inc-0001", "inc-0002"), store.get(own))
-    broken, seed = choices(store, incarnation=3)
+    bench.store.put(own.replace("inc-0001", "inc-0002"), bench.store.get(own))
+    broken, seed = bench.choices(incarnation=3)
     assert seed.kind == "Seed"
     with pytest.raises(DamagedError, match="origin for incarnation 2"):
-        load_shard(store, broken, *empty())
+        bench.restore(broken)
 
 
-def test_pruning_keeps_what_a_restore_may_need() -> None:
-    deleted: list[str] = []
+def test_a_part_is_put_with_its_checksum() -> None:
+    seen: dict[str, int | None] = {}
 
     class Recorder(MemoryStore):
-        def delete(self, keys: object) -> None:
-            deleted.extend(keys)  # type: ignore[arg-type]
-            super().delete(deleted)
+        def put(self, key: str, data: object, **options: object) -> None:
+            seen[key] = options.get("crc32c")  # type: ignore[assignment]
+            super().put(key, data, **options)  # type: ignore[arg-type]
 
-    store = Recorder()
-    write_origin(store, origin(1))
-    for step in (5, 10, 15):
-        save_shard(store, replace(META, step=step), *arena(step))
-    save_dense(store, replace(DENSE, step=9), {"dense": torch.ones(1)})
-    save_dense(store, DENSE, {"dense": torch.ones(1)})
-    store.put("uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000", b"never committed")
-    store.put("other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json", b"another job's")
-    anchors = (AnchorRef("k", "d", 1, 10, 640), AnchorRef("k", "d", 1, 15, 960))
-    assert prune(store, "uid", ()) == 0
-    assert prune(store, "uid", anchors) == 4 + 1 + 2
-    assert [c.step for c in choices(store)] == [15, 10, 0]
-    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout")] == [10, 0]
-    assert not [key for key in store.objects if "step-000000007" in key or "step-000000005" in key]
-    assert "other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json" in store.objects
-    assert "uid/gen-0001/shard-0000/inc-0001/origin.json" in store.objects
-    assert all(key.endswith("manifest.json") for key in deleted[:2]), "manifests go first"
-    assert not any(key.endswith("manifest.json") for key in deleted[2:])
+    bench = Bench(Recorder())
+    capture = bench.arena.capture_changes(0)
+    saved = write(bench.writer, bench.draft(10), capture)
+    assert [seen[part.key] for part in saved.manifest.parts] == [part.crc32c for part in saved.manifest.parts]

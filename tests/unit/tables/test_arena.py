@@ -78,14 +78,22 @@ def test_optimizers_agree_with_the_oracle(kind: str) -> None:
     assert arena.rows.any()
 
 
-def test_a_copy_keeps_what_was() -> None:
-    arena = Arena.empty(job_with("RowWiseAdagrad"), 10)
-    rows, state = arena.copy()
-    arena.apply(torch.arange(10), torch.ones(10, 16))
-    assert state is not None
-    assert not rows.any()
-    assert not state.any()
-    assert arena.rows.any()
+def test_only_rows_that_never_changed_get_their_first_values() -> None:
+    job = job_with("RowWiseAdagrad")
+    placement = Placement.of(job.model, 1)
+    arena, fresh = Arena.empty(job, placement.size(0)), Arena.empty(job, placement.size(0))
+    fresh.seed(placement, 0, Seeding(job.model, 7))
+    assert arena.accumulator is not None
+    arena.rows.fill_(9.0)
+    arena.accumulator.fill_(9.0)
+    changed = np.array([0, 5, 436])
+    arena.epochs.note(changed)
+    arena.seed(placement, 0, Seeding(job.model, 7))
+    assert (arena.rows[changed] == 9.0).all()
+    assert (arena.accumulator[changed] == 9.0).all()
+    rest = np.setdiff1d(np.arange(437), changed)
+    assert torch.equal(arena.rows[rest], fresh.rows[rest])
+    assert not arena.accumulator[rest].any()
 
 
 def test_an_optimizer_for_dense_parameters_is_refused() -> None:

@@ -38,6 +38,25 @@ def test_a_short_wait_for_peers_is_no_pause() -> None:
     assert board.take_waited_s() == 0
 
 
+def test_a_wait_beyond_patience_is_a_pause_from_its_beginning_and_nothing_after_it() -> None:
+    board = Board(_report())
+    board.patience_s = 0.05
+    seen = set()
+    with board.waiting(lambda: seen.add(board.state)) as attend:
+        while TrainerState.PAUSED not in seen:
+            attend()
+    assert board.state is TrainerState.TRAINING
+    assert board.take_waited_s() > 0.05
+
+
+def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
+    board = Board(_report())
+    board.patience_s = 0.0
+    with board.waiting(lambda: None):
+        pass
+    assert board.take_waited_s() > 0
+
+
 def test_metrics_are_the_report() -> None:
     board = Board(_report())
     board.look = lambda report: replace(report, saves=3)

@@ -10,10 +10,11 @@ import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.exchange import SaveState
-from cpr_trainer.snapshot import DenseMeta, ShardMeta, find_anchor, read_anchor, save_shard
+from cpr_trainer.snapshot import DenseMeta, Pruner, find_anchor, read_anchor
 from cpr_trainer.store import StoreUnreachableError
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
 from support.memory_store import MemoryStore
+from support.saves import draft, full_save
 
 _PATIENCE_S = 30.0
 
@@ -21,12 +22,13 @@ _PATIENCE_S = 30.0
 class _FlakyStore(MemoryStore):
     """Cannot be reached while `down`."""
 
-    down = False
+    def __init__(self) -> None:
+        super().__init__(self._check)
+        self.down = False
 
-    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+    def _check(self, _key: str) -> None:
         if self.down:
             raise StoreUnreachableError("The store does not answer.", "Wait.")
-        super().put(key, data, if_absent=if_absent)
 
 
 class _World:
@@ -41,14 +43,15 @@ class _World:
             lambda: tuple(self.saved),
             lambda: tuple(self.incarnations),
             2,
+            pruner=Pruner(self.store, "job", grace_s=0.0),
             anchors=(),
             rng=random.Random(1),
         )
         self.saver.start()
 
     def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
-        meta = ShardMeta("job", 1, index, incarnation, "Anchor", step, 10 * step, "layout", (step,), ((0, index),))
-        save_shard(self.store, meta, torch.zeros(3, 2), None)
+        manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
+        full_save(self.store, manifest, torch.zeros(3, 2), None)
         if tell:
             self.saved[index] = SaveState(step, 10 * step)
 
@@ -108,6 +111,20 @@ def test_a_shard_replaced_after_it_committed_does_not(world: _World) -> None:
     world.incarnations[1] = 2
     world.commit_shard(0, 5)
 
+    world.wait_for(lambda saves: saves.anchors)
+
+
+def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.saved[1] = SaveState(2, 20, given_up_step=5)
+    world.wait_for(lambda _: not world.saver.busy)
+
+    assert world.saver.state.void == 0
+    assert find_anchor(world.store, "job", 1, 5) is None
+    world.saver.offer_cut(_dense(10))
+    for index in range(2):
+        world.commit_shard(index, 10)
     world.wait_for(lambda saves: saves.anchors)
 
 

@@ -20,6 +20,9 @@ from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.session import Session
 
+#: Steps of one trainer whose pushes may be unacknowledged.
+WINDOW = 2
+
 
 class Exchange:
     """A trainer's connections to all shards of its job.
@@ -36,7 +39,7 @@ class Exchange:
         key: bytes,
         total_samples: int,
         *,
-        window: int = 2,
+        window: int = WINDOW,
         clock: Callable[[], float] = monotonic,
         rng: random.Random | None = None,
     ) -> None:

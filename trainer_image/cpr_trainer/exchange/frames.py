@@ -55,7 +55,8 @@ class Header:
     `roster`, `group` and `generation` are the sender's counters, `rank` is the trainer's, whoever sends. `step` is the
     step of a lookup or push; in ACK, PONG and WELCOME the last step of this rank that is applied. Trainers say
     `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
-    stands. `ticket` ties an answer to its lookup. `count` counts rows.
+    stands, and in `cut_step` which cut they gave up last (0: none). `ticket` ties an answer to its lookup. `count`
+    counts rows.
     """
 
     operation: Operation

@@ -49,10 +49,11 @@ class LinkState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """A shard's newest committed save; -1 while unknown."""
+    """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none."""
 
     step: int = -1
     samples: int = -1
+    given_up_step: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +262,7 @@ class Link:
             self._stand_back()
             return
         self.applied = header.step
-        self.saved = SaveState(header.saved_step, header.saved_samples)
+        self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
         while self.unacknowledged and self.unacknowledged[0].step <= header.step:
             self.unacknowledged.popleft()
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:

@@ -129,6 +129,8 @@ class LinkLoop:
     def _adopt(self, roster: TrainerRoster, now: float) -> None:
         new_generation = roster.counters.generation != self._session.counters.generation
         self._session.counters = roster.counters
+        if new_generation:
+            self._session.cut_step = 0  # shards that took it over would pass over the next one, which comes earlier
         peers = sorted(roster.shards, key=lambda peer: peer.index)
         if not self.links:
             self.links = tuple(Link(self._session, peer, self._rng, now) for peer in peers)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.experiment import Experiment, Outcome, ShardLoss, TrialReport
+from cpr_contract.experiment import Experiment, Outcome, Saved, Trial, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.lone import LoneTrainer, Tell
 from cpr_trainer.experiment.losses import InjectedLosses, lost_sample_shards, step_losses
 from cpr_trainer.experiment.saved_rows import SavedRows
+from cpr_trainer.experiment.saving import SavingShards
+from cpr_trainer.experiment.schedule import Schedule
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job
 from cpr_trainer.store import open_uri
@@ -45,21 +47,34 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: R
     for number, trial in enumerate(experiment.trials):
         trainer = LoneTrainer(job, dataset, trial.seed)
         total = trainer.order.total_samples
-        outcome = _run_trial(trainer, trial.losses, placement, partial(_report_progress, report, number, total))
+        outcome = _run_trial(trainer, trial, dataset, placement, partial(_report_progress, report, number, total))
         report(TrialReport(number, total, total, outcome))
 
 
-def _run_trial(trainer: LoneTrainer, losses: Sequence[ShardLoss], placement: Placement, tell: Tell) -> Outcome:
-    planned = step_losses(losses, placement.shards, trainer.order.steps)
+def _run_trial(trainer: LoneTrainer, trial: Trial, dataset: Dataset, placement: Placement, tell: Tell) -> Outcome:
+    order = trainer.order
+    planned = step_losses(trial.losses, placement.shards, order.steps)
+    if trial.saving is not None:
+        if planned:
+            raise BadSpecError("A trial has losses or saves, not both.", "Correct the experiment.")
+        schedule = Schedule.of(trial.saving, order, dataset, placement)
+        shards = SavingShards(trial.saving, schedule, trainer.arena, placement, order, trial.seed)
+        trainer.train(shards, tell)
+        return _outcome(trainer, placement, shards.lost_sample_shards, shards.lost_row_updates, shards.saved)
     injected = InjectedLosses(planned, placement, SavedRows(trainer.arena)) if planned else None
     trainer.train(injected, tell)
-    lost = lost_sample_shards(planned, trainer.order)
+    lost_row_updates = injected.lost_row_updates if injected else 0
+    return _outcome(trainer, placement, lost_sample_shards(planned, order), lost_row_updates, None)
+
+
+def _outcome(trainer: LoneTrainer, placement: Placement, lost: int, updates: int, saved: Saved | None) -> Outcome:
     return Outcome(
         auc=trainer.validation.auc(),
         log_loss=trainer.validation.log_loss(),
         lost_sample_shards=lost,
         pls=lost / (trainer.order.total_samples * placement.shards),
-        lost_row_updates=injected.lost_row_updates if injected else 0,
+        lost_row_updates=updates,
+        saved=saved,
     )
 
 

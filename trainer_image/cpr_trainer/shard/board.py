@@ -9,7 +9,7 @@ from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
 
-_STALLED_S = 30.0  # far more than any copy of the rows takes
+_STALLED_S = 30.0  # far more than any turn takes
 
 
 class Board:

@@ -1,4 +1,4 @@
-"""When a shard copies its rows: at a cut step, once every rank has reached it and before any has passed it."""
+"""When a shard saves all its rows: at a cut step, once every rank has reached it and before any has passed it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Cuts:
         return replace(self, pending=0)
 
     def due(self, applied: tuple[int, ...]) -> bool:
-        """Whether every rank has reached the cut: copy now."""
+        """Whether every rank has reached the cut: it is to be taken now."""
         return 0 < self.pending <= min(applied)
 
     def take(self) -> Self:
-        """Return the cuts after the pending one was copied."""
+        """Return the cuts after the pending one was taken."""
         return replace(self, pending=0, taken=self.pending)

@@ -11,14 +11,14 @@ import threading
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Literal, assert_never
+from typing import assert_never
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.placement import layout_hash
+from cpr_trainer.shard.chooser import Chosen
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.restore import (
@@ -31,9 +31,10 @@ from cpr_trainer.shard.restore import (
     Restorer,
     aim_of,
 )
-from cpr_trainer.shard.saver import Committed, Copy, SaveFailed, Saver
+from cpr_trainer.shard.saver import Committed, GivenUp, SaveFailed
+from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Progress, Service
-from cpr_trainer.snapshot import DamagedError, ShardMeta
+from cpr_trainer.snapshot import DamagedError
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class _RestoreEnded:
     outcome: Outcome | BaseException
 
 
-_Mail = _RestoreEnded | Committed | SaveFailed | Problem
+#: What threads aside tell. An error that nobody foresaw is raised on the main thread.
+Mail = Committed | SaveFailed | GivenUp | Chosen | Problem | BaseException
 
 
 class Life:
@@ -68,22 +70,21 @@ class Life:
         self._service = service
         service.on_cut = self.cut
         self._metrics = metrics
-        self._layout = layout_hash(job.model, job.shards)
-        self._mail: SimpleQueue[_Mail] = SimpleQueue()
+        self._mail: SimpleQueue[_RestoreEnded | Mail] = SimpleQueue()
         self._problem: Problem | None = None
         self._restored: Restored | None = None
         self._tried: Aim | None = None
         self._cancel: threading.Event | None = None
         self._open_loss = False
 
-    def begin(self, restorer: Restorer, saver: Saver) -> None:
-        """Start to restore. Restorer and saver tell what happens by `post`."""
+    def begin(self, restorer: Restorer, saving: Saving) -> None:
+        """Start to restore. Who restores and saves tells what happens by `post`."""
         self._restorer = restorer
-        self._saver = saver
+        self._saving = saving
         self._service.counters = self.roster.counters
         self._restore_if_due()
 
-    def post(self, mail: Committed | SaveFailed | Problem) -> None:
+    def post(self, mail: Mail) -> None:
         """Tell the main thread; any thread may call it."""
         self._mail.put(mail)
 
@@ -96,15 +97,14 @@ class Life:
             return Ending(ExitCode.SUPERSEDED)
         if roster.counters.generation != self.roster.counters.generation:
             self._service.stop()
-            self._saver.discard()
+            self._saving.stop()
             self.state, self._restored = ShardState.RESTORING, None
         self.roster = roster
         self._service.counters = roster.counters
         self._restore_if_due()
         return None
 
-    def read_mail(self) -> None:
-        """Act on what the restoring and saving threads told. Raises what ended a restore for good."""
+    def _read_mail(self) -> None:
         while True:
             try:
                 mail = self._mail.get_nowait()
@@ -118,14 +118,26 @@ class Life:
                 case SaveFailed(problem):
                     self._metrics.failed_saves.inc()
                     self._problem = problem
+                case GivenUp():
+                    self._on_given_up(mail)
+                case Chosen():
+                    self._saving.on_chosen(mail)
                 case Problem():
                     self._problem = mail
+                case BaseException():
+                    raise mail
                 case _:
                     assert_never(mail)
 
     def cut(self) -> None:
-        """Copy the rows for a save: every rank has reached the cut."""
-        self._copy("Anchor")
+        """Save the rows as they are: every rank has reached the cut."""
+        assert self._service.progress is not None  # noqa: S101 -- only a serving shard reaches a cut
+        self._saving.save("Anchor", self._service.progress)
+
+    def turn(self) -> None:
+        """Act on what was told, and do what is due. Raises what ended a restore, or a save, for good."""
+        self._read_mail()
+        self._saving.turn(monotonic(), self.roster.priority_interval_s)
 
     def terminate(self) -> Ending | None:
         """SIGTERM: save what no save holds. Call it until it returns how to end; serve nobody meanwhile.
@@ -137,14 +149,16 @@ class Life:
             progress = self._service.progress
             if progress is None:
                 return self._give_up()
-            if progress.dirty:
-                self._copy("Flush")
+            if progress.dirty or self._saving.unsaved:
+                self._saving.save("Flush", progress)  # in the place of a cut: the successor takes that again
+            else:
+                self._saving.stop()
             self._open_loss = not progress.losses.resumed
             self._service.stop()
             self.state = ShardState.FLUSHING
-        if not self._saver.idle:
+        if not self._saving.idle:
             return None
-        self.read_mail()  # the commit itself may be news
+        self._read_mail()  # the commit itself may be news
         if self._open_loss:
             return Ending(TERMINATED)
         return Ending(ExitCode.FLUSHED, self._service.newest_save or SaveRef("", 0, 0))
@@ -225,38 +239,30 @@ class Life:
         self._restored = restored
         if self._problem is not None and self._problem.reason != DamagedError.reason:
             self._problem = None  # the store is back
-        self._service.newest_save = restored.save
+        self._service.newest_save, self._service.given_up_step = restored.save, 0
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
+        self._saving.start(restored.chain, monotonic())
         self.state = ShardState.READY
         self._service.start(Progress(generation, restored.applied, losses))
         self._metrics.load_seconds.set(restored.load_s)
-
-    def _copy(self, kind: Literal["Anchor", "Flush"]) -> None:
-        progress = self._service.progress
-        assert progress is not None  # noqa: S101 -- only a serving shard has anything to copy
-        started = monotonic()
-        rows, state = self._service.arena.copy()
-        mark = self._service.mark(progress)
-        meta = ShardMeta(
-            job_uid=self._job.job_uid,
-            generation=mark.generation,
-            index=self.roster.index,
-            incarnation=self.roster.incarnation,
-            kind=kind,
-            step=mark.step,
-            samples=mark.samples,
-            layout=self._layout,
-            applied=mark.applied,
-            lost=mark.lost,
-        )
-        self._saver.submit(Copy(meta, rows, state))
-        self._metrics.copy_seconds.set(monotonic() - started)
+        _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
 
     def _on_commit(self, committed: Committed) -> None:
-        self._metrics.saves.inc()
-        self._metrics.save_seconds.set(committed.save_s)
-        if committed.generation != self.roster.counters.generation:
+        self._saving.on_commit(committed)
+        draft = committed.save.draft
+        if draft.generation != self.roster.counters.generation:
             return  # of before a rollback
         self._problem = None
-        self._service.newest_save = committed.save
+        if draft.kind != "Priority":
+            self._service.newest_save = SaveRef(committed.saved.ref.key, draft.step, draft.samples)
+
+    def _on_given_up(self, given_up: GivenUp) -> None:
+        self._saving.on_given_up(given_up)
+        self._problem = given_up.problem
+        draft, progress = given_up.save.draft, self._service.progress
+        if draft.kind == "Flush":
+            self._open_loss = True
+        elif draft.kind == "Anchor" and progress is not None:
+            progress.dirty = True
+            self._service.given_up_step = draft.step

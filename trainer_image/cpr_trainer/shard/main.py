@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
+from collections.abc import Callable
 from time import monotonic
+
+import numpy as np
 
 from cpr_contract import env
 from cpr_contract.env import ROLE_SHARD
@@ -17,14 +21,19 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, Environment, RosterFile, StatusServer, end_with, stop_on_sigterm
 from cpr_trainer.shard.board import Board
+from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.restore import Restorer
 from cpr_trainer.shard.saver import Saver
+from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.store import open_store
-from cpr_trainer.tables.arena import Arena
+from cpr_trainer.snapshot import Home, Writer
+from cpr_trainer.store import Throttle, open_store
+from cpr_trainer.tables.priority import make_tracker, population_of
+
+_LOG = logging.getLogger(__name__)
 
 TURN_S = 0.05
 
@@ -48,7 +57,7 @@ def run(environment: Environment) -> int:
 
 
 class _Shard:
-    """One shard process. `stop` is set by SIGTERM."""
+    """One shard process. `stop` is set by SIGTERM, or here by a roster that says so."""
 
     def __init__(self, environment: Environment, stop: threading.Event) -> None:
         self.board = Board(environment.job)
@@ -60,23 +69,31 @@ class _Shard:
 
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
-        while not self._stop.wait(TURN_S):
+        while (first := self._poll()) is None and not self._stop.wait(TURN_S):
             self.board.show(self.board.report)
-            if (first := self._rosters.poll()) is not None:
-                return self._be(first)
-        return Ending(TERMINATED)
+        return Ending(TERMINATED) if first is None or self._stop.is_set() else self._be(first)
 
     def _be(self, first: ShardRoster) -> Ending:
         if first.newest_incarnation > first.incarnation:
             return Ending(ExitCode.SUPERSEDED)
+        _LOG.info(
+            "is shard %d of generation %d, incarnation %d", first.index, first.counters.generation, first.incarnation
+        )
         job = self._environment.job
-        placement = _placement(job)
-        arena = Arena.empty(job, placement.size(first.index))
+        home = Home.of(job, _placement(job), first.index)
+        arena = home.arena
         self.metrics.rows.set(len(arena.rows))
-        service = Service(job, placement, first.index, arena, self.metrics)
+        service = Service(job, home.placement, first.index, arena, self.metrics)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        saver = Saver(store, life.post, random.Random())
+        limit = job.snapshots.max_bytes_per_s
+        writer = Writer(store, arena, None if limit is None else Throttle(limit))
+        saver = Saver(writer, life.post, random.Random())
+        chooser = _chooser(job, home, life.post)
+        if chooser is not None:
+            service.on_change = chooser.tracker.note
+            self.metrics.tracker_bytes.set(chooser.tracker.memory_bytes)
+        saving = Saving(job, first, service, saver, self.metrics, chooser)
         server = Server(
             (self._environment.address, self._environment.port_base + env.DATA_PORT),
             self._environment.key,
@@ -86,7 +103,7 @@ class _Shard:
             limit_bytes=payload_bytes(Operation.PUSH, len(arena.rows), job.model.embedding_dim),
         )
         try:
-            life.begin(Restorer(store, job, placement, arena, life.post, random.Random()), saver)
+            life.begin(Restorer(store, job, home, life.post, random.Random()), saving)
             return self._turn_until_the_end(life, server)
         finally:
             server.close()
@@ -96,7 +113,7 @@ class _Shard:
         silence_s = self._environment.job.silence_s
         while True:
             server.turn(TURN_S, monotonic)
-            life.read_mail()
+            life.turn()
             if self._stop.is_set():
                 server.stop()
                 ending = life.terminate()
@@ -114,12 +131,19 @@ class _Shard:
         if now < self._next_poll:
             return None
         self._next_poll = now + TURN_S
-        roster = self._rosters.poll()
+        roster = self._poll()
         if roster is None:
             return None
         if roster.counters.group != life.roster.counters.group:
             server.forget_silent(now, self._environment.job.silence_s)
         return life.follow(roster)
+
+    def _poll(self) -> ShardRoster | None:
+        """Return a newer roster, if there is one, and stop if it says so."""
+        roster = self._rosters.poll()
+        if roster is not None and roster.stop:
+            self._stop.set()
+        return roster
 
     def _show_figures(self, life: Life) -> None:
         report = self.board.report
@@ -133,6 +157,20 @@ def _placement(job: JobSpec) -> Placement:
         return Placement.of(job.model, job.shards)
     except ValueError as error:
         raise BadSpecError(f"{error}.", "Give the model more rows, or the job fewer shards.") from error
+
+
+def _chooser(job: JobSpec, home: Home, tell: Callable[[Chosen], None]) -> Chooser | None:
+    """Return what chooses the rows of priority saves; None with the strategy `Full`."""
+    rules = job.snapshots
+    if rules.strategy == "Full":
+        return None
+    population = population_of(home.placement, home.index)
+    quota = population.quota(rules.fraction)
+    try:
+        tracker = make_tracker(rules.strategy, home.arena, population, quota, np.random.default_rng())
+    except ValueError as error:
+        raise BadSpecError(str(error), "Correct snapshots.strategy.") from error
+    return Chooser(tracker, quota, tell)
 
 
 def _identity(job: JobSpec, roster: ShardRoster) -> Identity:

@@ -15,12 +15,15 @@ class Metrics:
         self.pushes = Counter(
             "cprjob_shard_pushes_total", "Pushes by what became of them", ["fate"], registry=self.registry
         )
-        self.saves = self._counter("saves", "Saves committed")
+        self.saves = Counter("cprjob_shard_saves_total", "Saves committed, by kind", ["kind"], registry=self.registry)
         self.failed_saves = self._counter("failed_saves", "Attempts to save that failed")
         self.save_seconds = self._gauge("save_seconds", "Time that the last save took to write")
-        self.copy_seconds = self._gauge("copy_seconds", "Time that the last copy of the rows kept pushes waiting")
+        self.given_up_saves = self._counter("given_up_saves", "Saves that training outran")
+        self.saved_rows = self._counter("saved_rows", "Rows in committed saves")
+        self.cut_seconds = self._gauge("cut_seconds", "Time that the last mark of rows to save kept pushes waiting")
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
         self.rows = self._gauge("rows", "Rows held")
+        self.tracker_bytes = self._gauge("tracker_bytes", "Memory that ranking rows for priority saves takes")
         self.applied_step = self._gauge("applied_step", "Last step applied of any trainer")
         self.generation = self._gauge("generation", "Generation of the roster")
         self.ready = self._gauge("ready", "1 while lookups and pushes are served")

@@ -18,14 +18,20 @@ from cpr_contract.manifests import Origin
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.shard.losses import Ranges
-from cpr_trainer.snapshot import Candidate, DamagedError, RestoredShard, candidates, load_shard, write_origin
+from cpr_trainer.snapshot import (
+    Candidate,
+    DamagedError,
+    Home,
+    Link,
+    RestoredShard,
+    candidates,
+    load_shard,
+    write_origin,
+)
 from cpr_trainer.store import Store, StoreError
 from cpr_trainer.store.errors import ExistsError
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +40,10 @@ _LAST_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The rows are loaded, and it is recorded from where. `save` is None for first values."""
+    """The rows are loaded, and it is recorded from where.
+
+    `save` is None for first values. `chain` is what the next save may stand on, oldest first.
+    """
 
     save: SaveRef | None
     step: int
@@ -42,6 +51,7 @@ class Restored:
     applied: tuple[int, ...]
     lost: Ranges
     load_s: float
+    chain: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +86,11 @@ def aim_of(roster: ShardRoster) -> Aim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restorer:
-    """Restores one shard into its arena. `report` is told of problems on the way, from the restoring thread."""
+    """Restores one shard into its home. `report` is told of problems on the way, from the restoring thread."""
 
     store: Store
     job: JobSpec
-    placement: Placement
-    arena: Arena
+    home: Home
     report: Callable[[Problem], None]
     rng: random.Random
 
@@ -101,19 +110,9 @@ class Restorer:
 
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
-        found = candidates(
-            self.store,
-            self.job.job_uid,
-            roster.counters.generation,
-            roster.index,
-            roster.incarnation,
-            roster.anchor,
-            layout_hash(self.job.model, self.job.shards),
-            self.job.snapshots.restore_from,
-        )
-        for candidate in found:
+        for candidate in candidates(self.store, self.job, roster, self.home.placement):
             try:
-                restored = load_shard(self.store, candidate, self.arena.rows, self.arena.accumulator)
+                restored = load_shard(self.store, candidate, self.home)
             except DamagedError as error:
                 if candidate.kind == "RestoreFrom":
                     raise
@@ -125,13 +124,14 @@ class Restorer:
         return NothingVerifies(Problem("AnchorDamaged", damage.message, "An older anchor is used; check the store."))
 
     def _take(self, roster: ShardRoster, candidate: Candidate, restored: RestoredShard, started: float) -> Outcome:
+        for damage in restored.damaged:
+            _LOG.warning("restore: a priority save is left out: %s", damage)
+            self.report(problem_of(damage))
         # A save of another job is where this one starts, not one of its own.
-        ref = restored.ref if candidate.kind in {"Save", "Anchor"} else None
-        save = None if ref is None else SaveRef(ref.key, restored.step, restored.samples)
+        own = candidate.kind in {"Save", "Anchor"}
+        save = SaveRef(candidate.key, restored.step, restored.samples) if own else None
         if restored.samples < roster.floor_samples:
             return BelowFloor(save)
-        if candidate.kind == "Seed":
-            self.arena.seed(self.placement, roster.index, Seeding(self.job.model, self.job.data.seed))
         origin = Origin(
             contract=CONTRACT_VERSION,
             job_uid=self.job.job_uid,
@@ -139,10 +139,12 @@ class Restorer:
             index=roster.index,
             incarnation=roster.incarnation,
             parent_incarnation=candidate.writer if candidate.kind == "Save" else None,
-            parent=ref if candidate.kind == "Save" else None,
+            parent=restored.ref if candidate.kind == "Save" else None,
             step=restored.step,
             samples=restored.samples,
+            replayed=restored.replayed,
         )
         write_origin(self.store, origin)
         applied = restored.applied or (0,) * roster.trainers
-        return Restored(save, restored.step, restored.samples, applied, restored.lost, monotonic() - started)
+        load_s = monotonic() - started
+        return Restored(save, restored.step, restored.samples, applied, restored.lost, load_s, restored.chain)

@@ -1,4 +1,4 @@
-"""Writes copies of a shard's rows to the store, on a thread of its own, until the store has them."""
+"""Writes saves of a shard to the store, on a thread of its own, for as long as they are of use."""
 
 from __future__ import annotations
 
@@ -6,36 +6,48 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
-
-from torch import Tensor
+from typing import TypeVar
 
 from cpr_contract.exits import Problem
-from cpr_contract.reports import SaveRef
+from cpr_contract.manifests import ShardManifest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.snapshot import ShardMeta, save_shard
-from cpr_trainer.store import Store
+from cpr_trainer.snapshot import SavedShard, Source, Writer
+from cpr_trainer.store import ExistsError, StoreError
+from cpr_trainer.tables.capture import Capture, EndedError, OutrunError
+from cpr_trainer.tables.priority import Claim
 
 _LOG = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
+_POLL_S = 0.05
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
-    """A copy of the rows and what its manifest will say. rows: float32 [n, D]. state: float32 [n], or None."""
+class Save:
+    """A save to be written: the rows of `source`, under a manifest that is `draft` but for its parts.
 
-    meta: ShardMeta
-    rows: Tensor
-    state: Tensor | None
+    They are those that `capture` holds; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The
+    manifest is not written before `may_commit` is set.
+    """
+
+    draft: ShardManifest
+    capture: Capture
+    epoch: int
+    source: Source
+    claim: Claim | None
+    may_commit: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Committed:
     """A save is in the store, complete."""
 
-    generation: int
-    save: SaveRef
+    save: Save
+    saved: SavedShard
     save_s: float
 
 
@@ -46,76 +58,116 @@ class SaveFailed:
     problem: Problem
 
 
-class Saver:
-    """Saves one copy at a time; a newer copy replaces one that waits or is being retried.
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUp:
+    """A save failed and will not be repeated: the rows are not as they were any more."""
 
-    `tell` hears of every attempt, on the saver's thread.
+    save: Save
+    problem: Problem
+
+
+#: What becomes of a save; an error that nobody foresaw ends the process.
+News = Committed | SaveFailed | GivenUp | BaseException
+
+
+class Saver:
+    """Writes one save at a time; a newer one takes the place of one that is not committed.
+
+    `tell` hears of what becomes of each, on the saver's threads; nothing more of one whose place was taken.
     """
 
-    def __init__(self, store: Store, tell: Callable[[Committed | SaveFailed], None], rng: random.Random) -> None:
-        self._store = store
+    def __init__(self, writer: Writer, tell: Callable[[News], None], rng: random.Random) -> None:
+        self._writer = writer
         self._tell = tell
         self._rng = rng
         self._changed = threading.Condition()
-        self._next: Copy | None = None
-        self._busy = False
+        self._save: Save | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
         self._thread.start()
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was submitted is committed, replaced or discarded."""
+        """Whether everything that was submitted is committed, given up, replaced or discarded."""
         with self._changed:
-            return self._next is None and not self._busy
+            return self._save is None
 
-    def submit(self, copy: Copy) -> None:
-        """Save this copy as soon as the store lets us."""
-        with self._changed:
-            self._next = copy
-            self._changed.notify_all()
+    def submit(self, save: Save) -> None:
+        """Write this save as soon as the store lets us."""
+        self._replace(save)
 
     def discard(self) -> None:
-        """Forget a copy that is not committed yet, but for an attempt under way."""
-        with self._changed:
-            self._next = None
-            self._changed.notify_all()
+        """Drop a save that is not committed yet."""
+        self._replace(None)
+
+    def hurry(self) -> None:
+        """Send as fast as the store takes it from now on."""
+        self._writer.hurry()
 
     def close(self) -> None:
-        """End the thread after the attempt under way."""
+        """End the thread after the store's call under way."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
+    def _replace(self, save: Save | None) -> None:
+        with self._changed:
+            dropped, self._save = self._save, save
+            self._changed.notify_all()
+        if dropped is not None:
+            dropped.capture.end()
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._next is not None)
-                if self._closing:
-                    return
-                self._busy = True
-            self._save_newest()
-            with self._changed:
-                self._busy = False
-
-    def _save_newest(self) -> None:
-        """Try until a copy is committed or none is left."""
-        delays = backoff(self._rng)
-        while (copy := self._next) is not None and not self._closing:
-            started = monotonic()
+                self._changed.wait_for(lambda: self._closing or self._save is not None)
+                save = self._save
+            if self._closing or save is None:
+                return
             try:
-                saved = save_shard(self._store, copy.meta, copy.rows, copy.state)
-            except TrainerError as error:
-                _LOG.warning("save of step %d: %s", copy.meta.step, error)
-                self._tell(SaveFailed(problem_of(error)))
-                self._pause(copy, next(delays))
-                continue
-            ref = SaveRef(saved.ref.key, copy.meta.step, copy.meta.samples)
-            self._tell(Committed(copy.meta.generation, ref, monotonic() - started))
+                news: Committed | GivenUp | BaseException | None = self._write(save)
+            except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+                news = error
+            save.capture.end()
             with self._changed:
-                if self._next is copy:
-                    self._next = None
+                if self._save is save:
+                    self._save = None
+                    if news is not None:
+                        self._tell(news)
 
-    def _pause(self, failed: Copy, delay_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._next is not failed, delay_s)
+    def _write(self, save: Save) -> Committed | GivenUp | None:
+        """Try until the save is committed, or is of no use; None if another took its place."""
+        started = monotonic()
+        try:
+            manifest = self._writer.write(save.draft, save.source, lambda attempt: self._insist(save, attempt))
+            while not save.may_commit.wait(_POLL_S):
+                self._check(save)
+            saved = self._writer.commit(manifest, lambda attempt: self._insist(save, attempt))
+        except EndedError:
+            return None
+        except TrainerError as error:
+            _LOG.warning("the save of step %d is given up: %s", save.draft.step, error)
+            return GivenUp(save, problem_of(error))
+        return Committed(save, saved, monotonic() - started)
+
+    def _insist(self, save: Save, attempt: Callable[[], Result]) -> Result:
+        """Return what `attempt` returns once the store lets it. Raises EndedError, OutrunError, ExistsError."""
+        delays = backoff(self._rng)
+        while True:
+            self._check(save)
+            try:
+                return attempt()
+            except ExistsError:
+                raise
+            except StoreError as error:
+                _LOG.warning("save of step %d: %s", save.draft.step, error)
+                self._tell(SaveFailed(problem_of(error)))
+                delay_s = max(next(delays), error.retry_after_s)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._save is not save, delay_s)
+
+    def _check(self, save: Save) -> None:
+        if self._closing or self._save is not save:
+            raise EndedError
+        if save.capture.outrun:
+            raise OutrunError

@@ -1,6 +1,6 @@
-"""What a shard answers: lookups, pushes, pings; and when it copies its rows for a save. No sockets, no store.
+"""What a shard answers: lookups, pushes, pings; and when its rows are to be saved. No sockets, no store.
 
-One thread calls everything here, so pushes are applied one after another and the arena needs no lock.
+One thread calls everything here: pushes are applied one after another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cpr_trainer.exchange.frames import (
     Operation,
     payload_bytes,
 )
-from cpr_trainer.placement import Placement
+from cpr_trainer.placement import Ints, Placement
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, Ranges, order_of
 from cpr_trainer.shard.metrics import Metrics
@@ -59,7 +59,7 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Where the rows stand, in one generation. `dirty` says that no save or copy holds what was applied last."""
+    """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last."""
 
     generation: int
     applied: tuple[int, ...]
@@ -76,7 +76,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a copy of the rows holds: the save's manifest says the same."""
+    """What a save of the rows holds: its manifest says the same."""
 
     generation: int
     step: int
@@ -86,17 +86,22 @@ class Mark:
 
 
 class Service:
-    """Serves one shard. `progress` is None while it does not; `on_cut` is told when the rows are to be copied.
+    """Serves one shard. `progress` is None while it does not.
 
-    Counters and the newest save go into every answer; the life of the shard keeps them up to date.
+    `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed.
+
+    Counters, the newest save and the last cut that was given up (0: none) go into every answer; the life of the shard
+    keeps them up to date.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
         self.arena = arena
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
+        self.given_up_step = 0
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
+        self.on_change: Callable[[Ints], None] = lambda _slots: None
         self._job = job
         self._placement = placement
         self._index = index
@@ -150,13 +155,18 @@ class Service:
             for other in tuple(self._clients):
                 self._work(other)
 
+    @property
+    def places(self) -> tuple[int, int]:
+        """The first place of the shard, and how many it holds."""
+        return int(self._placement.starts[self._index]), self._placement.size(self._index)
+
     def standing(self, rank: int, generation: int) -> Header:
         """Return the answer to a trainer of `generation` that asks whether it is served."""
         standing = standing_of(generation, None if self.progress is None else self.progress.generation)
         return self._header(_ANSWERS[standing], rank)
 
     def mark(self, progress: Progress) -> Mark:
-        """Return what a copy of the rows would hold now."""
+        """Return what a save of the rows would hold now."""
         samples = samples_at(progress.applied_step, self._job.data.batch_size, progress.total_samples)
         lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
         return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost)
@@ -227,6 +237,7 @@ class Service:
             slots = self._slots(frame)
             gradients = np.frombuffer(frame.payload, np.float32, offset=header.count * ROW_NUMBER_BYTES)
             self.arena.apply(slots, torch.from_numpy(gradients).view(header.count, -1))
+            self.on_change(slots.numpy())
         before = progress.applied[header.rank]
         if progress.cuts.passed_over(header.step, before):
             progress.cuts, self._held_free = progress.cuts.void(), True
@@ -259,6 +270,7 @@ class Service:
             generation=self.counters.generation if self.progress is None else self.progress.generation,
             rank=rank,
             step=0 if self.progress is None else self.progress.applied[rank],
+            cut_step=self.given_up_step,
             saved_step=0 if save is None else save.step,
             saved_samples=0 if save is None else save.samples,
             ticket=ticket,

@@ -14,42 +14,41 @@ from cpr_trainer.snapshot.dense import (
 )
 from cpr_trainer.snapshot.errors import DamagedError, LayoutError, SnapshotError
 from cpr_trainer.snapshot.lineage import Candidate
-from cpr_trainer.snapshot.pruning import prune
-from cpr_trainer.snapshot.shards import (
-    RestoredShard,
-    SavedShard,
-    ShardMeta,
-    candidates,
-    load_shard,
-    read_shard_manifest,
-    save_shard,
-    write_origin,
-)
+from cpr_trainer.snapshot.loading import EXACT, Home, RestoredShard, load_shard
+from cpr_trainer.snapshot.pruning import Pruner
+from cpr_trainer.snapshot.rebase import Link, basis
+from cpr_trainer.snapshot.shards import candidates, read_shard_manifest, write_origin
+from cpr_trainer.snapshot.writing import Insist, SavedShard, Source, Writer
 
 __all__ = [
+    "EXACT",
     "NETWORK",
     "Candidate",
     "DamagedError",
     "DenseMeta",
+    "Home",
+    "Insist",
     "LayoutError",
+    "Link",
+    "Pruner",
     "RestoredDense",
     "RestoredShard",
     "SavedDense",
     "SavedShard",
-    "ShardMeta",
     "SnapshotError",
+    "Source",
+    "Writer",
+    "basis",
     "candidates",
     "commit_anchor",
     "find_anchor",
     "load_dense",
     "load_shard",
     "newest_dense",
-    "prune",
     "read_anchor",
     "read_shard_manifest",
     "read_tensors",
     "resolve_anchor",
     "save_dense",
-    "save_shard",
     "write_origin",
 ]

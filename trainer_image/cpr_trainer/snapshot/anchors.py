@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cpr_contract.manifests import DenseManifest, ManifestRef, dense_prefix, step_folder
 from cpr_contract.roster import AnchorRef
+from cpr_trainer.placement import Placement
 from cpr_trainer.snapshot.commit import read_document
 from cpr_trainer.snapshot.errors import DamagedError, LayoutError
 from cpr_trainer.snapshot.lineage import Candidate
@@ -16,7 +19,7 @@ def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> Ancho
 
     One that cannot be read is passed over. Raises StoreError.
     """
-    saves = committed_in(store.list(dense_prefix(job_uid, generation) + "/"))
+    saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
     at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
     for save in sorted(at_step, key=lambda save: save.writer, reverse=True):
         try:
@@ -39,8 +42,8 @@ def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
     manifest, ref = _read(store, key, "")
     if manifest.layout != layout:
         raise LayoutError(
-            f"{key} was saved with other tables, another dimension, shard count or optimizer.",
-            "Give this job the same model and shard count as the job that wrote the anchor, or another anchor.",
+            f"{key} was saved with other tables, another dimension or another optimizer.",
+            "Give this job the same model as the job that wrote the anchor, or another anchor.",
         )
     return _reference(manifest, ref)
 
@@ -48,30 +51,28 @@ def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
 def dense_start(store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str) -> Candidate:
     """Name the dense state that a generation starts from. Raises as `resolve_anchor` does, for `restore_from`."""
     if anchor is not None:
-        return Candidate("Anchor", layout, anchor.step, anchor.key, anchor.digest)
+        return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
     if restore_from is not None:
         other = resolve_anchor(store, restore_from, layout)
-        return Candidate("RestoreFrom", layout, 0, other.key, other.digest)
+        return Candidate("RestoreFrom", layout, 0, (ManifestRef(other.key, other.digest),))
     return Candidate("Seed", layout, 0)
 
 
-def shard_start(store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str, index: int) -> Candidate:
-    """Name what shard `index` starts a generation from. Raises as `resolve_anchor` does, for `restore_from`.
+def shard_start(store: Store, start: Candidate, placement: Placement, index: int) -> Candidate:
+    """Name what shard `index` of `placement` starts from, where the dense state does from `start`.
 
-    An anchor of this job that cannot be read makes a candidate with that damage: there may be newer saves before it.
+    These are all saves that hold some of its places. An anchor of this job that cannot be read makes a candidate with
+    that damage: there may be newer saves before it. Raises DamagedError for `RestoreFrom`.
     """
-    start = dense_start(store, anchor, restore_from, layout)
-    match start.kind:
-        case "Seed":
-            return start
-        case "RestoreFrom":
-            save = _shard_of(_read(store, start.key, start.digest)[0], start.key, index)
-        case _:
-            try:
-                save = _shard_of(_read(store, start.key, start.digest)[0], start.key, index)
-            except DamagedError as error:
-                return Candidate(start.kind, layout, start.step, error.key, damage=error.what)
-    return Candidate(start.kind, layout, start.step, save.key, save.digest)
+    if start.kind == "Seed":
+        return start
+    try:
+        manifest, _ = _read(store, start.saves[0].key, start.saves[0].digest)
+    except DamagedError as error:
+        if start.kind == "RestoreFrom":
+            raise
+        return replace(start, damage=error.what)
+    return replace(start, saves=tuple(manifest.shards[i] for i in placement.holders(index, len(manifest.shards))))
 
 
 def _read(store: Store, key: str, digest: str) -> tuple[DenseManifest, ManifestRef]:
@@ -88,9 +89,3 @@ def _read(store: Store, key: str, digest: str) -> tuple[DenseManifest, ManifestR
 
 def _reference(manifest: DenseManifest, ref: ManifestRef) -> AnchorRef:
     return AnchorRef(ref.key, ref.digest, manifest.generation, manifest.step, manifest.samples)
-
-
-def _shard_of(manifest: DenseManifest, key: str, index: int) -> ManifestRef:
-    if index >= len(manifest.shards):
-        raise DamagedError(key, f"names {len(manifest.shards)} shards, not shard {index}")
-    return manifest.shards[index]

@@ -9,9 +9,8 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
 from cpr_trainer.snapshot.errors import DamagedError
-from cpr_trainer.snapshot.lineage import Candidate
-from cpr_trainer.snapshot.parts import checksum
-from cpr_trainer.store import ExistsError, MissingError, Store
+from cpr_trainer.snapshot.names import dense_save, shard_save
+from cpr_trainer.store import ExistsError, MissingError, Store, checksum
 
 Document = TypeVar("Document", ShardManifest, DenseManifest, Origin)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
@@ -46,17 +45,18 @@ def read_document(store: Store, kind: type[Document], key: str, digest: str = ""
     return document, ref
 
 
-def read_candidate(store: Store, kind: type[Manifest], candidate: Candidate) -> tuple[Manifest, ManifestRef]:
-    """Read a candidate's manifest. Raises DamagedError if it is gone, does not verify, or bears a damage already."""
-    if candidate.damage:
-        raise DamagedError(candidate.key, candidate.damage)
+def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: str) -> tuple[Manifest, ManifestRef]:
+    """Read a manifest of that digest (if one is given) and layout; it lies where it belongs. Raises DamagedError."""
     try:
-        manifest, ref = read_document(store, kind, candidate.key, candidate.digest)
+        manifest, found = read_document(store, kind, ref.key, ref.digest)
     except MissingError as error:
-        raise DamagedError(candidate.key, "is missing") from error
-    if manifest.layout != candidate.layout:
-        raise DamagedError(candidate.key, "was saved with another layout")
-    return manifest, ref
+        raise DamagedError(ref.key, "is missing") from error
+    place = shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
+    if place.manifest != ref.key:
+        raise DamagedError(ref.key, "belongs elsewhere: " + place.manifest)
+    if manifest.layout != layout:
+        raise DamagedError(ref.key, "was saved with another layout")
+    return manifest, found
 
 
 def read_part(store: Store, part: Part) -> bytes:
@@ -72,10 +72,11 @@ def read_part(store: Store, part: Part) -> bytes:
     return data
 
 
-def write_part(store: Store, key: str, data: bytes, rows: int) -> Part:
-    """Write a part and return its line of the manifest."""
-    store.put(key, data)
-    return Part(key, len(data), checksum(data), rows)
+def write_part(store: Store, key: str, data: bytes) -> Part:
+    """Write a part of a dense save and return its line of the manifest."""
+    crc32c = checksum(data)
+    store.put(key, data, crc32c=crc32c)
+    return Part(key, len(data), crc32c)
 
 
 def _digest(data: bytes) -> str:

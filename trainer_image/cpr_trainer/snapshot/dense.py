@@ -15,7 +15,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DenseManifest, ManifestRef, dense_prefix
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot.anchors import dense_start
-from cpr_trainer.snapshot.commit import read_candidate, read_part, write_once, write_part
+from cpr_trainer.snapshot.commit import read_manifest, read_part, write_once, write_part
 from cpr_trainer.snapshot.errors import DamagedError
 from cpr_trainer.snapshot.lineage import Candidate, dense_lineage
 from cpr_trainer.snapshot.names import committed_in, dense_save, part_name
@@ -106,7 +106,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     Ends with the generation's anchor; without one with `restore_from` (another job's anchor, by key); without that with
     `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
     """
-    saves = committed_in(store.list(dense_prefix(job_uid, generation) + "/"))
+    saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
     return (*dense_lineage(saves, layout, at_most_step), dense_start(store, anchor, restore_from, layout))
 
 
@@ -114,10 +114,7 @@ def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
     """Verify and read a candidate of `newest_dense`. Raises DamagedError, StoreError."""
     if candidate.kind == "Seed":
         return RestoredDense(0, 0, (), {}, None, None)
-    manifest, ref = read_candidate(store, DenseManifest, candidate)
-    name = dense_save(manifest)
-    if name.manifest != ref.key:
-        raise DamagedError(ref.key, "belongs elsewhere: " + name.manifest)
+    manifest, ref = read_manifest(store, DenseManifest, candidate.saves[0], candidate.layout)
     tensors = read_tensors(store, manifest)
     match candidate.kind:
         case "RestoreFrom":
@@ -163,6 +160,6 @@ def _save(
         dense_lost=meta.dense_lost,
     )
     name = dense_save(manifest)
-    part = write_part(store, name.folder + part_name(0), safetensors.torch.save(dict(tensors)), 0)
+    part = write_part(store, name.folder + part_name(0), safetensors.torch.save(dict(tensors)))
     manifest = dataclasses.replace(manifest, parts=(part,))
     return SavedDense(manifest, write_once(store, name.manifest, manifest))

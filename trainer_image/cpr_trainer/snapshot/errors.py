@@ -31,6 +31,6 @@ class DamagedError(SnapshotError):
 
 
 class LayoutError(SnapshotError):
-    """An anchor to restore from has other tables, another dimension, shard count or optimizer."""
+    """An anchor to restore from has other tables, another dimension or another optimizer."""
 
     reason = "LayoutMismatch"

@@ -18,11 +18,15 @@ from cpr_contract.manifests import (
     step_folder,
 )
 
-SaveKind = Literal["Anchor", "Flush", "Dense"]
+SaveKind = Literal["Anchor", "Flush", "Priority", "Dense"]
 
-_SAVE = re.compile(r"(?P<writer>.+/(?:inc|group)-(?P<number>\d+))/step-(?P<step>\d+)(?:-(?P<kind>flush|dense))?/[^/]+")
+_SAVE = re.compile(
+    r"(?P<writer>.+/(?:inc|group)-(?P<number>\d+))/step-(?P<step>\d+)(?:-(?P<kind>flush|priority|dense))?/[^/]+"
+)
 _ORIGIN = re.compile(r".+/inc-(?P<number>\d+)/" + re.escape(ORIGIN))
-_KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "dense": "Dense"}
+_KINDS: dict[str | None, SaveKind] = {None: "Anchor", "flush": "Flush", "priority": "Priority", "dense": "Dense"}
+#: In which order saves of one step are taken.
+_ORDER: dict[SaveKind, int] = {"Anchor": 0, "Dense": 0, "Priority": 1, "Flush": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,13 @@ class SaveName:
         return self.folder + MANIFEST
 
     @property
-    def age(self) -> tuple[int, bool]:
-        """Rises with each save of one writer: a flush comes after the cut of its step."""
-        return self.step, self.kind == "Flush"
+    def age(self) -> tuple[int, int]:
+        """Rises with each save of one writer.
+
+        The step of a priority save is the last that *every* rank had reached: the cut of that step was before it, and
+        that of the next is after it. A flush is the end.
+        """
+        return self.step, _ORDER[self.kind]
 
 
 def shard_save(manifest: ShardManifest) -> SaveName:

@@ -1,7 +1,9 @@
-"""The parts of a shard's save: how slots are split, and the bytes of one part.
+"""The parts of a shard's save: how large they are, and the bytes of one.
 
-A part is a header of 32 bytes, then the rows of its slots in slot order, then (with a stateful optimizer) one number of
-optimizer state per row; float32, all little-endian.
+A part is a head, the rows, then (with a stateful optimizer) one number of state per row: float32, little-endian, as
+they lie in memory; rows of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the
+places of the rows: nothing if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per
+row, whichever is shorter, padded to 8 bytes.
 """
 
 from __future__ import annotations
@@ -9,79 +11,112 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-import google_crc32c
 import numpy as np
-import torch
+
+from cpr_contract.manifests import Part
+from cpr_contract.spec import Bits
+from cpr_trainer.snapshot.quantise import record_bytes
+from cpr_trainer.tables.buffer import Ints
 
 MIB = 1 << 20
 _LARGEST = 64 * MIB
 _SMALLEST = MIB
-_FEWEST = 32  # parts of a save that is neither small nor huge
+_FEWEST = 64  # parts of a save that is neither small nor huge
 
-_MAGIC = b"CPRPART1"
-_HEADER = struct.Struct("<8sIIQQ")  # magic, dim, 1 with state, first slot, rows
-_FLOAT = np.dtype("<f4")
+_MAGIC = b"CPRPART2"
+_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, 1 with state, rows, first place, span
+_OFFSET = np.dtype("<u4")
+_ALIGNMENT = 8
 
 
 class PartError(ValueError):
-    """A part's bytes are not those of its place; the message says what differs."""
+    """A part's bytes are not what its manifest says; the message says what differs."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRange:
-    """The slots [first, first + rows) of a shard's arena: what one part holds."""
+class Shape:
+    """What a part holds: `rows` rows of `dim` values of `bits` bits, at places in [first, first + span); and state."""
 
-    first: int
+    dim: int
+    bits: Bits
+    state: bool
     rows: int
+    first: int
+    span: int
+
+    @classmethod
+    def of(cls, part: Part, dim: int, bits: Bits, *, state: bool) -> Shape:
+        """Return the shape that a manifest gives a part."""
+        return cls(dim, bits, state, part.rows, part.first, part.span)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the rows follow one another."""
+        return self.rows == self.span
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the head."""
+        return _HEADER.size + -(-self._places_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the part."""
+        return self.head_bytes + self.rows * (record_bytes(self.dim, self.bits) + 4 * self.state)
+
+    @property
+    def _bitmap(self) -> bool:
+        return self.span <= 8 * _OFFSET.itemsize * self.rows
+
+    @property
+    def _places_bytes(self) -> int:
+        if self.contiguous:
+            return 0
+        return -(-self.span // 8) if self._bitmap else _OFFSET.itemsize * self.rows
+
+    def head(self, places: Ints) -> bytes:
+        """Return the head of a part with rows at these places, ascending."""
+        offsets = places - self.first
+        if self.contiguous:
+            encoded = b""
+        elif self._bitmap:
+            bits = np.zeros(self.span, np.bool_)
+            bits[offsets] = True
+            encoded = np.packbits(bits).tobytes()
+        else:
+            encoded = offsets.astype(_OFFSET).tobytes()
+        return (self._header() + encoded).ljust(self.head_bytes, b"\0")
+
+    def places(self, head: bytes | bytearray) -> Ints:
+        """Return the places of the rows, ascending, int64 [rows], out of a head. Raises PartError."""
+        if bytes(head[: _HEADER.size]) != self._header():
+            raise PartError(f"begins with {_HEADER.unpack_from(head)}, not {_HEADER.unpack(self._header())}")
+        encoded = memoryview(head)[_HEADER.size : _HEADER.size + self._places_bytes]
+        if self.contiguous:
+            offsets = np.arange(self.rows)
+        elif self._bitmap:
+            offsets = np.flatnonzero(np.unpackbits(np.frombuffer(encoded, np.uint8), count=self.span))
+        else:
+            offsets = np.frombuffer(encoded, _OFFSET).astype(np.int64)
+        if len(offsets) != self.rows or offsets.max(initial=0) >= self.span:
+            raise PartError(f"names {len(offsets)} places for {self.rows} rows")
+        return offsets + self.first
+
+    def _header(self) -> bytes:
+        return _HEADER.pack(_MAGIC, self.dim, self.bits, self.state, self.rows, self.first, self.span)
 
 
-def plan_parts(rows: int, row_bytes: int) -> tuple[SlotRange, ...]:
-    """Split slots [0, rows) into parts of min(64 MiB, a 32nd of the whole), but at least 1 MiB, to whole rows.
+def shape_of(places: Ints, dim: int, bits: Bits, *, state: bool) -> Shape:
+    """Return the shape of a part with rows at these places, ascending, at least one."""
+    first, last = int(places[0]), int(places[-1])
+    return Shape(dim, bits, state, len(places), first, last - first + 1)
 
-    Large enough for an object store to be fast, small enough for memory and for retries. `row_bytes` is the size of one
-    row with its state.
+
+def rows_per_part(rows: int, row_bytes: int) -> int:
+    """Rows in a part of a shard of `rows` rows: 64 MiB or a 64th of the whole, but at least 1 MiB.
+
+    Large enough for an object store to be fast; small enough that the parts under way take little memory, and that a
+    reader of some of the places reads little else. `row_bytes` is the size of one row with its state.
     """
     by_size = min(_LARGEST // row_bytes, -(-rows // _FEWEST))
-    step = max(1, by_size, -(-_SMALLEST // row_bytes))
-    return tuple(SlotRange(first, min(step, rows - first)) for first in range(0, rows, step))
-
-
-def row_bytes(rows: torch.Tensor, state: torch.Tensor | None) -> int:
-    """Bytes of one row [D] with its state in a part."""
-    return _FLOAT.itemsize * (rows.shape[1] + (state is not None))
-
-
-def encode_part(rows: torch.Tensor, state: torch.Tensor | None, slots: SlotRange) -> bytes:
-    """Return the bytes of one part; rows [n, D] and state [n] are the shard's whole arena."""
-    inside = slice(slots.first, slots.first + slots.rows)
-    header = _HEADER.pack(_MAGIC, rows.shape[1], state is not None, slots.first, slots.rows)
-    pieces: list[bytes | memoryview] = [header, _little_endian(rows[inside])]
-    if state is not None:
-        pieces.append(_little_endian(state[inside]))
-    return b"".join(pieces)
-
-
-def decode_part(data: bytes, slots: SlotRange, rows: torch.Tensor, state: torch.Tensor | None) -> None:
-    """Copy a part's bytes into their slots of rows [n, D] and state [n]; PartError, before any copy, if not theirs."""
-    dim = rows.shape[1]
-    expected = (_MAGIC, dim, int(state is not None), slots.first, slots.rows)
-    if len(data) != _HEADER.size + slots.rows * row_bytes(rows, state):
-        raise PartError(f"has {len(data)} bytes for {slots.rows} rows")
-    found = _HEADER.unpack_from(data)
-    if found != expected:
-        raise PartError(f"begins with {found}, not {expected}")
-    numbers = np.frombuffer(data, _FLOAT, offset=_HEADER.size)
-    inside = slice(slots.first, slots.first + slots.rows)
-    split = slots.rows * dim
-    rows.numpy()[inside] = numbers[:split].reshape(slots.rows, dim)
-    if state is not None:
-        state.numpy()[inside] = numbers[split:]
-
-
-def checksum(data: bytes) -> int:
-    """CRC-32C of an object's bytes, as manifests carry it."""
-    return int(google_crc32c.value(data))
-
-
-def _little_endian(tensor: torch.Tensor) -> memoryview:
-    return tensor.detach().numpy().astype(_FLOAT, copy=False).data
+    return max(1, by_size, -(-_SMALLEST // row_bytes))

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from threading import Lock
 from typing import assert_never
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cpr_contract.spec import JobSpec, OptimizerSpec
 from cpr_trainer.placement import Placement
+from cpr_trainer.tables.buffer import Ints, RowBuffer
+from cpr_trainer.tables.capture import Capture, ChangedRows, ChosenRows, Members
+from cpr_trainer.tables.epochs import Epochs
 from cpr_trainer.tables.seeding import Seeding
 
 _EPSILON = 1e-8
+#: What pushes may log during a save: three parts in a hundred of the rows, but enough for some large pushes.
+_LOG_SHARE = 0.03
+_SMALLEST_LOG_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Arena:
     """rows: float32 [n, D]. accumulator: float32 [n] of row-wise Adagrad, None with SGD.
 
-    Not safe for use by two threads at once: whoever serves owns it.
+    One thread serves: it alone applies gradients and begins and ends captures. Another may read the capture meanwhile.
     """
 
-    rows: Tensor
-    accumulator: Tensor | None
-    optimizer: OptimizerSpec
+    def __init__(self, rows: Tensor, accumulator: Tensor | None, optimizer: OptimizerSpec) -> None:
+        self.rows = rows
+        self.accumulator = accumulator
+        self.optimizer = optimizer
+        self.epochs = Epochs(len(rows))
+        self._lock = Lock()
+        self._log: RowBuffer | None = None
+        self._capture: Capture | None = None
 
     @classmethod
     def empty(cls, job: JobSpec, size: int) -> Arena:
@@ -33,17 +45,30 @@ class Arena:
         rows = torch.zeros(size, job.model.embedding_dim)
         return cls(rows, torch.zeros(size) if adagrad else None, job.model.sparse_optimizer)
 
-    def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
-        """Give every row its first value and every accumulator zero: the state at step 0."""
-        for chunk in placement.rows_of(shard):
-            values = torch.from_numpy(seeding.values(chunk.tables, chunk.rows))
-            self.rows[chunk.first_slot : chunk.first_slot + len(values)] = values
-        if self.accumulator is not None:
-            self.accumulator.zero_()
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row with its state."""
+        return 4 * (self.rows.shape[1] + (self.accumulator is not None))
 
-    def copy(self) -> tuple[Tensor, Tensor | None]:
-        """Return copies of rows and accumulator, as they are now."""
-        return self.rows.clone(), None if self.accumulator is None else self.accumulator.clone()
+    def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
+        """Give every row that never changed its first value, and its accumulator zero."""
+        if self.epochs.of.all():
+            return
+        for chunk in placement.rows_of(shard):
+            end = chunk.first_slot + len(chunk.rows)
+            fresh = np.flatnonzero(self.epochs.of[chunk.first_slot : end] == 0)
+            slots = torch.from_numpy(fresh + chunk.first_slot)
+            self.rows[slots] = torch.from_numpy(seeding.values(chunk.tables[fresh], chunk.rows[fresh]))
+            if self.accumulator is not None:
+                self.accumulator[slots] = 0.0
+
+    def put(self, slots: Ints, rows: Tensor, state: Tensor | None, at: Ints, epoch: int) -> None:
+        """Load some of rows [m, D] and state [m], those at `at`, into `slots`, as changed in `epoch`."""
+        into, source = torch.from_numpy(slots), torch.from_numpy(at)
+        self.rows[into] = rows[source]
+        if self.accumulator is not None and state is not None:
+            self.accumulator[into] = state[source]
+        self.epochs.of[slots] = epoch
 
     def gather(self, slots: Tensor) -> Tensor:
         """Return the rows in `slots` (int64 [k]), float32 [k, D], a copy."""
@@ -51,17 +76,55 @@ class Arena:
 
     def apply(self, slots: Tensor, gradients: Tensor) -> None:
         """Take one optimizer step. slots: int64 [k], all different. gradients: float32 [k, D]."""
+        numbers = slots.numpy()
+        with self._lock:
+            if self._capture is not None:
+                self._capture.preserve(numbers)
+            self.epochs.note(numbers)
+            self._step(slots, gradients)
+
+    def capture_changes(self, since: int) -> Capture:
+        """Hold the rows that changed after epoch `since` as they are now, and end the epoch; 0 for all that ever did.
+
+        No row is copied now. A capture under way is ended. Raises OverflowError when all epochs are used up.
+        """
+        return self._begin(lambda: ChangedRows(self.epochs, since))
+
+    def capture_rows(self, slots: Ints) -> Capture:
+        """Hold the rows in `slots` (ascending, distinct) as they are now. A capture under way is ended."""
+        return self._begin(lambda: ChosenRows(self.epochs, slots))
+
+    def forget_epochs(self) -> None:
+        """Count epochs from the start; see `Epochs.fold`. A capture under way is ended."""
+        if self._capture is not None:
+            self._capture.end()
+        with self._lock:
+            self.epochs.fold()
+
+    def _begin(self, members: Callable[[], Members]) -> Capture:
+        if self._capture is not None:
+            self._capture.end()
+        if self._log is None:
+            self._log = RowBuffer.like(self.rows, self.accumulator, self._log_rows())
+        with self._lock:
+            self._capture = Capture(self.rows, self.accumulator, members(), self._log, self._lock)
+            return self._capture
+
+    def _log_rows(self) -> int:
+        return min(len(self.rows), max(int(_LOG_SHARE * len(self.rows)), _SMALLEST_LOG_BYTES // self.row_bytes))
+
+    def _step(self, slots: Tensor, gradients: Tensor) -> None:
         match self.optimizer.kind:
             case "SGD":
                 self.rows.index_add_(0, slots, gradients, alpha=-self.optimizer.learning_rate)
             case "RowWiseAdagrad":
-                self._apply_adagrad(slots, gradients)
+                self._step_adagrad(slots, gradients)
             case "Adagrad":
                 raise ValueError("Adagrad with an accumulator per value is for dense parameters")
             case _:
                 assert_never(self.optimizer.kind)
 
-    def _apply_adagrad(self, slots: Tensor, gradients: Tensor) -> None:
+    def _step_adagrad(self, slots: Tensor, gradients: Tensor) -> None:
         """Row-wise Adagrad: acc += mean(g^2) over the row; row -= lr g / (sqrt(acc) + eps)."""
         assert self.accumulator is not None  # noqa: S101 -- `empty` gives row-wise Adagrad one
         sums = self.accumulator.index_select(0, slots).add_(gradients.square().mean(dim=1))

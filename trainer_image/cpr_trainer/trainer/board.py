@@ -15,18 +15,17 @@ from prometheus_client.registry import Collector
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_trainer.trainer.interrupts import Attend
 
-#: A wait for peers that lasts longer than this is a pause; a step's usual ready and go take milliseconds.
-_PATIENCE_S = 1.0
-
 
 class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
-    `look` fills in what is looked up at the moment of a report; it must not block.
+    `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
+    than `patience_s` is a pause.
     """
 
     def __init__(self, first: TrainerReport) -> None:
         self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
+        self.patience_s = 1.0
         self._report = first
         self._lock = threading.Lock()
         self._waited_s = 0.0
@@ -65,19 +64,20 @@ class Board:
 
     @contextmanager
     def waiting(self, attend: Attend) -> Iterator[Attend]:
-        """Give an `attend` for a wait on peers that turns into a pause when it takes long."""
+        """Give an `attend` for a wait on others that turns into a pause when it takes long."""
         before, start = self.state, monotonic()
 
         def attend_and_tell() -> None:
-            if self.state is not TrainerState.PAUSED and monotonic() - start > _PATIENCE_S:
+            if self.state is not TrainerState.PAUSED and monotonic() - start > self.patience_s:
                 self.set(state=TrainerState.PAUSED)
             attend()
 
         try:
             yield attend_and_tell
         finally:
-            if self.state is TrainerState.PAUSED:
-                self._waited_s += monotonic() - start
+            waited_s = monotonic() - start
+            if waited_s > self.patience_s:
+                self._waited_s += waited_s
                 self.set(state=before)
 
 

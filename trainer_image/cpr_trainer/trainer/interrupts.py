@@ -23,7 +23,7 @@ class RosterChanged(Interruption):
 
 
 class Terminated(Interruption):
-    """SIGTERM came: save and go."""
+    """SIGTERM came, or a roster that says stop: save and go."""
 
 
 class Superseded(Interruption):

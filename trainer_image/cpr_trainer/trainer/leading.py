@@ -8,7 +8,9 @@ from time import monotonic
 
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.exchange import Exchange
+from cpr_trainer.snapshot import Pruner
 from cpr_trainer.trainer.cuts import CutSchedule
+from cpr_trainer.trainer.pace import SaveCost
 from cpr_trainer.trainer.saver import Saver
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
@@ -28,17 +30,20 @@ class Leading:
         anchors: tuple[AnchorRef, ...],
     ) -> None:
         self.generation = roster().counters.generation
+        self.cost = SaveCost()
         self._setup = setup
         self._roster = roster
         self._schedule = CutSchedule(setup.last_step)
         self._offered_step = 0
         self._void_step = 0
         self._dense_saved = monotonic()
+        self._saving = False
         self.saver = Saver(
             setup.store,
             exchange.saved,
             lambda: tuple(peer.incarnation for peer in sorted(roster().shards, key=lambda peer: peer.index)),
             setup.job.snapshots.keep,
+            pruner=Pruner(setup.store, setup.job.job_uid),
             anchors=anchors,
             rng=random.Random(),
         )
@@ -60,6 +65,14 @@ class Leading:
             self._dense_saved = monotonic()
             self.saver.offer_dense(self._setup.dense_copy(state, self._roster()))
 
+    def take_saving(self) -> bool:
+        """Return whether a cut was on its way to an anchor at any time since the last call.
+
+        One that a failing store holds up costs nothing while it waits.
+        """
+        before, self._saving = self._saving, self.saver.busy and self.saver.state.problem is None
+        return before or self._saving
+
     def finish(self, state: DenseState) -> AnchorRef | None:
         """Return the anchor of the last step, None as long as it is not committed; see to it that it will be."""
         anchor = self.saver.anchor_of(self._setup.last_step)
@@ -74,4 +87,5 @@ class Leading:
     def _offer_cut(self, state: DenseState) -> None:
         self._offered_step = state.done
         self._dense_saved = monotonic()
+        self._saving = True
         self.saver.offer_cut(self._setup.dense_copy(state, self._roster()))

@@ -30,6 +30,7 @@ def look(report: TrainerReport, exchange: Exchange, group: Group | None, leading
         dense_save=saves.dense_save or report.dense_save,
         anchors=saves.anchors,
         saves=saves.saves,
+        save_stall_s=leading.cost.stalled_s,
         commit_s=saves.commit_s,
     )
 

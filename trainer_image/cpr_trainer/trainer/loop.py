@@ -14,7 +14,7 @@ from time import sleep
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.data.loader import Loader
-from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
@@ -31,8 +31,6 @@ from cpr_trainer.trainer.watch import Watch
 
 _LOG = logging.getLogger(__name__)
 
-#: Steps whose pushes may be unacknowledged.
-WINDOW = 2
 _SETTLE_S = 5.0
 _FLUSH_ATTEMPTS = 5
 

@@ -30,7 +30,7 @@ from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Finished, Superseded, Terminated
 from cpr_trainer.trainer.live import look
-from cpr_trainer.trainer.loop import WINDOW, Loop
+from cpr_trainer.trainer.loop import Loop
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import insist
 from cpr_trainer.trainer.watch import Watch
@@ -75,9 +75,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         )
         setup = insist(lambda: Setup.read(environment, roster), board, watch.attend_or_stop)
         board.set(total_samples=setup.order.total_samples)
-        exchange = Exchange(
-            setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, window=WINDOW
-        )
+        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading)
         return _run(loop, environment)

@@ -23,9 +23,9 @@ from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import (
     DamagedError,
     DenseMeta,
+    Pruner,
     commit_anchor,
     find_anchor,
-    prune,
     read_shard_manifest,
     save_dense,
 )
@@ -76,7 +76,7 @@ class Saver:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-    names as shards. `keep` anchors stay; `anchors` are those that exist already, oldest first.
+    names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
@@ -86,6 +86,7 @@ class Saver:
         incarnations: Callable[[], tuple[int, ...]],
         keep: int,
         *,
+        pruner: Pruner,
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
     ) -> None:
@@ -94,6 +95,7 @@ class Saver:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
+        self._pruner = pruner
         self._rng = rng
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
@@ -164,6 +166,10 @@ class Saver:
             _LOG.info("cut %d is void: shards %s were replaced before they committed it", cut.dense.meta.step, replaced)
             self._cut = None
             self._note(void=cut.dense.meta.step)
+        elif given_up := [i for i in missing if self._saved()[i].given_up_step == cut.dense.meta.step]:
+            # The next cut comes at its time: one at once would only be outrun as well.
+            _LOG.warning("cut %d is void: training outran the saves of shards %s", cut.dense.meta.step, given_up)
+            self._cut = None
         elif not missing:
             self._commit(cut)
 
@@ -200,7 +206,7 @@ class Saver:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        prune(self._store, meta.job_uid, anchors)
+        self._pruner.prune(anchors)
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:

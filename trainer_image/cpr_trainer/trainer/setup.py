@@ -55,7 +55,7 @@ class Setup:
             dataset=dataset,
             order=BatchOrder.of(job.data, dataset.rows),
             placement=placement,
-            layout=layout_hash(job.model, job.shards),
+            layout=layout_hash(job.model),
         )
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -10,8 +12,10 @@ from cpr_trainer.access import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.feed import Vectors
-from cpr_trainer.trainer.interrupts import SLICE_S
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend
 from cpr_trainer.trainer.watch import Watch
+
+T = TypeVar("T")
 
 
 class Shards:
@@ -39,34 +43,19 @@ class Shards:
         """Return the vectors of a slice, float32 [u, D]; asked for again after a shard was away."""
         while True:
             try:
-                return vectors.take(self._result)
+                with self._board.waiting(self._watch.attend_or_stop) as attend:
+                    return vectors.take(lambda lookup: _result(lookup, attend))
             except ShardsAwayError:
                 self.await_ready()
                 vectors.ask_again()
 
     def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int) -> None:
         """Hand over a step's push; it reaches every shard, whatever happens to connections."""
-        while True:
-            try:
-                self._exchange.push(step, rows, gradients, cut_step, SLICE_S)
-            except ShardsAwayError:
-                self.await_ready()
-            except TimeoutError:
-                self._watch.attend_or_stop()
-            else:
-                return
+        self._insist(lambda: self._exchange.push(step, rows, gradients, cut_step, SLICE_S))
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""
-        while True:
-            try:
-                self._exchange.settle(SLICE_S)
-            except ShardsAwayError:
-                self.await_ready()
-            except TimeoutError:
-                self._watch.attend_or_stop()
-            else:
-                return
+        self._insist(lambda: self._exchange.settle(SLICE_S))
 
     def settle_within(self, patience_s: float) -> bool:
         """Wait a little for acknowledgements; return whether all came. Never pauses."""
@@ -80,9 +69,25 @@ class Shards:
             return True
         return False
 
-    def _result(self, lookup: PendingLookup) -> Tensor:
+    def _insist(self, call: Callable[[], None]) -> None:
+        """Call until it succeeds, waiting for shards that are slow or away."""
         while True:
             try:
-                return lookup.result(SLICE_S)
-            except TimeoutError:
-                self._watch.attend_or_stop()
+                with self._board.waiting(self._watch.attend_or_stop) as attend:
+                    _patiently(call, attend)
+            except ShardsAwayError:
+                self.await_ready()
+            else:
+                return
+
+
+def _result(lookup: PendingLookup, attend: Attend) -> Tensor:
+    return _patiently(lambda: lookup.result(SLICE_S), attend)
+
+
+def _patiently(call: Callable[[], T], attend: Attend) -> T:
+    while True:
+        try:
+            return call()
+        except TimeoutError:
+            attend()

@@ -61,6 +61,7 @@ class Stepper:
             return
         vectors = Vectors(self._exchange, wanted)
         vectors.ask_again()
+        self.pace.paused_s += self._take_paused_s()  # before the first step
         while True:
             self._watch.attend_or_stop()
             following = self._step(vectors, feed, group, leading)
@@ -87,7 +88,7 @@ class Stepper:
             following.ask_late()
         if leading is not None:
             leading.save(self.state)
-        self._tell(began, cut=step == self.cut_step)
+        self._tell(began, leading)
         return following
 
     def _look_ahead(self, feed: Feed, running: Slice) -> Vectors | None:
@@ -121,7 +122,8 @@ class Stepper:
         show = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
         to_merge = scores.to_merge() if show or self._setup.job.trainers == 1 else ()
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
-        group.sum((replica.gradients, *to_merge), self._watch.attend)
+        with self._board.waiting(self._watch.attend) as attend:
+            group.sum((replica.gradients, *to_merge), attend)
         replica.step()
         if to_merge:
             scores.merge(*to_merge)
@@ -134,14 +136,20 @@ class Stepper:
         self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step)
         self.pushed = max(wanted.step, self.pushed or 0)
 
-    def _tell(self, began: float, *, cut: bool) -> None:
-        pace = self.pace
-        pace.note(monotonic() - began, self._board.take_waited_s(), cut=cut)
+    def _take_paused_s(self) -> float:
+        """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""
+        return max(self._board.take_waited_s(), self._watch.standstill.take_s())
+
+    def _tell(self, began: float, leading: Leading | None) -> None:
+        pace, saving = self.pace, leading is not None and leading.take_saving()
+        delay_s = pace.note(monotonic() - began, self._take_paused_s(), saving=saving)
+        if leading is not None:
+            leading.cost.note(delay_s)
+        self._board.patience_s = pace.patience_s
         usual_s = pace.usual_step_s
         self._board.set(
             step=self.state.done,
             samples=self.state.samples,
             samples_per_s=self._setup.order.batch_size / usual_s if usual_s else None,
             paused_s=pace.paused_s,
-            save_stall_s=pace.stalled_s,
         )

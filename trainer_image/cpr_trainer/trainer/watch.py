@@ -10,13 +10,14 @@ from cpr_contract.roster import TrainerRoster
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import RosterFile
 from cpr_trainer.trainer.interrupts import SLICE_S, RosterChanged, Superseded, Terminated
+from cpr_trainer.trainer.standstill import Standstill
 
 #: The main loop turns many times a second where it waits; only a step's arithmetic and a store call take longer.
 _STUCK_S = 120.0
 
 
 class Watch:
-    """The newest roster, and the wish to stop.
+    """The newest roster, and the wish to stop, which SIGTERM brings or a roster.
 
     A thread follows the roster's file; the main thread calls `attend` in every wait and before every step.
     `on_roster` is called on the main thread with each newer roster of the same group and generation.
@@ -25,6 +26,7 @@ class Watch:
     def __init__(self, rosters: RosterFile[TrainerRoster], stop: threading.Event) -> None:
         self.stop = stop
         self.on_roster: Callable[[TrainerRoster], None] = lambda _: None
+        self.standstill = Standstill()
         self._rosters = rosters
         self._newest: TrainerRoster | None = None
         self._failure: TrainerError | None = None
@@ -34,12 +36,14 @@ class Watch:
         self._thread = threading.Thread(target=self._follow, name="roster", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow the roster's file."""
+        """Begin to follow the roster's file, and to look for standstills."""
         self._thread.start()
+        self.standstill.start()
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following and looking."""
         self._ended.set()
+        self.standstill.close()
 
     def first(self) -> TrainerRoster:
         """Wait for a roster and take it as the current one. Raises Terminated, Superseded, ContractVersionError."""
@@ -47,7 +51,7 @@ class Watch:
             self.turn()
             self._raise_failure()
             if self.stop.wait(SLICE_S):
-                raise Terminated("SIGTERM before the first roster")
+                raise Terminated("told to stop before the first roster")
         return self.adopt()
 
     def adopt(self) -> TrainerRoster:
@@ -78,10 +82,10 @@ class Watch:
         self.on_roster(now)
 
     def attend_or_stop(self) -> None:
-        """Do as `attend`, and raise Terminated after SIGTERM."""
+        """Do as `attend`, and raise Terminated if this process is to stop."""
         self.attend()
         if self.stop.is_set():
-            raise Terminated("SIGTERM")
+            raise Terminated("told to stop")
 
     def turn(self) -> None:
         """Note that the main loop makes progress."""
@@ -95,6 +99,8 @@ class Watch:
         try:
             for roster in self._rosters.watch(self._ended):
                 self._newest = roster
+                if roster.stop:
+                    self.stop.set()
         except TrainerError as error:
             self._failure = error
 

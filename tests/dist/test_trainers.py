@@ -1,0 +1,81 @@
+"""Trainers of real processes that are killed, told to stop, or hang, one of them or all."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.codec import from_json
+from cpr_contract.env import ROLE_TRAINER
+from cpr_contract.exits import ExitCode
+from cpr_contract.reports import SaveRef
+from support.local_job import LocalJob, small_job
+from support.model import assert_close, saved_model, train_alone
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+SAMPLES = 60_000
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["leader", "follower"])
+def test_a_killed_trainer_costs_nothing(tmp_path: Path, victim: int) -> None:
+    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        running.kill(running.trainers[victim])
+        running.wait_exit(running.trainers[victim])
+        running.replace_trainers(victim, leader=1 - victim if victim == 0 else 0)
+        anchor = running.result()
+        lost = [running.shard(index).lost for index in range(2)]
+    assert lost == [(), ()]
+    model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
+    assert model.auc is not None
+    assert abs(model.auc - expected.auc) < 0.002
+    assert model.scored == SAMPLES * 4 // 5
+
+
+def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path) -> None:
+    job = small_job(tmp_path, samples=SAMPLES)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        first = running.trainers[0]
+        running.stopped = frozenset({ROLE_TRAINER})
+        running.publish()
+        assert running.wait_exit(first) == ExitCode.FLUSHED
+        save = from_json(SaveRef, first.last_word)
+        running.stopped = frozenset()
+        running.dense_floor_samples = save.samples
+        running.replace_trainers(0, leader=0)
+        anchor = running.result()
+    assert_close(saved_model(job, anchor, tmp_path / "model"), train_alone(job))
+
+
+def test_the_only_trainer_killed_loses_what_the_dense_state_misses(tmp_path: Path) -> None:
+    job = small_job(tmp_path, samples=SAMPLES)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        running.kill(running.trainers[0])
+        running.wait_exit(running.trainers[0])
+        applied = max(running.shard(index).applied_step for index in range(2)) * job.data.batch_size
+        running.replace_trainers(0, leader=0)
+        lost = running.wait_for(lambda: running.trainer().lost, "it tells what the dense state misses")
+        anchor = running.result()
+    assert len(lost) == 1
+    assert lost[0][0] < lost[0][1] == applied
+    assert anchor.samples == SAMPLES
+
+
+def test_a_hung_trainer_is_called_silent(tmp_path: Path) -> None:
+    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 4)
+        running.kill(running.trainers[0], signal.SIGSTOP)
+        running.wait_for(lambda: "trainer/0" in running.trainer(1).silent, "the follower misses it")
+        running.wait_for(lambda: "trainer/0" in running.shard(0).silent, "a shard misses it")
+        running.leader = 1
+        running.kill(running.trainers[0])
+        running.replace_trainers(0, leader=1)
+        assert running.result().samples == SAMPLES

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cpr_operator.cli.app import app
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+runner = CliRunner()
+
+
+def write(path: Path, status: dict[str, Any] | None = None, **spec: Any) -> str:
+    """The Criteo example with other fields, as `kubectl get -o yaml` would show it."""
+    document = yaml.safe_load((EXAMPLES / "criteo-s3.yaml").read_text("utf-8"))
+    document["spec"] |= spec
+    if status:
+        document["status"] = status
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    return str(path)
+
+
+def plan(file: str) -> dict[str, Any]:
+    result = runner.invoke(app, ["plan", file, "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("example", ["quickstart.yaml", "criteo-s3.yaml"])
+def test_every_example_has_a_plan(example: str) -> None:
+    result = runner.invoke(app, ["plan", str(EXAMPLES / example)])
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    for says in (
+        "recovery, a save every",
+        "Only guessed so far: what a save costs",
+        "expected loss (PLS)",
+        "chosen",
+        "Partial, open loop",
+        "pays from a budget of",
+    ):
+        assert says in words
+    assert "What would change it" in words
+
+
+def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -> None:
+    found = plan(write(tmp_path / "job.yaml"))
+    chosen = found["modes"][found["mode"]]
+    assert chosen == {key: found[key] for key in ("mode", "interval_s", "expected_pls", "expected_overhead")}
+    assert set(found["modes"]) == {"Partial", "Full"}
+    assert found["modes"]["Full"]["expected_pls"] == 0
+    assert found["modes"]["Partial"]["expected_overhead"] <= found["modes"]["Full"]["expected_overhead"]
+    assert found["inputs"]["shards"] == 8
+    assert "how long the job trains" in found["guesses"]
+    assert found["cpr"]["Partial"]["expected_pls"] == pytest.approx(0.1)
+    assert found["cpr"]["Full"]["expected_pls"] == 0
+    assert 0 < found["break_even_pls"] < 0.1
+    assert {turn["mode"] for turn in found["turns"]} == {"Full"}
+    assert {(each["figure"], each["value"]) for each in found["what_if"]} > {("limit", 0.05), ("limit", 0.2)}
+
+
+def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
+    forced = plan(write(tmp_path / "job.yaml", recovery={"mode": "Full"}))
+    assert forced["mode"] == "Full"
+    assert forced["turns"] == []
+    quickstart = plan(str(EXAMPLES / "quickstart.yaml"))
+    assert (quickstart["mode"], quickstart["interval_s"]) == ("Partial", 1)
+
+
+def test_what_a_job_has_learnt_is_used(tmp_path: Path) -> None:
+    learnt = {"saveStallSeconds": 2.0, "commitSeconds": 9.0, "loadSeconds": 3.0, "rescheduleSeconds": 1.0}
+    learnt |= {"samplesPerSecond": 100.0, "alpha": 3.0, "betaSeconds": 600.0, "lostPerFailure": 1.5}
+    status = {"policy": learnt, "ledger": {"totalSamples": 10_000_000}}
+    found = plan(write(tmp_path / "job.yaml", status))
+    assert found["guesses"] == []
+    assert found["inputs"]["saveStallSeconds"] == 2.0
+    assert found["inputs"]["totalSamples"] == 10_000_000
+    assert (found["inputs"]["mtbfSeconds"], found["inputs"]["lostPerFailure"]) == (200.0, 1.5)
+
+
+def test_a_guessed_sensitivity_is_said_to_be_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "job.yaml", accuracyBudget={"type": "AUCDrop", "aucDrop": {"limit": 0.0005}})
+    assert "only a guess" in plan(file)["reason"]
+
+
+def test_wrong_fields_are_named(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["plan", write(tmp_path / "job.yaml", shards={"replicas": 0})])
+    assert result.exit_code == 1
+    assert "spec.shards.replicas" in result.output

@@ -1,0 +1,137 @@
+"""What the law promises of every choice, whatever the figures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cpr_operator.policy.equations import full_interval
+from cpr_operator.policy.law import SHORTEST_S, TIE, Choice, Mode, Odds, choose
+
+HOUR = 3600.0
+MINUTE = 60.0
+#: The emulation of the CPR paper; its budget is 0.1 of 56 h on 8 shards.
+PAPER = Odds(0.1 * 56 * HOUR * 8, 56 * HOUR, 28 * HOUR, 4.0, 5.4 * MINUTE, 0.0)
+ASYNCHRONOUS = PAPER._replace(save_s=3.0, commit_s=5.4 * MINUTE)
+
+ODDS = st.builds(
+    Odds,
+    budget_s=st.floats(0, 1e9),
+    left_s=st.floats(1, 1e7),
+    mtbf_s=st.floats(60, 1e8),
+    lost=st.floats(1, 64),
+    save_s=st.floats(0, 3600),
+    commit_s=st.floats(0, 3600),
+)
+MODES: st.SearchStrategy[Mode] = st.sampled_from(["Auto", "Partial", "Full"])
+
+
+def reach(choice: Choice, odds: Odds) -> float:
+    """The longest training between two cuts, or between a cut and the end."""
+    return min(choice.interval_s, odds.left_s)
+
+
+def test_the_papers_job() -> None:
+    choice = choose("Auto", None, PAPER)
+    assert choice.mode == "Partial"
+    assert choice.bound == "failures"
+    assert choice.interval_s == pytest.approx(5.6 * HOUR)
+    assert choice.partial_cost == pytest.approx(0.019, abs=0.001)
+    assert choice.full_cost == pytest.approx(0.079, abs=0.001)
+
+
+@given(ODDS, MODES)
+def test_no_save_begins_before_the_last_is_committed(odds: Odds, mode: Mode) -> None:
+    assert choose(mode, None, odds).interval_s >= max(odds.commit_s, SHORTEST_S)
+
+
+@given(ODDS)
+def test_a_partial_plan_keeps_room_for_the_failures_to_come(odds: Odds) -> None:
+    """Unless saving so often would not pay: then it saves as full recovery does, and rolls back what does not fit."""
+    choice = choose("Auto", None, odds)
+    assume(choice.mode == "Partial" and choice.bound not in {"full", "commit"})
+    interval, commit, affordable = reach(choice, odds), odds.commit_s, odds.budget_s / odds.lost
+    failures = odds.left_s / odds.mtbf_s
+    mean = failures * (interval / 2 + commit)
+    deviation = math.sqrt(failures * ((interval / 2 + commit) ** 2 + interval**2 / 12))
+    assert interval + commit <= affordable * (1 + 1e-9)
+    assert mean + deviation <= affordable * (1 + 1e-9)
+
+
+@given(ODDS, MODES)
+def test_nobody_saves_more_often_than_full_recovery(odds: Odds, mode: Mode) -> None:
+    """But for the rounding that spreads the last cuts evenly."""
+    choice = choose(mode, None, odds)
+    assert choice.interval_s >= choose("Full", None, odds).interval_s * (1 - 1e-9)
+    assert choice.interval_s >= min(full_interval(odds.save_s, odds.mtbf_s), odds.left_s) / 2 * (1 - 1e-9)
+
+
+@given(ODDS, MODES)
+def test_the_last_cuts_are_spread_evenly(odds: Odds, mode: Mode) -> None:
+    interval = choose(mode, None, odds).interval_s
+    shortest = max(odds.commit_s, SHORTEST_S)
+    assume(interval < odds.left_s and interval > shortest)
+    parts = odds.left_s / interval
+    assert parts == pytest.approx(round(parts), rel=1e-9)
+
+
+@given(ODDS, st.floats(1, 100), st.sampled_from(["budget_s", "mtbf_s"]))
+def test_the_interval_grows_with_budget_and_mtbf(odds: Odds, factor: float, name: str) -> None:
+    more = odds._replace(**{name: getattr(odds, name) * factor})
+    for mode in ("Auto", "Partial"):
+        assert reach(choose(mode, None, more), more) >= reach(choose(mode, None, odds), odds) * (1 - 1e-9)
+
+
+@given(ODDS, st.floats(1, 100))
+def test_the_interval_shrinks_with_the_shards_that_a_failure_takes(odds: Odds, factor: float) -> None:
+    worse = odds._replace(lost=odds.lost * factor)
+    assert choose("Partial", None, worse).interval_s <= choose("Partial", None, odds).interval_s * (1 + 1e-9)
+
+
+@given(ODDS)
+def test_auto_costs_no_more_than_either_mode_but_for_a_tie(odds: Odds) -> None:
+    choice = choose("Auto", None, odds)
+    chosen = choice.full_cost if choice.mode == "Full" else choice.partial_cost
+    rounding = odds.save_s / odds.left_s  # one cut more or less by the even spread
+    assert chosen <= min(choice.full_cost, choice.partial_cost) + TIE + rounding
+
+
+@given(ODDS, MODES, st.floats(1, 1e5))
+def test_a_fixed_interval_is_obeyed(odds: Odds, mode: Mode, fixed: float) -> None:
+    choice = choose(mode, fixed, odds)
+    assert choice.interval_s == fixed
+    assert choice.mode == ("Full" if mode == "Full" or (mode == "Auto" and odds.budget_s == 0) else "Partial")
+
+
+@pytest.mark.parametrize(
+    ("mode", "odds", "expected", "bound"),
+    [
+        ("Auto", PAPER, "Partial", "failures"),
+        ("Full", PAPER, "Full", "full"),
+        ("Auto", PAPER._replace(budget_s=0.0), "Full", "full"),
+        ("Partial", PAPER._replace(budget_s=0.0), "Partial", "full"),
+        ("Partial", PAPER._replace(budget_s=PAPER.budget_s / 20), "Partial", "full"),
+        ("Auto", PAPER._replace(mtbf_s=280 * HOUR), "Partial", "failure"),
+        ("Auto", ASYNCHRONOUS, "Partial", "tie"),
+        ("Partial", PAPER._replace(save_s=1e-3, commit_s=HOUR), "Partial", "commit"),
+        # Saves that cost next to nothing make full recovery as cheap as any, and it loses nothing.
+        ("Auto", PAPER._replace(save_s=1e-3), "Full", "full"),
+    ],
+)
+def test_what_bounds_the_interval(mode: Mode, odds: Odds, expected: str, bound: str) -> None:
+    choice = choose(mode, None, odds)
+    assert (choice.mode, choice.bound) == (expected, bound)
+
+
+def test_a_budget_that_is_ample_is_not_spent() -> None:
+    """Saves that cost less than a tie come so often that they cost just that."""
+    choice = choose("Auto", None, ASYNCHRONOUS._replace(budget_s=1e9))
+    assert ASYNCHRONOUS.save_s / choice.interval_s == pytest.approx(TIE, rel=0.02)
+
+
+def test_nothing_is_saved_just_before_the_end() -> None:
+    late = PAPER._replace(left_s=4 * HOUR)
+    assert choose("Auto", None, late).interval_s >= late.left_s

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator.policy import Belief, Costs, Inputs, after_failure, plan, prior
+
+HOUR = 3600.0
+MINUTE = 60.0
+RATE = 1000.0
+#: A failure every 28 h, of 4 shards, and one of them was seen.
+SEEN = Belief(2.0, 56 * HOUR, 4.0)
+PAPER = Inputs(
+    mode="Auto",
+    limit=0.1,
+    shards=8,
+    belief=SEEN,
+    total_samples=int(56 * HOUR * RATE),
+    samples_per_s=RATE,
+    costs=Costs(5.4 * MINUTE, 0.0, 4 * MINUTE, 4 * MINUTE),
+)
+INPUTS = st.builds(
+    Inputs,
+    mode=st.sampled_from(["Auto", "Partial", "Full"]),
+    limit=st.floats(0.0, 0.9),
+    shards=st.integers(1, 1024),
+    belief=st.builds(Belief, st.floats(1, 100), st.floats(60, 1e7), st.floats(1, 64)),
+    spent=st.floats(0, 0.5),
+    reserved=st.floats(0, 0.1),
+    fixed_interval_s=st.none() | st.floats(1, 1e5),
+    total_samples=st.integers(0, 10**10),
+    saved_samples=st.integers(0, 10**10),
+    samples_per_s=st.none() | st.floats(1, 1e6),
+    costs=st.builds(Costs, st.floats(0, 600), st.floats(0, 600), st.floats(0, 600), st.floats(0, 600)),
+)
+
+
+def test_the_papers_job() -> None:
+    made = plan(PAPER)
+    assert made.mode == "Partial"
+    assert made.interval_s == pytest.approx(5.6 * HOUR)
+    assert made.expected_overhead == pytest.approx(0.0194 - 0.0005 + 0.0048, abs=0.001)
+    assert made.expected_pls == pytest.approx(2 * 4 * 2.8 / (56 * 8), rel=0.05)
+    assert made.expected_lost_samples == pytest.approx(made.expected_pls * PAPER.total_samples)
+
+
+@given(INPUTS)
+def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
+    made = plan(inputs)
+    assert 0 <= made.expected_pls <= inputs.remaining
+    assert made.mode == "Partial" or made.expected_pls == 0
+    assert made.expected_overhead >= 0
+    assert made.reason.startswith(f"{made.mode} recovery, a save every ")
+    assert all(type(value) is float for value in made.figures().values())
+
+
+@given(INPUTS, st.integers(2, 8))
+def test_the_interval_grows_with_the_shards(inputs: Inputs, factor: int) -> None:
+    inputs = replace(inputs, belief=replace(inputs.belief, lost_per_failure=1.0))
+    more = replace(inputs, shards=inputs.shards * factor)
+    left_s = inputs.odds.left_s
+    assert min(plan(more).interval_s, left_s) >= min(plan(inputs).interval_s, left_s) * (1 - 1e-9)
+
+
+def test_what_is_spent_or_set_aside_is_gone() -> None:
+    half = plan(replace(PAPER, spent=0.03, reserved=0.02))
+    assert half.interval_s < plan(PAPER).interval_s
+    assert half.interval_s == plan(replace(PAPER, limit=0.05)).interval_s
+    assert plan(replace(PAPER, spent=0.07, reserved=0.03)).mode == "Full"
+
+
+def test_less_training_left_wants_fewer_saves() -> None:
+    late = replace(PAPER, saved_samples=PAPER.total_samples // 2)
+    assert late.odds.left_s == pytest.approx(28 * HOUR)
+    assert plan(late).interval_s > plan(PAPER).interval_s
+
+
+def test_a_failure_takes_no_more_shards_than_there_are() -> None:
+    assert replace(PAPER, belief=replace(SEEN, lost_per_failure=100.0)).odds.lost == 8
+
+
+def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_guess() -> None:
+    unknown = replace(PAPER, samples_per_s=None)
+    assert unknown.odds.left_s == SEEN.mtbf_s
+    assert unknown.guesses == ("how long the job trains",)
+    assert "Only guessed so far: how long the job trains." in plan(unknown).reason
+    assert "guessed" not in plan(PAPER).reason
+
+
+def test_guessed_costs_are_named() -> None:
+    guessed = replace(PAPER, costs=Costs.measured(commit_s=1.0, load_s=1.0))
+    assert guessed.guesses == ("what a save costs", "how long a new pod takes")
+
+
+def test_what_a_failure_takes_is_a_guess_until_one_was_seen() -> None:
+    first = replace(PAPER, belief=prior(28 * HOUR, 4))
+    assert first.guesses == ("how many shards a failure takes",)
+    assert replace(PAPER, belief=after_failure(first.belief, 4)).guesses == ()
+
+
+def test_where_the_limit_comes_from_is_told() -> None:
+    assert "An AUC drop of 0.001" in plan(replace(PAPER, basis="An AUC drop of 0.001 allows 0.1.")).reason
+
+
+@pytest.mark.parametrize(
+    ("change", "mode", "says"),
+    [
+        ({}, "Partial", "the failures still expected (2, of 4 shards each) and their spread would not fit"),
+        ({"mode": "Full"}, "Full", "It is asked for."),
+        ({"limit": 0.0}, "Full", "The budget allows no loss."),
+        ({"spent": 0.1}, "Full", "Nothing is left of the budget."),
+        ({"limit": 0.0001}, "Full", "too little is won"),
+        ({"limit": 0.005, "mode": "Partial"}, "Partial", "a loss that does not fit rolls the job back"),
+        ({"belief": prior(280 * HOUR, 4)}, "Partial", "the next failure, of 4 shards, would not fit"),
+        ({"costs": Costs(3.0, 324.0, 240.0, 240.0)}, "Partial", "win less than 0.1% of the time"),
+        ({"costs": Costs(0.001, 1e4, 9.0, 9.0), "mode": "Partial"}, "Partial", "each takes 2.78 h"),
+        ({"fixed_interval_s": 30.0}, "Partial", "The interval is fixed."),
+        ({"fixed_interval_s": 30.0, "limit": 0.0}, "Full", "The budget allows no loss."),
+    ],
+)
+def test_every_way_to_a_plan_says_why(change: dict[str, object], mode: str, says: str) -> None:
+    made = plan(replace(PAPER, **change))  # type: ignore[arg-type]
+    assert made.mode == mode
+    assert says in made.reason

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator.policy import Costs, Inputs, after_quiet, moved, plan, prior
+from cpr_operator.policy.replan import NOISE, STEP, steady_s
+
+HOUR = 3600.0
+INPUTS = Inputs(
+    mode="Auto",
+    limit=0.1,
+    shards=8,
+    belief=prior(28 * HOUR),
+    total_samples=56 * 3600,
+    samples_per_s=1.0,
+    costs=Costs(300.0, 10.0, 60.0, 60.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"a": 1.0}, {"a": 1.25}, False),
+        ({"a": 1.0}, {"a": 1.26}, True),
+        ({"a": 1.0}, {"a": 0.74}, True),
+        ({"a": 0.0}, {"a": NOISE}, False),
+        ({"a": 0.0}, {"a": 2 * NOISE}, True),
+        ({"a": 1.0}, {"a": 1.0, "b": 0.0}, True),
+        ({}, {}, False),
+    ],
+)
+def test_a_step_moves_and_noise_does_not(old: dict[str, float], new: dict[str, float], *, expected: bool) -> None:
+    assert moved(old, new) is expected
+
+
+@given(st.lists(st.floats(0.8, 1.25), max_size=50))
+def test_a_figure_that_swings_within_the_step_never_moves(swings: list[float]) -> None:
+    in_force = plan(INPUTS).figures()
+    for swing in swings:
+        assert not moved(in_force, plan(replace(INPUTS, samples_per_s=swing)).figures())
+
+
+@given(st.floats(0.05, 1.0), st.floats(1, 1000))
+def test_a_quiet_job_is_planned_anew_when_the_policy_says_so(left: float, mtbf_h: float) -> None:
+    """What the simulator skips is what the operator would not act on."""
+    belief, total = prior(mtbf_h * HOUR), INPUTS.total_samples
+
+    def figures(quiet_s: float) -> dict[str, float]:
+        saved = int((1 - left) * total + quiet_s)
+        inputs = replace(INPUTS, belief=after_quiet(belief, quiet_s), saved_samples=min(saved, total))
+        return plan(inputs).figures()
+
+    steady = steady_s(belief.beta_s, left * total, total)
+    assert not moved(figures(0.0), figures(0.99 * steady - 1))
+    if steady < left * total:
+        assert moved(figures(0.0), figures(1.01 * steady + 1))
+    assert steady <= STEP * max(belief.beta_s, 1)

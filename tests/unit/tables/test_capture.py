@@ -1,0 +1,199 @@
+"""Copy-on-write: what a capture gives out is what the rows were when it began, whatever pushes come between."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpr_contract.spec import OptimizerSpec
+from cpr_trainer.tables import arena as arena_module
+from cpr_trainer.tables import capture as capture_module
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.capture import Capture, EndedError, OutrunError
+
+DIM = 3
+Values = dict[int, list[float]]
+
+
+def new_arena(rows: int, *, log_rows: int = 1 << 20, state: bool = True) -> Arena:
+    """All rows and states differ; the log takes `log_rows` rows."""
+    values = torch.arange(rows * DIM, dtype=torch.float32).view(rows, DIM)
+    arena = Arena(values, torch.arange(rows) + 0.5 if state else None, OptimizerSpec("SGD", 1.0))
+    arena._log = RowBuffer.like(arena.rows, arena.accumulator, min(rows, log_rows))
+    return arena
+
+
+def push(arena: Arena, *slots: int) -> None:
+    arena.apply(torch.tensor(slots), torch.ones(len(slots), DIM))
+
+
+def values_of(arena: Arena, slots: list[int]) -> Values:
+    state = arena.accumulator if arena.accumulator is not None else torch.zeros(len(arena.rows))
+    return {slot: [*arena.rows[slot].tolist(), float(state[slot])] for slot in slots}
+
+
+def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
+    buffer.used = 0
+    if not capture.fill(buffer):
+        return None
+    slots = buffer.slots[: buffer.used].tolist()
+    assert slots == sorted(set(slots)), "ascending, and each once"
+    state = buffer.state if buffer.state is not None else torch.zeros(buffer.used)
+    return {slot: [*buffer.rows[i].tolist(), float(state[i])] for i, slot in enumerate(slots)}
+
+
+def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
+    buffer = RowBuffer.like(arena.rows, arena.accumulator, size)
+    found: Values = {}
+    while (part := fill(capture, buffer)) is not None:
+        assert not found.keys() & part.keys(), "no row comes twice"
+        found |= part
+    return found
+
+
+def test_a_capture_holds_what_changed_and_nothing_else() -> None:
+    arena = new_arena(10)
+    push(arena, 1, 2, 3)
+    arena.capture_changes(0)
+    push(arena, 3, 4)
+    assert read_all(arena.capture_changes(1), arena).keys() == {3, 4}
+    assert read_all(arena.capture_changes(0), arena).keys() == {1, 2, 3, 4}
+    assert read_all(arena.capture_changes(3), arena) == {}
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_rows_that_change_before_they_are_read_come_as_they_were(*, state: bool) -> None:
+    arena = new_arena(10, state=state)
+    push(arena, *range(10))
+    expected = values_of(arena, list(range(10)))
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 4)
+    push(arena, 9, 0)
+    found = fill(capture, buffer) or {}
+    push(arena, 0, 1, 8, 9)  # read, read, not read, logged
+    assert found | read_all(capture, arena) == expected
+
+
+def test_a_chosen_set_is_read_as_it_was() -> None:
+    arena = new_arena(10)
+    expected = values_of(arena, [1, 4, 8])
+    capture = arena.capture_rows(np.array([1, 4, 8]))
+    push(arena, 4, 5)
+    assert read_all(capture, arena, size=1) == expected
+    assert arena.epochs.of.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0], "no mark is left"
+
+
+def test_a_full_log_ends_the_capture_and_no_push() -> None:
+    arena = new_arena(10, log_rows=3)
+    push(arena, *range(10))
+    capture = arena.capture_changes(0)
+    push(arena, 7, 8, 9)
+    push(arena, 7, 8, 9)  # logged already
+    assert not capture.outrun
+    push(arena, 6)
+    assert capture.outrun
+    with pytest.raises(OutrunError):
+        read_all(capture, arena)
+    assert arena.rows[6].tolist() == [16.0, 17.0, 18.0], "both pushes were applied"
+    expected = values_of(arena, list(range(10)))
+    assert read_all(arena.capture_changes(0), arena) == expected, "the next one has everything"
+
+
+def test_a_log_that_is_half_full_is_read_first() -> None:
+    arena = new_arena(10, log_rows=4)
+    push(arena, *range(10))
+    expected = values_of(arena, list(range(10)))
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 4)
+    push(arena, 9, 5, 7)
+    first = fill(capture, buffer) or {}
+    assert first.keys() == {5, 7, 9}
+    push(arena, 8, 6)
+    assert not capture.outrun, "there is room again"
+    assert first | read_all(capture, arena) == expected
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_new_capture_ends_the_one_before(*, chosen: bool) -> None:
+    arena = new_arena(10)
+    push(arena, *range(10))
+    old = arena.capture_rows(np.array([2, 3])) if chosen else arena.capture_changes(0)
+    push(arena, 3)
+    expected = values_of(arena, list(range(10)))
+    new = arena.capture_changes(0)
+    with pytest.raises(EndedError):
+        read_all(old, arena)
+    old.end()
+    assert read_all(new, arena) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
+    """Against a plain copy taken when the capture began."""
+    rows = data.draw(st.integers(1, 40))
+    arena = new_arena(rows, log_rows=data.draw(st.integers(1, rows)))
+    some = st.lists(st.integers(0, rows - 1), unique=True, min_size=1)
+    for _ in range(data.draw(st.integers(0, 3))):
+        push(arena, *data.draw(some))
+    if data.draw(st.booleans()):
+        wanted = sorted(data.draw(some))
+        capture = arena.capture_rows(np.array(wanted))
+    else:
+        wanted = np.flatnonzero(arena.epochs.of).tolist()
+        capture = arena.capture_changes(0)
+    expected, found = values_of(arena, wanted), {}
+    buffer = RowBuffer.like(arena.rows, arena.accumulator, data.draw(st.integers(1, 7)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "_block", data.draw(st.integers(1, 5)))
+        patch.setattr(capture_module, "_SPARSE", data.draw(st.integers(1, 3)))
+        try:
+            while True:
+                if data.draw(st.booleans()):
+                    push(arena, *data.draw(some))
+                part = fill(capture, buffer)
+                if part is None:
+                    break
+                found |= part
+        except OutrunError:
+            return
+    assert found == expected
+
+
+def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
+    rows = 50_000
+    arena = new_arena(rows)
+    push(arena, *range(rows))
+    kept = arena.rows.clone()
+    stop = threading.Event()
+    generator = np.random.default_rng(1)
+
+    def go_on() -> None:
+        while not stop.is_set():
+            push(arena, *generator.choice(rows, 500, replace=False).tolist())
+
+    capture = arena.capture_changes(0)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        buffer, seen = RowBuffer.like(arena.rows, arena.accumulator, 1000), torch.zeros(rows, dtype=torch.bool)
+        while capture.fill(buffer):
+            slots = torch.from_numpy(buffer.slots[: buffer.used].copy())
+            assert torch.equal(buffer.rows[: buffer.used], kept[slots])
+            seen[slots] = True
+            buffer.used = 0
+    finally:
+        stop.set()
+        thread.join()
+    assert bool(seen.all())
+
+
+def test_the_log_takes_some_hundredths_of_the_rows() -> None:
+    arena = Arena(torch.empty(1_000_000, 64), torch.empty(1_000_000), OptimizerSpec("SGD", 1.0))
+    arena.capture_changes(0)
+    assert arena._log is not None
+    assert len(arena._log.slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)

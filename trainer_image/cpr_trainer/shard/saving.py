@@ -1,0 +1,193 @@
+"""What a serving shard saves, and when: all that changed, at a cut and at the end; between cuts the rows that matter.
+
+A priority save freshens rows above the last complete save; it moves neither the floor nor what a loss costs. Choose,
+mark, write, manifest, forget: one that fails forgets nothing. Its manifest waits until every rank is so many steps
+further that nobody can send again what its rows hold already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Literal
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import ShardManifest
+from cpr_contract.roster import ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.exchange import WINDOW
+from cpr_trainer.placement import layout_hash
+from cpr_trainer.shard.chooser import Chooser, Chosen
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.saver import Committed, GivenUp, Save, Saver
+from cpr_trainer.shard.service import Mark, Progress, Service
+from cpr_trainer.snapshot import EXACT, Link, basis
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.priority import Claim, Tracker
+
+#: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.
+_REPEATABLE = WINDOW + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watched:
+    """The rows of a capture, of which a tracker learns."""
+
+    capture: Capture
+    tracker: Tracker
+
+    def fill(self, buffer: RowBuffer) -> bool:
+        filled = self.capture.fill(buffer)
+        if filled:
+            self.tracker.wrote(*buffer.filled)
+        return filled
+
+
+class Saving:
+    """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
+        self,
+        job: JobSpec,
+        roster: ShardRoster,
+        service: Service,
+        saver: Saver,
+        metrics: Metrics,
+        chooser: Chooser | None,
+    ) -> None:
+        self._rules = job.snapshots
+        self._service = service
+        self._saver = saver
+        self._metrics = metrics
+        self._chooser = chooser
+        self._links: tuple[Link, ...] = ()
+        self._under_way: Save | None = None
+        first_place, places = service.places
+        self._blank = ShardManifest(
+            contract=CONTRACT_VERSION,
+            job_uid=job.job_uid,
+            generation=0,
+            index=roster.index,
+            incarnation=roster.incarnation,
+            kind="Anchor",
+            step=0,
+            samples=0,
+            layout=layout_hash(job.model),
+            first_place=first_place,
+            places=places,
+            applied=(),
+            lost=(),
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._saver.idle
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a complete save is not committed yet."""
+        return self._under_way is not None and self._under_way.draft.kind != "Priority"
+
+    def start(self, links: tuple[Link, ...], now_s: float) -> None:
+        """Go on from a restore: the next save may stand on `links`."""
+        self._links = links
+        if self._chooser is not None:
+            self._chooser.start(now_s)
+
+    def stop(self) -> None:
+        """Drop what is not committed: the rows are about to be restored, or all of them are saved."""
+        self._saver.discard()
+        self._under_way = None
+
+    def save(self, kind: Literal["Anchor", "Flush"], progress: Progress) -> None:
+        """Save all that changed since the save that this one stands on; it takes the place of one under way."""
+        started_s = monotonic()
+        arena = self._service.arena
+        if arena.epochs.used_up:
+            arena.forget_epochs()
+            self._links = ()
+        mark = self._service.mark(progress)
+        # What the finished model is read from is exact, down to the first row.
+        last = mark.samples == progress.total_samples and self._rules.stored_bits != EXACT
+        base = () if last else basis(self._rules.rebase, self._links)
+        bits = EXACT if last or kind == "Flush" else self._rules.stored_bits
+        draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
+        if kind == "Flush":
+            self._saver.hurry()
+        epoch = arena.epochs.now
+        capture = arena.capture_changes(base[-1].epoch if base else 0)
+        self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
+        self._metrics.cut_seconds.set(monotonic() - started_s)
+
+    def turn(self, now_s: float, interval_s: float) -> None:
+        """Let a priority save be committed, or ask for the rows of the next, when the time has come.
+
+        interval_s: time between two of them, 0 for none.
+        """
+        progress, under_way = self._service.progress, self._under_way
+        if progress is None:
+            return
+        if under_way is not None:
+            steps = (now - marked for now, marked in zip(progress.applied, under_way.draft.applied, strict=True))
+            if min(steps) >= _REPEATABLE:
+                under_way.may_commit.set()
+        elif self._chooser is not None and interval_s > 0:
+            self._chooser.ask_if_due(now_s, interval_s, progress)
+
+    def on_chosen(self, chosen: Chosen) -> None:
+        """Save the rows that were chosen, unless a cut came between. Raises what went wrong."""
+        started_s = monotonic()
+        progress, arena = self._service.progress, self._service.arena
+        claim = None if self._chooser is None else self._chooser.take(chosen, progress)
+        if claim is None or claim.slots is None or progress is None or self._under_way is not None:
+            return
+        mark = replace(self._service.mark(progress), step=min(progress.applied))
+        draft = self._draft("Priority", mark, bits=self._rules.stored_bits)
+        changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
+        self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
+        self._metrics.cut_seconds.set(monotonic() - started_s)
+
+    def on_commit(self, committed: Committed) -> None:
+        """Forget what is saved, and stand on it, unless another save has taken its place by now."""
+        save, saved = committed.save, committed.saved
+        self._metrics.saves.labels(save.draft.kind).inc()
+        self._metrics.saved_rows.inc(saved.manifest.rows)
+        self._metrics.save_seconds.set(committed.save_s)
+        if save is not self._under_way:
+            return
+        self._under_way = None
+        if self._chooser is not None and save.claim is not None:
+            self._chooser.tracker.forget(save.claim)
+        if save.draft.kind != "Priority":
+            link = Link(saved.ref, save.epoch, saved.manifest.rows, saved.full_rows)
+            self._links = (*self._links, link) if save.draft.chain else (link,)
+
+    def on_given_up(self, given_up: GivenUp) -> None:
+        """Forget nothing: the next save carries it."""
+        self._metrics.given_up_saves.inc()
+        if given_up.save is self._under_way:
+            self._under_way = None
+
+    def _submit(self, draft: ShardManifest, capture: Capture, epoch: int, claim: Claim | None) -> None:
+        save = Save(draft, capture, epoch, capture, claim)
+        if self._chooser is not None and claim is not None:
+            self._chooser.tracker.mark(claim)
+            save = replace(save, source=_Watched(capture, self._chooser.tracker))
+        if draft.kind != "Priority":
+            save.may_commit.set()
+        self._under_way = save
+        self._saver.submit(save)
+
+    def _draft(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:
+        return replace(
+            self._blank,
+            kind=kind,
+            generation=mark.generation,
+            step=mark.step,
+            samples=mark.samples,
+            applied=mark.applied,
+            lost=mark.lost,
+            **fields,
+        )

@@ -1,0 +1,221 @@
+"""Reads a shard's save back: the chain it stands on, the save, the priority saves on top; then first values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self, assert_never
+
+import numpy as np
+import torch
+
+from cpr_contract.manifests import ManifestRef, Part, ShardManifest
+from cpr_contract.spec import Bits, JobSpec
+from cpr_trainer.placement import Placement
+from cpr_trainer.snapshot.commit import read_manifest
+from cpr_trainer.snapshot.errors import DamagedError
+from cpr_trainer.snapshot.lineage import Candidate
+from cpr_trainer.snapshot.parts import PartError, Shape
+from cpr_trainer.snapshot.quantise import decode_rows, record_bytes
+from cpr_trainer.snapshot.rebase import Link
+from cpr_trainer.store import MissingError, Store, checksum, in_parallel
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import Ints
+from cpr_trainer.tables.seeding import Seeding
+
+Ranges = tuple[tuple[int, int], ...]
+
+#: Bits of a value that is stored as it is.
+EXACT: Bits = 32
+
+Found = tuple[ShardManifest, ManifestRef]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Home:
+    """A shard's arena, and which rows lie in it."""
+
+    arena: Arena
+    placement: Placement
+    index: int
+    seeding: Seeding
+
+    @classmethod
+    def of(cls, job: JobSpec, placement: Placement, index: int) -> Self:
+        """Return an empty arena for shard `index` of a job."""
+        arena = Arena.empty(job, placement.size(index))
+        return cls(arena, placement, index, Seeding(job.model, job.data.seed))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The place of slot 0, and that after the last slot."""
+        return int(self.placement.starts[self.index]), int(self.placement.starts[self.index + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredShard:
+    """Where a shard stands after a restore.
+
+    `step`, `samples`, `applied` and `lost` are those to go on with: 0 and empty after `RestoreFrom` and `Seed`; `lost`
+    is empty after `Anchor` too, since it counts from there. `ref` is the save's manifest, None for first values and
+    where several were read. `chain`, oldest first, is what the next save may stand on. `replayed` are the priority
+    saves on top; `damaged` says what was wrong with those that are not among them.
+    """
+
+    step: int
+    samples: int
+    applied: tuple[int, ...]
+    lost: Ranges
+    ref: ManifestRef | None
+    chain: tuple[Link, ...] = ()
+    replayed: tuple[ManifestRef, ...] = ()
+    damaged: tuple[DamagedError, ...] = ()
+
+
+def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
+    """Verify a candidate and fill the arena with it: every row, and the epochs of those that are not first values.
+
+    Parts are verified one by one as they come, so that memory for some parts is enough: after a DamagedError the arena
+    holds a mixture, and must be loaded from another candidate before it is used. A priority save that is damaged is
+    left out, but for its parts that verify. Raises DamagedError, StoreError.
+    """
+    if candidate.damage:
+        raise DamagedError(candidate.key, candidate.damage)
+    home.arena.epochs.clear()
+    found = tuple(read_manifest(store, ShardManifest, save, candidate.layout) for save in candidate.saves)
+    chain = _load_complete(store, candidate, home, found)
+    replayed, damaged = _load_priority(store, candidate, home)
+    home.arena.seed(home.placement, home.index, home.seeding)
+    ref = found[0][1] if len(found) == 1 else None
+    match candidate.kind:
+        case "RestoreFrom" | "Seed":
+            return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged)
+        case "Anchor":
+            manifest = found[0][0]
+            step, samples, applied = manifest.step, manifest.samples, manifest.applied
+            return RestoredShard(step, samples, applied, (), ref, chain, replayed, damaged)
+        case "Save":
+            m = found[0][0]
+            return RestoredShard(m.step, m.samples, m.applied, m.lost, ref, chain, replayed, damaged)
+        case _:
+            assert_never(candidate.kind)
+
+
+def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[Found, ...]) -> tuple[Link, ...]:
+    """Load the saves and the chains they stand on; return the chain to go on with.
+
+    It is empty, and the next save a full one, after saves of another job, or of shards that held other places.
+    """
+    if found:
+        _check_cover(home, found)
+    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and _span(found[0][0]) == home.span
+    links: list[Link] = []
+    for manifest, ref in found:
+        below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, candidate.layout), manifest.chain)
+        for save, its_ref in (*below, (manifest, ref)):
+            if save.kind == "Priority" or _span(save) != _span(manifest):
+                raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
+            epoch = len(links) + 1 if goes_on else 1
+            _load_parts(store, (save, its_ref), home, epoch)
+            links.append(Link(its_ref, epoch, save.rows, home.arena.epochs.changed_rows))
+    home.arena.epochs.now = len(links) + 1 if goes_on else 2
+    return tuple(links) if goes_on else ()
+
+
+def _load_priority(
+    store: Store, candidate: Candidate, home: Home
+) -> tuple[tuple[ManifestRef, ...], tuple[DamagedError, ...]]:
+    """Put the priority saves on top, as changes that no complete save holds; return which did, and what was wrong."""
+    replayed: list[ManifestRef] = []
+    damaged: list[DamagedError] = []
+    for wanted in candidate.priority:
+        try:
+            found = read_manifest(store, ShardManifest, wanted, candidate.layout)
+            _check_cover(home, (found,))
+            _load_parts(store, found, home, home.arena.epochs.now)
+        except DamagedError as error:
+            damaged.append(error)
+        else:
+            replayed.append(found[1])
+    return tuple(replayed), tuple(damaged)
+
+
+def _span(manifest: ShardManifest) -> tuple[int, int]:
+    return manifest.first_place, manifest.first_place + manifest.places
+
+
+def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
+    """Raise DamagedError unless these saves hold every place of the shard, without a gap."""
+    reached = home.span[0]
+    for manifest, ref in found:
+        first, last = _span(manifest)
+        if not first <= reached < last:
+            raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
+        reached = last
+    if reached < home.span[1]:
+        raise DamagedError(found[-1][1].key, f"ends at place {reached}, not {home.span[1]}")
+
+
+def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
+    """Load those parts of one save that hold places of this shard, several at once: their rows are not the same."""
+    manifest, ref = found
+    if sum(part.rows for part in manifest.parts) != manifest.rows:
+        raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")
+    first, last = home.span
+    wanted = (part for part in manifest.parts if part.first < last and part.first + part.span > first)
+    in_parallel(_PartLoader(store, manifest, home, epoch).load, wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PartLoader:
+    """Loads parts of one save into a home, as changes of `epoch`."""
+
+    store: Store
+    manifest: ShardManifest
+    home: Home
+    epoch: int
+
+    def load(self, part: Part) -> None:
+        """Load the rows of a part that lie in the home. Raises DamagedError."""
+        arena, (first, last) = self.home.arena, self.home.span
+        shape = Shape.of(part, arena.rows.shape[1], self.manifest.bits, state=arena.accumulator is not None)
+        if self._fits(shape):
+            slots = slice(part.first - first, part.first - first + part.rows)
+            state = None if arena.accumulator is None else arena.accumulator[slots]
+            _read(self.store, part, shape, arena.rows[slots], state)
+            arena.epochs.of[slots] = self.epoch
+            return
+        records = torch.empty(shape.rows, record_bytes(shape.dim, shape.bits), dtype=torch.uint8)
+        state = torch.empty(shape.rows) if shape.state else None
+        places = _read(self.store, part, shape, records, state)
+        mine = np.flatnonzero((first <= places) & (places < last))
+        rows = torch.from_numpy(decode_rows(records.numpy(), shape.dim, shape.bits))
+        arena.put(places[mine] - first, rows, state, mine, self.epoch)
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether the bytes of the rows can go straight to where they belong.
+
+        Those of a priority save never do: if they are damaged, they must not spoil what lies below.
+        """
+        first, last = self.home.span
+        inside = first <= shape.first and shape.first + shape.span <= last
+        return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
+
+
+def _read(store: Store, part: Part, shape: Shape, rows: torch.Tensor, state: torch.Tensor | None) -> Ints:
+    """Fill rows [k, ...] and state [k] with a part's bytes, and return their places, int64 [k]. Raises DamagedError."""
+    if part.size_bytes != shape.size_bytes:
+        raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
+    head = bytearray(shape.head_bytes)
+    pieces = [memoryview(head), rows.numpy().data, *(() if state is None else (state.numpy().data,))]
+    try:
+        size_bytes = store.get_into(part.key, pieces)
+    except MissingError as error:
+        raise DamagedError(part.key, "is missing") from error
+    if size_bytes != part.size_bytes:
+        raise DamagedError(part.key, f"has {size_bytes} bytes, not {part.size_bytes}")
+    if checksum(pieces) != part.crc32c:
+        raise DamagedError(part.key, "has another checksum than its manifest says")
+    try:
+        return shape.places(head)
+    except PartError as error:
+        raise DamagedError(part.key, str(error)) from error

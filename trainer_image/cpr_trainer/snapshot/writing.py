@@ -1,0 +1,112 @@
+"""Writes a shard's save: parts first, several at once, the manifest last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+from cpr_contract.manifests import ManifestRef, Part, ShardManifest
+from cpr_trainer.snapshot.commit import write_once
+from cpr_trainer.snapshot.names import part_name, shard_save
+from cpr_trainer.snapshot.parts import rows_per_part, shape_of
+from cpr_trainer.snapshot.quantise import encode_rows
+from cpr_trainer.store import Buffer, Store, Throttle, checksum, in_parallel
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
+
+#: Parts under way at once: their memory is most of what a save takes.
+_PARTS_AT_ONCE = 3
+
+Result = TypeVar("Result")
+
+
+class Insist(Protocol):
+    """Does something with the store until the store lets it, or the save is of no use any more."""
+
+    def __call__(self, attempt: Callable[[], Result], /) -> Result:
+        """Return what `attempt` returns in the end. Raises what ends the save."""
+        ...
+
+
+class Source(Protocol):
+    """Rows to save."""
+
+    def fill(self, buffer: RowBuffer) -> bool:
+        """Fill an empty buffer with rows, ascending; False if there are none left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A committed save of a shard; a full one would hold `full_rows` rows."""
+
+    manifest: ShardManifest
+    ref: ManifestRef
+    full_rows: int
+
+
+class Writer:
+    """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
+
+    def __init__(self, store: Store, arena: Arena, throttle: Throttle | None = None) -> None:
+        self._store = store
+        self._throttle = throttle
+        self._epochs = arena.epochs
+        size = rows_per_part(len(arena.rows), arena.row_bytes)
+        self._free: SimpleQueue[RowBuffer] = SimpleQueue()
+        for _ in range(_PARTS_AT_ONCE):
+            self._free.put(RowBuffer.like(arena.rows, arena.accumulator, size))
+
+    def hurry(self) -> None:
+        """Write without a limit from now on."""
+        if self._throttle is not None:
+            self._throttle.lift()
+
+    def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
+        """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
+
+        Raises what `source` and `insist` raise; DivergedError for values that so few bits cannot hold.
+        """
+        folder = shard_save(draft).folder
+        parts = in_parallel(
+            lambda item: self._write_part(folder + part_name(item[0]), item[1], draft, insist),
+            enumerate(self._filled(source)),
+            threads=_PARTS_AT_ONCE,
+            background=True,
+        )
+        return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
+
+    def commit(self, manifest: ShardManifest, insist: Insist) -> SavedShard:
+        """Commit what was written. Raises what `insist` raises; ExistsError if other content has this name."""
+        ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
+        return SavedShard(manifest, ref, self._epochs.changed_rows)
+
+    def _filled(self, source: Source) -> Iterator[RowBuffer]:
+        while True:
+            buffer = self._free.get()
+            buffer.used = 0
+            try:
+                filled = source.fill(buffer)
+            except BaseException:
+                self._free.put(buffer)
+                raise
+            if not filled:
+                self._free.put(buffer)
+                return
+            yield buffer
+
+    def _write_part(self, key: str, buffer: RowBuffer, draft: ShardManifest, insist: Insist) -> Part:
+        try:
+            slots, rows, state = buffer.filled
+            places = slots + draft.first_place
+            shape = shape_of(places, rows.shape[1], draft.bits, state=state is not None)
+            pieces: list[Buffer] = [shape.head(places), encode_rows(rows.numpy(), draft.bits).data]
+            if state is not None:
+                pieces.append(state.numpy().data)
+            crc32c = checksum(pieces)
+            insist(lambda: self._store.put(key, pieces, crc32c=crc32c, throttle=self._throttle))
+            return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
+        finally:
+            self._free.put(buffer)

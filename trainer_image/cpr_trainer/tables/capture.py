@@ -1,0 +1,185 @@
+"""Rows as they were at one moment, read while pushes go on: copy-on-write by row.
+
+A capture takes no copy when it begins. One thread reads the rows it holds in blocks, in the order of their slots, each
+block under the arena's lock. A push that is about to change rows which the capture has yet to read first puts their old
+values into a log of bounded size. When the log is full the capture is of no use any more, and the push goes on.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cpr_trainer.errors import TrainerError
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.epochs import Epochs
+
+Ints = NDArray[np.int64]
+
+#: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
+_BLOCK_BYTES = 256 << 10
+#: How many times as many slots are looked at under the lock at once, where few of them are in the capture.
+_SPARSE = 4
+
+
+class OutrunError(TrainerError):
+    """Pushes changed rows faster than the save could read them: it is given up, and training goes on."""
+
+    reason = "SaveOutrun"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Training changed rows faster than the store took them, so a save was given up.",
+            "Give the store more bandwidth, raise or take away the limit on saves, or use more shards.",
+        )
+
+
+class EndedError(Exception):
+    """The capture was ended before all of it was read."""
+
+
+class Members(Protocol):
+    """Which rows a capture holds, as long as they are neither read nor logged."""
+
+    def contains(self, slots: Ints) -> NDArray[np.bool_]:
+        """Whether each of these rows, which are about to change, is in the capture and unchanged since it began."""
+        ...
+
+    def next(self, first: int, limit: int) -> tuple[Ints, int]:
+        """Return at most `limit` slots from `first` on, ascending, unchanged since, and where to go on; [] may come."""
+        ...
+
+    def close(self) -> None:
+        """Leave no trace: the capture ends."""
+        ...
+
+
+class ChangedRows:
+    """The rows that changed after epoch `since`, up to the moment this is made."""
+
+    def __init__(self, epochs: Epochs, since: int) -> None:
+        self._epochs = epochs
+        self._since = since
+        self._until = epochs.end()
+
+    def contains(self, slots: Ints) -> NDArray[np.bool_]:
+        """See `Members`: rows that changed since have a later epoch."""
+        epochs = self._epochs.of[slots]
+        return (epochs > self._since) & (epochs <= self._until)
+
+    def next(self, first: int, limit: int) -> tuple[Ints, int]:
+        """See `Members`."""
+        last = min(first + _SPARSE * limit, len(self._epochs.of))
+        slots = self._epochs.changed(self._since, self._until, first, last)
+        return (slots, last) if len(slots) <= limit else (slots[:limit], int(slots[limit]))
+
+    def close(self) -> None:
+        """See `Members`."""
+
+
+class ChosenRows:
+    """The rows in `slots`, ascending and distinct."""
+
+    def __init__(self, epochs: Epochs, slots: Ints) -> None:
+        self._epochs = epochs
+        self._slots = slots
+        epochs.choose(slots)
+
+    def contains(self, slots: Ints) -> NDArray[np.bool_]:
+        """See `Members`: a row that changes is chosen no more."""
+        return self._epochs.chosen(slots)
+
+    def next(self, first: int, limit: int) -> tuple[Ints, int]:
+        """See `Members`."""
+        start = int(np.searchsorted(self._slots, first))
+        block = self._slots[start : start + limit]
+        waiting = block[self._epochs.chosen(block)]
+        self._epochs.release(waiting)
+        end = start + limit
+        return waiting, int(self._slots[end]) if end < len(self._slots) else len(self._epochs.of)
+
+    def close(self) -> None:
+        """See `Members`."""
+        self._epochs.release(self._slots)
+
+
+class Capture:
+    """Some rows [n, D] and their state [n] as they were when this was made.
+
+    `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
+    says that the log was too small.
+    """
+
+    def __init__(self, rows: Tensor, state: Tensor | None, members: Members, log: RowBuffer, lock: Lock) -> None:
+        self.outrun = False
+        self._rows = rows
+        self._state = state
+        self._members = members
+        self._log = log
+        self._lock = lock
+        self._ended = False
+        self._frontier = 0
+        self._block = max(1, _BLOCK_BYTES // (rows.element_size() * (rows.shape[1] + 1)))
+
+    def preserve(self, slots: Ints) -> None:
+        """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change."""
+        if self.outrun or self._ended:
+            return
+        due = slots[self._members.contains(slots) & (slots >= self._frontier)]
+        if len(due) > self._log.room:
+            self.outrun = True
+        elif len(due):
+            self._log.add(self._rows, self._state, due)
+
+    def fill(self, buffer: RowBuffer) -> bool:
+        """Fill an empty buffer with rows not read yet, ascending; False if there are none left.
+
+        What is logged goes first once the log is half full. Raises OutrunError, EndedError.
+        """
+        if not self._log_goes_first():
+            while buffer.room and self._sweep(buffer):
+                pass
+            if buffer.used:
+                return True
+        while buffer.room and self._read_log(buffer):
+            pass
+        buffer.sort()
+        return buffer.used > 0
+
+    def end(self) -> None:
+        """Preserve and give out nothing from here on. Any thread may call it, at any time."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._members.close()
+                self._log.used = 0
+
+    def _log_goes_first(self) -> bool:
+        with self._lock:
+            return 2 * self._log.used > len(self._log.slots)
+
+    def _sweep(self, buffer: RowBuffer) -> bool:
+        """Read one block of rows that are where they were; False at the end of the arena."""
+        with self._lock:
+            self._check()
+            slots, self._frontier = self._members.next(self._frontier, min(self._block, buffer.room))
+            buffer.add(self._rows, self._state, slots)
+            return self._frontier < len(self._rows)
+
+    def _read_log(self, buffer: RowBuffer) -> bool:
+        """Read one block of rows that have changed since; False if there are none."""
+        with self._lock:
+            self._check()
+            count = min(self._block, buffer.room, self._log.used)
+            self._log.move_last(count, buffer)
+            return count > 0
+
+    def _check(self) -> None:
+        if self._ended:
+            raise EndedError
+        if self.outrun:
+            raise OutrunError

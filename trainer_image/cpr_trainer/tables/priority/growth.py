@@ -1,0 +1,61 @@
+"""Growth: the rows whose accumulator of row-wise Adagrad grew most since they were last saved.
+
+The accumulator sums mean(g^2) of a row's updates, so its growth is an account of updates weighed by their gradients,
+kept by the optimizer anyway. What was saved of it takes 4 bytes a row; a push takes nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cpr_trainer.tables.priority.population import Population
+from cpr_trainer.tables.priority.ranking import largest
+from cpr_trainer.tables.priority.tracker import Claim, Ints, Tracker
+
+Floats = NDArray[np.float32]
+
+
+class GrowthTracker(Tracker):
+    """Keeps each row's accumulator as last saved; twice while a save is being written.
+
+    accumulator: float32 [n], the arena's own.
+    """
+
+    def __init__(self, population: Population, accumulator: Tensor, rng: np.random.Generator) -> None:
+        super().__init__(population)
+        self._rng = rng
+        self._accumulator: Floats = accumulator.numpy()
+        self._saved: Floats = self._accumulator.copy()
+        self._writing: Floats | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """4 bytes a row, 8 while a save is being written."""
+        return self._saved.nbytes + (0 if self._writing is None else self._writing.nbytes)
+
+    def choose(self, count: int) -> Claim:
+        """Claim the rows whose accumulator grew most."""
+        return self._claim(largest(self._population, self._growth, count, self._rng))
+
+    def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: ARG002 -- state says it all
+        """Keep the accumulators that were written, beside those that are saved."""
+        assert state is not None  # noqa: S101 -- this strategy is for an optimizer that has it
+        if self._writing is None:
+            self._writing = self._saved.copy()
+        self._writing[slots] = state.numpy()
+
+    def _growth(self, chunk: slice) -> Floats:
+        return self._accumulator[chunk] - self._saved[chunk]
+
+    def _mark(self, claim: Claim) -> None:  # noqa: ARG002 -- what a failed save wrote is forgotten, whatever comes next
+        self._writing = None
+
+    def _forget(self, claim: Claim) -> None:  # noqa: ARG002 -- it is what was written since the mark
+        if self._writing is not None:
+            self._saved, self._writing = self._writing, None
+
+    def _reset(self) -> None:
+        self._saved = self._accumulator.copy()
+        self._writing = None
