@@ -1,4 +1,4 @@
-"""The two traps of the tree: a folder named like a module of the standard library, and torch in the operator."""
+"""The traps of the tree: a folder named like a module of the standard library, torch in the operator, a slow shard."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ for name in found:
 print(len(found))
 """
 
+#: Runs a shard up to the first thing it misses, its environment, and tells what it has loaded by then.
+SHARD = """
+import sys
+from cpr_trainer.process import main
+assert main(["shard"], {"CPR_TERMINATION_FILE": "/dev/null"}) == 20
+print(*sys.modules)
+"""
+
 
 @pytest.mark.parametrize("folder", ["operator", "trainer_image"])
 def test_plain_folders_are_no_packages(folder: str) -> None:
@@ -47,3 +55,12 @@ def test_the_operator_imports_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10
+
+
+def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() -> None:
+    done = subprocess.run([sys.executable, "-c", SHARD], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "cpr_trainer.shard.main" in loaded
+    others = ("cpr_trainer.trainer", "cpr_trainer.export", "cpr_trainer.experiment", "cpr_trainer.model", "pyarrow")
+    assert not {name for name in loaded if name.startswith(others)}
