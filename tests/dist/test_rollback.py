@@ -6,14 +6,16 @@ import pytest
 
 from cpr_contract.reports import ShardState
 from support.local_job import LocalJob, small_job
-from support.model import assert_close, saved_model, train_alone
+from support.model import SavedModel, assert_same, saved_model
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
 
 
 @pytest.mark.parametrize("to_anchor", [True, False], ids=["to an anchor", "to step 0"])
-def test_after_a_rollback_training_ends_where_it_would_have_ended(tmp_path: Path, *, to_anchor: bool) -> None:
+def test_after_a_rollback_training_ends_where_it_would_have_ended(
+    tmp_path: Path, calm: SavedModel, *, to_anchor: bool
+) -> None:
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path) as running:
         running.start()
@@ -33,10 +35,10 @@ def test_after_a_rollback_training_ends_where_it_would_have_ended(tmp_path: Path
         assert [member.process for member in running.everyone] == before, "in place"
         assert all(running.shard(index).lost == () for index in range(2))
     assert (result.generation, result.samples) == (2, SAMPLES)
-    assert_close(saved_model(job, result, tmp_path / "model"), train_alone(job))
+    assert_same(saved_model(job, result, tmp_path / "model"), calm)
 
 
-def test_a_shard_lost_with_the_rollback_restores_the_anchor_too(tmp_path: Path) -> None:
+def test_a_shard_lost_with_the_rollback_restores_the_anchor_too(tmp_path: Path, calm: SavedModel) -> None:
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path) as running:
         running.start()
@@ -47,4 +49,4 @@ def test_a_shard_lost_with_the_rollback_restores_the_anchor_too(tmp_path: Path) 
         running.replace_shard(1)
         result = running.result()
         assert all(running.shard(index).lost == () for index in range(2))
-    assert_close(saved_model(job, result, tmp_path / "model"), train_alone(job))
+    assert_same(saved_model(job, result, tmp_path / "model"), calm)

@@ -13,7 +13,7 @@ from cpr_contract.reports import SaveRef, ShardState, TrainerState
 from cpr_trainer.snapshot import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
-from support.model import assert_close, saved_model, train_alone
+from support.model import SavedModel, assert_same, saved_model
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -58,7 +58,9 @@ def stop_by_roster(running: LocalJob) -> None:
 
 
 @pytest.mark.parametrize("stop", [stop_by_signal, stop_by_roster])
-def test_a_shard_that_is_told_to_stop_loses_nothing(tmp_path: Path, stop: Callable[[LocalJob], None]) -> None:
+def test_a_shard_that_is_told_to_stop_loses_nothing(
+    tmp_path: Path, stop: Callable[[LocalJob], None], calm: SavedModel
+) -> None:
     job = small_job(tmp_path, samples=SAMPLES, shards=1)
     with LocalJob(job, tmp_path) as running:
         running.start()
@@ -75,7 +77,7 @@ def test_a_shard_that_is_told_to_stop_loses_nothing(tmp_path: Path, stop: Callab
         running.publish()
         running.wait_for(lambda: running.shard(0).restored_samples == save.samples, "it restores that very save")
         anchor = running.result()
-    assert_close(saved_model(job, anchor, tmp_path / "model"), train_alone(job))
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
 
 
 def test_a_hung_shard_is_called_silent(tmp_path: Path) -> None:

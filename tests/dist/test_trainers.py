@@ -10,7 +10,7 @@ from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_contract.reports import SaveRef
 from support.local_job import LocalJob, small_job
-from support.model import assert_close, saved_model, train_alone
+from support.model import SavedModel, assert_same, saved_model, train_alone
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -34,7 +34,7 @@ def test_a_killed_trainer_costs_nothing(tmp_path: Path, victim: int) -> None:
     assert model.scored == SAMPLES * 4 // 5
 
 
-def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path, calm: SavedModel) -> None:
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path) as running:
         running.start()
@@ -48,7 +48,7 @@ def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path) -> N
         running.dense_floor_samples = save.samples
         running.replace_trainers(0, leader=0)
         anchor = running.result()
-    assert_close(saved_model(job, anchor, tmp_path / "model"), train_alone(job))
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
 
 
 def test_the_only_trainer_killed_loses_what_the_dense_state_misses(tmp_path: Path) -> None:

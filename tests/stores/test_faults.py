@@ -193,13 +193,6 @@ def test_an_answer_that_is_not_the_stores_own_counts_by_its_status(
         write(store)
 
 
-@pytest.mark.parametrize("headers", [("Content-Range: bytes 0-3145727/3145728",), ()])
-def test_less_than_an_answer_promises_is_no_answer(store: Store, proxy: FaultProxy, headers: tuple[str, ...]) -> None:
-    proxy.inject(*[Answer(206, b"too short", headers)] * ATTEMPTS)
-    with pytest.raises(StoreUnreachableError):
-        read(store)
-
-
 def test_an_answer_that_makes_no_sense_is_none(store: Store, proxy: FaultProxy) -> None:
     for status in (200, 404):
         proxy.inject(*[Answer(status, b"<ListBucketResult><Conten")] * ATTEMPTS)

@@ -44,12 +44,12 @@ class MemoryStore:
         except KeyError:
             raise MissingError(key) from None
 
-    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
-        data = self.get(key)
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+        data = memoryview(self.get(key))
+        left = data
         for view in flat(buffers):
-            found = data[offset : offset + len(view)]
-            view[: len(found)] = found
-            offset += len(found)
+            view[: len(left)] = left[: len(view)]
+            left = left[len(view) :]
         return len(data)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:

@@ -53,6 +53,13 @@ def train_alone(job: JobSpec) -> OracleResult:
     return train(job.model, dataset, order, seed, lambda table, rows: initial_rows(job.model, seed, table, rows))
 
 
+def assert_same(model: SavedModel, expected: SavedModel) -> None:
+    """Equal bit for bit."""
+    assert torch.equal(model.dense, expected.dense)
+    assert all(torch.equal(*tables) for tables in zip(model.tables, expected.tables, strict=True))
+    assert (model.auc, model.log_loss) == (expected.auc, expected.log_loss)
+
+
 def assert_close(model: SavedModel, expected: OracleResult) -> None:
     """Equal to rounding: parameters, all rows, AUC up to the histogram's bins, log loss."""
     torch.testing.assert_close(model.dense, expected.dense, rtol=1e-3, atol=1e-5)

@@ -7,7 +7,8 @@ Both ends are of one installation, on one machine: these documents carry no cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from cpr_contract.spec import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Saving:
     important: so many of them that as many rows are written in all as with Full.
     """
 
-    strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"]
+    strategy: Strategy
     interval: float
     anchors: int
     fraction: float

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_operator.cli.calibrate import CalibrateOptions, TrialError, parse_levels
+from cpr_operator.cli.bench import bench
+from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
 from cpr_operator.cli.calibrate import calibrate as calibrate_job
-from cpr_operator.cli.document import DocumentError, InvalidDocumentError
+from cpr_operator.cli.console import err, out, usage_errors
+from cpr_operator.cli.document import DocumentError
 from cpr_operator.cli.export import export as export_model
 from cpr_operator.cli.export import find_job, source_of
-from cpr_operator.cli.kills import SPECIMEN, KillError, parse_kill
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.kills import SPECIMEN, parse_kill
 from cpr_operator.cli.plan import plan as plan_job
 from cpr_operator.cli.run import RunOptions
 from cpr_operator.cli.run import run as run_job
 from cpr_operator.cli.simulate import Preset, SimulateOptions
 from cpr_operator.cli.simulate import simulate as simulate_jobs
-from cpr_operator.cli.validate import show_invalid, validate_files
-from cpr_operator.cluster.protocol import ClusterError
-
-#: A shell's usual exit code for a command line that makes no sense.
-USAGE = 2
+from cpr_operator.cli.validate import validate_files
 
 app = typer.Typer(
     name="cprjob",
@@ -41,9 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-#: A file has no width: lines of it are not broken at 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True)
+app.add_typer(bench)
 
 
 def main() -> None:
@@ -70,7 +60,7 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine: pods become processes, and saves go to a folder."""
-    with _usage_errors():
+    with usage_errors():
         if (file is None) != resume:
             raise DocumentError("name a FILE to start, or --resume --workdir DIR to go on; not both")
         if resume and set_:
@@ -98,7 +88,7 @@ def export(
     workdir: Annotated[Path | None, typer.Option(help="The working folder of a local run, instead of FILE.")] = None,
 ) -> None:
     """Write a finished job's model as safetensors."""
-    with _usage_errors():
+    with usage_errors():
         source = source_of(find_job(file, workdir))
         raise typer.Exit(export_model(source, to, os.environ))
 
@@ -114,13 +104,9 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Draw the runs and the line into this file.")] = None,
 ) -> None:
     """Measure what lost samples cost in AUC, on this machine: the sensitivity of an AUCDrop budget."""
-    with _usage_errors():
+    with usage_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
-        try:
-            calibrate_job(options, out, err, os.environ)
-        except TrialError as error:
-            err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from error
+        calibrate_job(options, out, err, os.environ)
 
 
 @app.command()
@@ -130,7 +116,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how the job would recover and save, what that is expected to cost, and what would change it."""
-    with _usage_errors():
+    with usage_errors():
         plan_job(file, as_json=json, out=out)
 
 
@@ -162,7 +148,7 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Draw the result into this file.")] = None,
 ) -> None:
     """Say what strategies cost, over many simulated jobs decided by the operator's own policy."""
-    with _usage_errors():
+    with usage_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
         )
@@ -173,16 +159,3 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
 def show_version() -> None:
     """Print the version of cprjob and of the contract that it speaks."""
     out.print(f"cprjob {version('cprjob')}, contract {CONTRACT_VERSION}", highlight=False)
-
-
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Mistakes of the caller are told, not traced."""
-    try:
-        yield
-    except InvalidDocumentError as error:
-        show_invalid("the job", error.invalid, err)
-        raise typer.Exit(1) from error
-    except (DocumentError, KillError, OptionError, ClusterError) as error:
-        err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(USAGE) from error

@@ -20,13 +20,13 @@ from cpr_contract.experiment import Experiment, Outcome, TrialReport
 from cpr_operator.api.budget import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.calibrate.command import pair, teller
+from cpr_operator.cli.calibrate.command import pair
 from cpr_operator.cli.calibrate.design import Design, design, draw_losses, parse_levels
 from cpr_operator.cli.calibrate.plot import plot
-from cpr_operator.cli.calibrate.process import TrialError, why
 from cpr_operator.cli.calibrate.sensitivity import Pair, Sensitivity, measure, round_up
 from cpr_operator.cli.calibrate.show import as_json, print_calibration
 from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.trials import TrialError, teller, why
 from support.documents import edited
 
 PLS = AccuracyBudget(portion_of_lost_samples=0.1)
@@ -172,7 +172,7 @@ def test_runs_that_cannot_be_compared_say_why(outcomes: tuple[Outcome, ...], say
 
 def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
     console = Console(file=io.StringIO(), width=100)
-    tell = teller(Progress(console=console, disable=True), planned_runs((1, 0.0), (1, 0.1)))
+    tell = teller(Progress(console=console, disable=True), planned_runs((1, 0.0), (1, 0.1)).names)
     tell(TrialReport(0, 50, 100, None))
     tell(TrialReport(0, 100, 100, an_outcome(0.75, 0.0)))
     tell(TrialReport(1, 100, 100, an_outcome(0.74, 0.1)))

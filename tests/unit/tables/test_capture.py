@@ -150,7 +150,7 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
     buffer = RowBuffer.like(arena.rows, arena.accumulator, data.draw(st.integers(1, 7)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "_block", data.draw(st.integers(1, 5)))
-        patch.setattr(capture_module, "_SPARSE", data.draw(st.integers(1, 3)))
+        patch.setattr(capture_module, "_WIDEST", data.draw(st.integers(1, 3)))
         try:
             while True:
                 if data.draw(st.booleans()):
@@ -158,6 +158,7 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
                 part = fill(capture, buffer)
                 if part is None:
                     break
+                assert not found.keys() & part.keys(), "no row comes twice"
                 found |= part
         except OutrunError:
             return

@@ -65,10 +65,9 @@ class FolderStore:
         with _translated(key, self._root):
             return self._path(key).read_bytes()
 
-    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
         """Read an object into memory; see `Store.get_into`."""
         with _translated(key, self._root), self._path(key).open("rb") as file:
-            file.seek(offset)
             for piece in slices(flat(buffers)):
                 if file.readinto(piece) < len(piece):
                     break

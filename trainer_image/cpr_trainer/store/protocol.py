@@ -50,11 +50,12 @@ class Store(Protocol):
         """Read a small object whole. Raises MissingError."""
         ...
 
-    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
-        """Fill writable, C-contiguous buffers, one after another, with an object's bytes from `offset` on.
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+        """Read an object into writable, C-contiguous buffers, one after another.
 
-        Return the size of the whole object in bytes. Where the object ends first, the rest of the buffers is left as it
-        was: compare the size with the one expected. Raises MissingError; after any error the buffers hold a mixture.
+        Return the object's size in bytes, and compare it with the one expected: where the object ends first, the rest
+        of the buffers is left as it was, and what goes beyond them is not read. Raises MissingError; after any error
+        the buffers hold a mixture.
         """
         ...
 

@@ -56,10 +56,10 @@ class S3Store:
                 return bytes(response.read())
 
     @persistent
-    def get_into(self, key: str, buffers: Sequence[memoryview], *, offset: int = 0) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
         """Read an object into memory; see `Store.get_into`."""
         with translated(self._bucket, key):
-            return download(self._client, self._bucket, self._prefix + key, flat(buffers), offset)
+            return download(self._client, self._bucket, self._prefix + key, flat(buffers))
 
     @persistent
     def list(self, prefix: str) -> tuple[Entry, ...]:

@@ -42,20 +42,26 @@ class RowBuffer:
         state = None if self.state is None else self.state[: self.used]
         return self.slots[: self.used], self.rows[: self.used], state
 
-    def add(self, rows: Tensor, state: Tensor | None, slots: Ints, at: Ints | None = None) -> None:
-        """Copy some of rows [n, D] and state [n] in: those at `at`, which is `slots` if None."""
-        places = torch.from_numpy(slots if at is None else at)
-        inside = slice(self.used, self.used + len(slots))
-        self.slots[inside] = slots
+    def add(self, rows: Tensor, state: Tensor | None, slots: Ints) -> None:
+        """Copy the rows of rows [n, D] and state [n] in that lie at `slots`."""
+        inside = self._room_for(slots)
+        places = torch.from_numpy(slots)
         torch.index_select(rows, 0, places, out=self.rows[inside])
         if state is not None and self.state is not None:
             torch.index_select(state, 0, places, out=self.state[inside])
-        self.used += len(slots)
+
+    def add_run(self, rows: Tensor, state: Tensor | None, slots: Ints, first: int) -> None:
+        """Copy the rows of rows [n, D] and state [n] in that follow one another from `first`: those of `slots`."""
+        inside = self._room_for(slots)
+        run = slice(first, first + len(slots))
+        self.rows[inside] = rows[run]
+        if state is not None and self.state is not None:
+            self.state[inside] = state[run]
 
     def move_last(self, count: int, into: RowBuffer) -> None:
         """Move the last `count` rows into another buffer."""
         first = self.used - count
-        into.add(self.rows, self.state, self.slots[first : self.used], np.arange(first, self.used))
+        into.add_run(self.rows, self.state, self.slots[first : self.used], first)
         self.used = first
 
     def sort(self) -> None:
@@ -66,3 +72,9 @@ class RowBuffer:
         self.rows[: self.used] = self.rows[places]
         if self.state is not None:
             self.state[: self.used] = self.state[places]
+
+    def _room_for(self, slots: Ints) -> slice:
+        inside = slice(self.used, self.used + len(slots))
+        self.slots[inside] = slots
+        self.used += len(slots)
+        return inside

@@ -22,8 +22,8 @@ Ints = NDArray[np.int64]
 
 #: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
 _BLOCK_BYTES = 256 << 10
-#: How many times as many slots are looked at under the lock at once, where few of them are in the capture.
-_SPARSE = 4
+#: At most so many times as many slots are looked at under the lock at once, where few of them are in the capture.
+_WIDEST = 16
 
 
 class OutrunError(TrainerError):
@@ -65,6 +65,7 @@ class ChangedRows:
         self._epochs = epochs
         self._since = since
         self._until = epochs.end()
+        self._width = 1  # slots to look at, in limits: as many as held about one limit of rows lately
 
     def contains(self, slots: Ints) -> NDArray[np.bool_]:
         """See `Members`: rows that changed since have a later epoch."""
@@ -73,9 +74,14 @@ class ChangedRows:
 
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """See `Members`."""
-        last = min(first + _SPARSE * limit, len(self._epochs.of))
+        last = min(first + self._width * limit, len(self._epochs.of))
         slots = self._epochs.changed(self._since, self._until, first, last)
-        return (slots, last) if len(slots) <= limit else (slots[:limit], int(slots[limit]))
+        if len(slots) > limit:
+            self._width = max(1, self._width // 2)
+            return slots[:limit], int(slots[limit])
+        if 2 * len(slots) <= limit:
+            self._width = min(_WIDEST, 2 * self._width)
+        return slots, last
 
     def close(self) -> None:
         """See `Members`."""
@@ -167,7 +173,10 @@ class Capture:
         with self._lock:
             self._check()
             slots, self._frontier = self._members.next(self._frontier, min(self._block, buffer.room))
-            buffer.add(self._rows, self._state, slots)
+            if len(slots) and slots[-1] - slots[0] == len(slots) - 1:
+                buffer.add_run(self._rows, self._state, slots, int(slots[0]))
+            else:
+                buffer.add(self._rows, self._state, slots)
             return self._frontier < len(self._rows)
 
     def _read_log(self, buffer: RowBuffer) -> bool:

@@ -1,11 +1,10 @@
 """`cprjob calibrate`: what lost samples cost in AUC, measured on the user's own model and data.
 
-`design` says which runs to make, `process` has the trainer image make them, `sensitivity` reads the slope off the pairs
-of runs, `show` and `plot` tell it; `command` is all of it in order.
+`design` says which runs to make, `cli.trials` has the trainer image make them, `sensitivity` reads the slope off the
+pairs of runs, `show` and `plot` tell it; `command` is all of it in order.
 """
 
 from cpr_operator.cli.calibrate.command import CalibrateOptions, calibrate
 from cpr_operator.cli.calibrate.design import parse_levels
-from cpr_operator.cli.calibrate.process import TrialError
 
-__all__ = ["CalibrateOptions", "TrialError", "calibrate", "parse_levels"]
+__all__ = ["CalibrateOptions", "calibrate", "parse_levels"]

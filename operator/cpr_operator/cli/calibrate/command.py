@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cpr_contract.experiment import Outcome, TrialReport
+from cpr_contract.experiment import Outcome
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.calibrate.design import Design, design
 from cpr_operator.cli.calibrate.plot import plot
-from cpr_operator.cli.calibrate.process import TrialError, run_experiment
 from cpr_operator.cli.calibrate.sensitivity import Pair, measure
 from cpr_operator.cli.calibrate.show import as_json, print_calibration
 from cpr_operator.cli.document import InvalidDocumentError, read_single, set_value
 from cpr_operator.cli.options import check_plot
+from cpr_operator.cli.trials import TrialError, progress, run_experiment, teller
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,8 @@ def calibrate(options: CalibrateOptions, out: Console, err: Console, environment
     seeds = range(spec.data.seed, spec.data.seed + options.seeds)
     planned = design(options.levels, seeds, spec.shards.replicas)
     with (
-        _progress(err) as bar,
-        closing(run_experiment(job, planned.experiment, environment, teller(bar, planned))) as outcomes,
+        progress(err) as bar,
+        closing(run_experiment(job, planned.experiment, environment, teller(bar, planned.names))) as outcomes,
     ):
         pairs = pair(planned, outcomes)
     sensitivity = measure(pairs)
@@ -89,24 +88,3 @@ def _read(file: Path, samples: int | None) -> dict[str, Any]:
     if invalid:
         raise InvalidDocumentError(invalid)
     return dict(document)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def teller(bar: Progress, planned: Design) -> Callable[[TrialReport], None]:
-    """Moves the bar; where there is none, a line for each finished run."""
-    runs = planned.runs
-    task = bar.add_task("reading the data", total=len(runs))
-
-    def tell(report: TrialReport) -> None:
-        seed, level = runs[report.trial]
-        name = f"seed {seed}, {f'PLS {level:g}' if level else 'no losses'}"
-        bar.update(task, description=name, completed=report.trial + report.samples / report.total_samples)
-        if report.outcome is not None and bar.disable:
-            auc = "-" if report.outcome.auc is None else f"{report.outcome.auc:.5f}"
-            bar.console.print(f"run {report.trial + 1} of {len(runs)}: {name}, AUC {auc}", highlight=False)
-
-    return tell

@@ -24,6 +24,11 @@ class Design:
     runs: tuple[tuple[int, float], ...]
     experiment: Experiment
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to call each run."""
+        return tuple(f"seed {seed}, {f'PLS {level:g}' if level else 'no losses'}" for seed, level in self.runs)
+
 
 def parse_levels(text: str) -> tuple[float, ...]:
     """Read `0.05,0.1,0.2`, in ascending order. Raises OptionError."""

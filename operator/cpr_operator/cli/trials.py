@@ -1,12 +1,15 @@
-"""Runs an experiment with the trainer image's own code, in a process of its own."""
+"""Runs an experiment with the trainer image's own code, in a process of its own, and shows how far it is."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
@@ -61,3 +64,23 @@ def why(last_word: Path, log: Path, code: int) -> str:
         return f"{problem.message} {problem.remedy}"
     tail = log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
     return "\n".join((f"the trials ended with exit code {code}", *tail))
+
+
+def progress(console: Console) -> Progress:
+    """A bar, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def teller(bar: Progress, names: Sequence[str]) -> Callable[[TrialReport], None]:
+    """Moves the bar on through trials with these names; where there is none, prints a line for each finished one."""
+    task = bar.add_task("reading the data", total=len(names))
+
+    def tell(report: TrialReport) -> None:
+        name = names[report.trial]
+        bar.update(task, description=name, completed=report.trial + report.samples / report.total_samples)
+        if report.outcome is not None and bar.disable:
+            auc = "-" if report.outcome.auc is None else f"{report.outcome.auc:.5f}"
+            bar.console.print(f"run {report.trial + 1} of {len(names)}: {name}, AUC {auc}", highlight=False)
+
+    return tell

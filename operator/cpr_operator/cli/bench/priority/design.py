@@ -1,0 +1,50 @@
+"""Which runs the bench makes: for each seed one without failures, and one for each strategy with the same failures.
+
+Pure. Failures follow the emulation of CPR (Maeng et al., MLSys 2021): each takes half of the shards, at a random time.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from cpr_contract.experiment import Experiment, Failure, Saving, Trial
+from cpr_contract.spec import Strategy
+
+FULL: Strategy = "Full"
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Runs in their order. runs[i] is the (seed, strategy) of trial i; None is the run without failures."""
+
+    runs: tuple[tuple[int, Strategy | None], ...]
+    experiment: Experiment
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to call each run."""
+        return tuple(f"seed {seed}, {strategy or 'no failures'}" for seed, strategy in self.runs)
+
+
+def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
+    """The runs over all seeds; `saving` says when is saved. The same arguments give the same failures."""
+    runs: list[tuple[int, Strategy | None]] = []
+    trials: list[Trial] = []
+    for seed in seeds:
+        drawn = draw_failures(failures, shards, random.Random(seed))
+        runs.append((seed, None))
+        trials.append(Trial(seed, ()))
+        for strategy in STRATEGIES:
+            runs.append((seed, strategy))
+            trials.append(Trial(seed, (), replace(saving, strategy=strategy, failures=drawn)))
+    return Design(tuple(runs), Experiment(shards, tuple(trials)))
+
+
+def draw_failures(count: int, shards: int, rng: random.Random) -> tuple[Failure, ...]:
+    """Failures at random times, uniform over the run, each of half of the shards."""
+    hit = -(-shards // 2)
+    times = sorted(1 - rng.random() for _ in range(count))  # in (0, 1]
+    return tuple(Failure(tuple(sorted(rng.sample(range(shards), hit))), time) for time in times)

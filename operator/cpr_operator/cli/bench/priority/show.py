@@ -1,0 +1,110 @@
+"""What the bench found: for people, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cpr_operator.cli.bench.priority.design import FULL
+from cpr_operator.cli.bench.priority.verdict import CONFIDENCE, Mean, Score, Study
+
+_TITLES = ("strategy", "lost updates", "± se", "of all", "AUC drop", "± se", "less than Full", "± se", "rows written")
+
+
+def as_json(data: str, found: Study) -> dict[str, Any]:
+    """Plain JSON values; `data` names the file."""
+    return {
+        "data": data,
+        "confidence": CONFIDENCE,
+        "seeds": len({run.seed for run in found.runs}),
+        "strategies": {score.strategy: _as_json(score) for score in found.scores},
+        "best": found.best,
+        "second": found.second,
+        "margin": _mean(found.margin),
+        "significant": found.margin.distinguishable,
+        "predictors": {
+            "portion_of_lost_samples": asdict(found.samples),
+            "portion_of_lost_updates": asdict(found.updates),
+            "gain_of_updates": _mean(found.gain),
+        },
+        "runs": [asdict(run) for run in found.runs],
+    }
+
+
+def print_study(console: Console, found: Study) -> None:
+    """A line for each strategy, then what they come to."""
+    table = Table(box=None, pad_edge=False)
+    for place, title in enumerate(_TITLES):
+        table.add_column(title, header_style="dim", justify="right" if place else "left")
+    for score in found.scores:
+        table.add_row(*_cells(score))
+    console.print(table, "", sep="\n", highlight=False)
+    for line in (_winner(found), *_against_full(found), *_predictors(found)):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _as_json(score: Score) -> dict[str, Any]:
+    return {
+        "lost_row_updates": _mean(score.lost_row_updates),
+        "portion_of_lost_updates": score.plu,
+        "portion_of_lost_samples": score.pls,
+        "auc_drop": _mean(score.auc_drop),
+        "auc_drop_against_full": None if score.against_full is None else _mean(score.against_full),
+        "rows_written": score.rows_written,
+        "tracker_bytes": score.tracker_bytes,
+    }
+
+
+def _mean(value: Mean) -> dict[str, Any]:
+    return {**asdict(value), "distinguishable": value.distinguishable}
+
+
+def _cells(score: Score) -> Iterator[str]:
+    yield score.strategy
+    yield from (f"{score.lost_row_updates.mean:,.0f}", f"{score.lost_row_updates.error:,.0f}", f"{score.plu:.4f}")
+    yield from (f"{score.auc_drop.mean:.6f}", f"{score.auc_drop.error:.6f}")
+    full = score.against_full
+    yield from ("", "") if full is None else (f"{-full.mean:+.6f}", f"{full.error:.6f}")
+    yield f"{score.rows_written:,.0f}"
+
+
+def _winner(found: Study) -> str:
+    sure = "significant" if found.margin.distinguishable else "not significant"
+    return (
+        f"[bold]{found.best} loses least AUC[/bold], {found.margin.mean:.2g} less than {found.second} "
+        f"({_interval(found.margin)}): {sure}."
+    )
+
+
+def _against_full(found: Study) -> Iterator[str]:
+    for score in found.scores:
+        full = score.against_full
+        if full is None:
+            continue
+        if not full.distinguishable:
+            words = f"is not to be told from {FULL}"
+        else:
+            words = f"is {'better' if full.mean < 0 else 'worse'} than {FULL}"
+        yield f"{score.strategy} {words}: difference of AUC drops {full.mean:+.2g} ({_interval(full)})."
+
+
+def _predictors(found: Study) -> Iterator[str]:
+    for name, figure in (("samples", found.samples), ("row updates", found.updates)):
+        correlation = "-" if figure.correlation is None else f"{figure.correlation:.2f}"
+        yield (
+            f"By the portion of lost {name}: {figure.slope:.3g} AUC for each unit, correlation {correlation}, "
+            f"off by {figure.error:.2g} on a seed it has not seen."
+        )
+    if not found.gain.distinguishable:
+        yield "Neither predicts the AUC drop better than the other, as far as these runs can tell."
+    else:
+        better = "row updates" if found.gain.mean > 0 else "samples"
+        yield f"The portion of lost {better} predicts the AUC drop better, and significantly so."
+
+
+def _interval(value: Mean) -> str:
+    return f"{CONFIDENCE:.0%} interval {value.low:+.2g} to {value.high:+.2g}"

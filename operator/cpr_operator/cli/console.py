@@ -1,0 +1,45 @@
+"""Where commands print, and how they tell mistakes of their caller."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from cpr_operator.cli.document import DocumentError, InvalidDocumentError
+from cpr_operator.cli.kills import KillError
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.trials import TrialError
+from cpr_operator.cli.validate import show_invalid
+from cpr_operator.cluster.protocol import ClusterError
+
+#: A shell's usual exit code for a command line that makes no sense.
+USAGE = 2
+
+#: A file has no width: lines of it are not broken at 80 columns.
+out = Console(width=None if sys.stdout.isatty() else 120)
+err = Console(stderr=True)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Mistakes of the caller are told, not traced; so is why trials of the trainer image failed."""
+    try:
+        yield
+    except InvalidDocumentError as error:
+        show_invalid("the job", error.invalid, err)
+        raise typer.Exit(1) from error
+    except TrialError as error:
+        _tell(error)
+        raise typer.Exit(1) from error
+    except (DocumentError, KillError, OptionError, ClusterError) as error:
+        _tell(error)
+        raise typer.Exit(USAGE) from error
+
+
+def _tell(error: Exception) -> None:
+    err.print(f"[red]cprjob:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
