@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cpr_trainer.store import ExistsError, MissingError, Store, Throttle, checksum
+from cpr_trainer.store import ExistsError, MissingError, Received, Store, Throttle, checksum
 
 
 def keys(store: Store, prefix: str) -> tuple[str, ...]:
@@ -41,7 +41,8 @@ def test_an_object_is_read_into_several_buffers(store: Store) -> None:
     rows = array("f", [1.0, 2.0])
     store.put("job/part", (b"head", memoryview(rows), b"tail"))
     head, found, tail = bytearray(4), array("f", [0.0, 0.0]), bytearray(4)
-    assert store.get_into("job/part", [memoryview(head), memoryview(found), memoryview(tail)]) == 16
+    received = store.get_into("job/part", [memoryview(head), memoryview(found), memoryview(tail)])
+    assert received == Received(16, checksum(b"head" + rows.tobytes() + b"tail"))
     assert (head, found, tail) == (b"head", rows, b"tail")
 
 
@@ -49,7 +50,8 @@ def test_an_object_is_read_into_several_buffers(store: Store) -> None:
 def test_an_objects_size_tells_whether_it_fitted(store: Store, room: int) -> None:
     store.put("job/a", b"0123456789")
     found = bytearray(b"." * room)
-    assert store.get_into("job/a", [memoryview(found)]) == 10
+    received = store.get_into("job/a", [memoryview(found)])
+    assert received == Received(10, checksum(b"0123456789"[:room]))
     assert found == b"0123456789.."[:room]
     assert store.get("job/a") == b"0123456789"  # what was not read of it does not spoil the next answer
 
@@ -58,21 +60,22 @@ def test_more_than_a_slice_is_read(store: Store) -> None:
     data = bytes(range(256)) * (10 << 10)
     store.put("job/a", data)
     found = bytearray(len(data) + 1)
-    assert store.get_into("job/a", [memoryview(found)[:777], memoryview(found)[777:]]) == len(data)
+    received = store.get_into("job/a", [memoryview(found)[:777], memoryview(found)[777:]])
+    assert received == Received(len(data), checksum(data))
     assert found == data + b"\x00"
 
 
 def test_an_empty_object_is_read_into_memory(store: Store) -> None:
     store.put("job/empty", b"")
     found = bytearray(b"..")
-    assert store.get_into("job/empty", [memoryview(found)]) == 0
+    assert store.get_into("job/empty", [memoryview(found)]) == Received(0, 0)
     assert found == b".."
 
 
-def test_a_checksum_changes_nothing(store: Store) -> None:
+def test_a_write_tells_the_checksum_of_its_bytes(store: Store) -> None:
     data = bytes(range(256)) * (8 << 10)
-    store.put("job/part", (data[:1000], data[1000:]), crc32c=checksum(data))
-    assert store.get("job/part") == data
+    assert store.put("job/part", (data[:1000], data[1000:])) == checksum(data)
+    assert store.put("job/empty", b"") == 0
 
 
 class Metered(Throttle):

@@ -17,10 +17,11 @@ from cpr_trainer.store import (
     StoreError,
     StoreFullError,
     StoreUnreachableError,
+    checksum,
     connection,
     open_store,
 )
-from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Slow, Stall, Truncate, faulty
+from support.fault_proxy import Answer, Cut, Fault, FaultProxy, Flip, Slow, Stall, Truncate, faulty
 from support.s3_servers import S3Server
 
 pytestmark = pytest.mark.store
@@ -38,7 +39,7 @@ def write(store: Store) -> None:
 
 def read(store: Store) -> bytes:
     found = bytearray(len(DATA))
-    assert store.get_into("job/part", [memoryview(found)]) == len(DATA)
+    assert store.get_into("job/part", [memoryview(found)]).size_bytes == len(DATA)
     return bytes(found)
 
 
@@ -67,6 +68,7 @@ def store(spec: StoreSpec, server: S3Server, proxy: FaultProxy, monkeypatch: pyt
     [
         Cut(request_bytes=100),
         Cut(request_bytes=1 << 20),
+        Flip(request_bytes=1 << 20),
         Cut(answer_bytes=0),
         Cut(answer_bytes=10),
         Truncate(0),
@@ -103,6 +105,20 @@ def test_a_fault_that_passes_is_not_noticed_by_a_read(store: Store, proxy: Fault
     assert proxy.seen == 2
 
 
+def test_a_write_that_arrives_damaged_every_time_leaves_nothing(store: Store, proxy: FaultProxy) -> None:
+    proxy.inject(*[Flip(request_bytes=1 << 20)] * ATTEMPTS)
+    with pytest.raises(StoreUnreachableError):
+        store.put("job/other", DATA)
+    assert [entry.key for entry in store.list("")] == ["job/part"]
+
+
+def test_a_read_that_arrives_damaged_has_another_checksum(store: Store, proxy: FaultProxy) -> None:
+    proxy.inject(Flip(answer_bytes=1 << 20))
+    found = bytearray(len(DATA))
+    received = store.get_into("job/part", [memoryview(found)])
+    assert received.crc32c == checksum(found) != checksum(DATA)
+
+
 @pytest.mark.parametrize("operation", [write, read])
 def test_a_silent_server_is_given_up(store: Store, proxy: FaultProxy, operation: Operation) -> None:
     proxy.inject(*[Stall()] * ATTEMPTS)
@@ -114,7 +130,7 @@ def test_a_slow_server_is_waited_for(store: Store, proxy: FaultProxy) -> None:
     data = bytearray(16 << 20)
     proxy.inject(*[Slow(6 << 20)] * 2)  # takes longer than a server may be silent
     store.put("job/slow", data)
-    assert store.get_into("job/slow", [memoryview(data)]) == len(data)
+    assert store.get_into("job/slow", [memoryview(data)]).size_bytes == len(data)
     assert proxy.seen == 2
 
 

@@ -17,7 +17,6 @@ from cpr_trainer.store import (
     Store,
     StoreError,
     StoreUnreachableError,
-    checksum,
     in_parallel,
     open_store,
     open_uri,
@@ -92,13 +91,6 @@ def test_a_bucket_that_vanishes_and_comes_back(server: S3Server, spec: StoreSpec
     client.make_bucket(spec.bucket)
     store.put("job/a", b"b")
     assert store.get("job/a") == b"b"
-
-
-def test_what_arrives_is_compared_with_what_was_sent(server: S3Server, spec: StoreSpec) -> None:
-    store = open_store(spec, server.credentials_dir, None)
-    with pytest.raises(StoreUnreachableError, match=r"[Cc]hecksum|Digest"):
-        store.put("job/a", b"other bytes", crc32c=checksum(b"bytes"))
-    assert store.list("") == ()
 
 
 def test_a_listing_and_a_deletion_have_no_end(server: S3Server, spec: StoreSpec) -> None:

@@ -278,7 +278,9 @@ class FakeCluster:
             if pod is None or pod.uid != uid:
                 raise NotFoundError(name)
             pod.meta["annotations"].update(annotations)
-            self._mail.append((self.now + self.mail_s, lambda: self._tell(pod, annotations[env.ANNOTATION_ROSTER])))
+            roster = annotations.get(env.ANNOTATION_ROSTER)
+            if roster is not None:
+                self._mail.append((self.now + self.mail_s, lambda: self._tell(pod, roster)))
             self._deliver()
 
         self._call("annotate_pod", annotate)

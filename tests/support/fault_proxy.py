@@ -40,6 +40,14 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class Flip:
+    """One byte of the request, or of the answer, arrives as another: that after so many."""
+
+    request_bytes: int | None = None
+    answer_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Slow:
     """Both ways at this rate."""
 
@@ -55,7 +63,7 @@ class Answer:
     headers: tuple[str, ...] = ()
 
 
-Fault = Cut | Truncate | Stall | Slow | Answer
+Fault = Cut | Truncate | Stall | Flip | Slow | Answer
 
 
 @dataclass(eq=False)
@@ -141,6 +149,12 @@ class FaultProxy:
         data: bytes, sink: socket.socket, client: socket.socket, fault: Fault | None, passed: int, limit: int | None
     ) -> int:
         """Send as much as the fault allows; return how many bytes went through so far. Raises OSError at the end."""
+        if isinstance(fault, Flip):
+            if limit is not None and passed <= limit < passed + len(data):
+                at = limit - passed
+                data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            sink.sendall(data)
+            return passed + len(data)
         allowed = data if limit is None else data[: limit - passed]
         sink.sendall(allowed)
         if isinstance(fault, Slow):
@@ -166,11 +180,11 @@ def faulty(upstream: str) -> Iterator[FaultProxy]:
 
 
 def _request_limit(fault: Fault | None) -> int | None:
-    return fault.request_bytes if isinstance(fault, Cut) else None
+    return fault.request_bytes if isinstance(fault, Cut | Flip) else None
 
 
 def _answer_limit(fault: Fault | None) -> int | None:
-    return fault.answer_bytes if isinstance(fault, Cut | Truncate | Stall) else None
+    return fault.answer_bytes if isinstance(fault, Cut | Truncate | Stall | Flip) else None
 
 
 def _reply(client: socket.socket, data: bytes, answer: Answer) -> None:

@@ -37,7 +37,7 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
         job_uid="5f1e",
         job_name="small",
         model=ModelSpec(
-            8, (16, 8), (16, 1), tables, OptimizerSpec("Adagrad", 0.05), OptimizerSpec("RowWiseAdagrad", 0.05)
+            8, (16, 8), (16, 1), tables, OptimizerSpec("Adagrad", 0.05), OptimizerSpec("RowWiseAdagrad", 0.02)
         ),
         data=DataSpec("Synthetic", None, None, samples, batch_size, 11, 0),
         trainers=trainers,

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from cpr_trainer.store import Buffer, Entry, ExistsError, MissingError, Throttle
+from cpr_trainer.store import Buffer, Entry, ExistsError, MissingError, Received, Throttle, checksum
 from cpr_trainer.store.buffers import flat, size_of
 
 
@@ -25,9 +25,8 @@ class MemoryStore:
         data: Buffer | Sequence[Buffer],
         *,
         if_absent: bool = False,
-        crc32c: int | None = None,
         throttle: Throttle | None = None,
-    ) -> None:
+    ) -> int:
         self.before_put(key)
         views = flat(data)
         if throttle:
@@ -37,6 +36,7 @@ class MemoryStore:
                 raise ExistsError(key)
             self.objects[key] = b"".join(views)
             self.modified_s[key] = time.time()
+        return checksum(self.objects[key])
 
     def get(self, key: str) -> bytes:
         try:
@@ -44,13 +44,14 @@ class MemoryStore:
         except KeyError:
             raise MissingError(key) from None
 
-    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         data = memoryview(self.get(key))
+        views = flat(buffers)
         left = data
-        for view in flat(buffers):
+        for view in views:
             view[: len(left)] = left[: len(view)]
             left = left[len(view) :]
-        return len(data)
+        return Received(len(data), checksum(data[: size_of(views)]))
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
         with self._lock:

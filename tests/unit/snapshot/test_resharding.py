@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot import DamagedError, DenseMeta, commit_anchor
+from cpr_trainer.store import Received
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values
 
@@ -59,9 +61,9 @@ def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
     read: list[str] = []
 
     class Recorder(MemoryStore):
-        def get_into(self, key: str, buffers: object, *, offset: int = 0) -> int:
+        def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
             read.append(key)
-            return super().get_into(key, buffers, offset=offset)  # type: ignore[arg-type]
+            return super().get_into(key, buffers)
 
     store = Recorder()
     anchor, _ = anchor_of(store, 1)

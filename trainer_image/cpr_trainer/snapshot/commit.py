@@ -74,9 +74,7 @@ def read_part(store: Store, part: Part) -> bytes:
 
 def write_part(store: Store, key: str, data: bytes) -> Part:
     """Write a part of a dense save and return its line of the manifest."""
-    crc32c = checksum(data)
-    store.put(key, data, crc32c=crc32c)
-    return Part(key, len(data), crc32c)
+    return Part(key, len(data), store.put(key, data))
 
 
 def _digest(data: bytes) -> str:

@@ -17,7 +17,7 @@ from cpr_trainer.snapshot.lineage import Candidate
 from cpr_trainer.snapshot.parts import PartError, Shape
 from cpr_trainer.snapshot.quantise import decode_rows, record_bytes
 from cpr_trainer.snapshot.rebase import Link
-from cpr_trainer.store import MissingError, Store, checksum, in_parallel
+from cpr_trainer.store import MissingError, Store, in_parallel
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import Ints
 from cpr_trainer.tables.seeding import Seeding
@@ -208,12 +208,12 @@ def _read(store: Store, part: Part, shape: Shape, rows: torch.Tensor, state: tor
     head = bytearray(shape.head_bytes)
     pieces = [memoryview(head), rows.numpy().data, *(() if state is None else (state.numpy().data,))]
     try:
-        size_bytes = store.get_into(part.key, pieces)
+        received = store.get_into(part.key, pieces)
     except MissingError as error:
         raise DamagedError(part.key, "is missing") from error
-    if size_bytes != part.size_bytes:
-        raise DamagedError(part.key, f"has {size_bytes} bytes, not {part.size_bytes}")
-    if checksum(pieces) != part.crc32c:
+    if received.size_bytes != part.size_bytes:
+        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
+    if received.crc32c != part.crc32c:
         raise DamagedError(part.key, "has another checksum than its manifest says")
     try:
         return shape.places(head)

@@ -12,7 +12,7 @@ from cpr_trainer.snapshot.commit import write_once
 from cpr_trainer.snapshot.names import part_name, shard_save
 from cpr_trainer.snapshot.parts import rows_per_part, shape_of
 from cpr_trainer.snapshot.quantise import encode_rows
-from cpr_trainer.store import Buffer, Store, Throttle, checksum, in_parallel
+from cpr_trainer.store import Buffer, Store, Throttle, in_parallel
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 
@@ -105,8 +105,7 @@ class Writer:
             pieces: list[Buffer] = [shape.head(places), encode_rows(rows.numpy(), draft.bits).data]
             if state is not None:
                 pieces.append(state.numpy().data)
-            crc32c = checksum(pieces)
-            insist(lambda: self._store.put(key, pieces, crc32c=crc32c, throttle=self._throttle))
+            crc32c = insist(lambda: self._store.put(key, pieces, throttle=self._throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:
             self._free.put(buffer)

@@ -13,7 +13,7 @@ from cpr_trainer.store.errors import (
 )
 from cpr_trainer.store.opening import open_store, open_uri
 from cpr_trainer.store.parallel import in_parallel
-from cpr_trainer.store.protocol import Entry, Store
+from cpr_trainer.store.protocol import Entry, Received, Store
 from cpr_trainer.store.throttle import Throttle
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Entry",
     "ExistsError",
     "MissingError",
+    "Received",
     "Store",
     "StoreBusyError",
     "StoreError",

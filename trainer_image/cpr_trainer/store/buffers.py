@@ -38,6 +38,11 @@ def checksum(data: Buffer | Sequence[Buffer]) -> int:
     """CRC-32C of the buffers' bytes, one after another, as manifests carry it."""
     crc = 0
     for piece in slices(flat(data)):
-        # The C function refuses a view of writable memory, but not an array over it.
-        crc = google_crc32c.extend(crc, np.frombuffer(piece, np.uint8))
-    return int(crc)
+        crc = extended(crc, piece)
+    return crc
+
+
+def extended(crc: int, piece: memoryview) -> int:
+    """CRC-32C of what `crc` is that of and the bytes of `piece` after it."""
+    # The C function refuses a view of writable memory, but not an array over it.
+    return int(google_crc32c.extend(crc, np.frombuffer(piece, np.uint8)))

@@ -9,11 +9,12 @@ from typing import Any
 import urllib3
 from minio import Minio
 
-from cpr_trainer.store.buffers import size_of, slices
+from cpr_trainer.store.buffers import extended, size_of, slices
+from cpr_trainer.store.protocol import Received
 
 
-def download(client: Minio, bucket: str, name: str, views: Sequence[memoryview]) -> int:
-    """Fill `views` with an object's bytes, as far as there are any; return the object's size in bytes.
+def download(client: Minio, bucket: str, name: str, views: Sequence[memoryview]) -> Received:
+    """Fill `views` with an object's bytes, as far as there are any.
 
     Raises S3Error and what else minio's client and urllib3 raise.
     """
@@ -22,8 +23,7 @@ def download(client: Minio, bucket: str, name: str, views: Sequence[memoryview])
         length = response.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise urllib3.exceptions.ProtocolError("the answer does not say how long it is")
-        _fill(views, response, min(size_of(views), int(length)))
-        return int(length)
+        return Received(int(length), _fill(views, response, min(size_of(views), int(length))))
 
 
 @contextlib.contextmanager
@@ -37,10 +37,18 @@ def returned(response: Any) -> Iterator[None]:
         response.release_conn()
 
 
-def _fill(views: Sequence[memoryview], response: Any, size_bytes: int) -> None:
-    # Through a slice that stays in the cache: as cheap as receiving into the view itself, which urllib3 does not offer.
-    left = size_bytes
+def _fill(views: Sequence[memoryview], response: Any, size_bytes: int) -> int:
+    """Read so many bytes into the views, and return their CRC-32C.
+
+    They come through a slice that stays in the cache. That is as cheap as receiving them in place, which urllib3 does
+    not offer.
+    """
+    left, crc = size_bytes, 0
     for piece in slices(views):
-        data = response.read(min(len(piece), left)) if left else b""
+        if not left:
+            break
+        data = response.read(min(len(piece), left))
         piece[: len(data)] = data
+        crc = extended(crc, memoryview(data))
         left -= len(data)
+    return crc

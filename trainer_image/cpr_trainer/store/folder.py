@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from cpr_trainer.store.buffers import Buffer, flat, slices
+from cpr_trainer.store.buffers import Buffer, extended, flat, slices
 from cpr_trainer.store.errors import (
     CredentialsRefusedError,
     ExistsError,
@@ -19,7 +19,7 @@ from cpr_trainer.store.errors import (
     StoreFullError,
     StoreUnreachableError,
 )
-from cpr_trainer.store.protocol import Entry
+from cpr_trainer.store.protocol import Entry, Received
 from cpr_trainer.store.throttle import Throttle
 
 #: What is on its way to a name bears this after it, and something random.
@@ -42,16 +42,15 @@ class FolderStore:
         data: Buffer | Sequence[Buffer],
         *,
         if_absent: bool = False,
-        crc32c: int | None = None,  # noqa: ARG002 -- nothing on the way to a disk compares it
         throttle: Throttle | None = None,
-    ) -> None:
+    ) -> int:
         """Write an object whole; see `Store.put`."""
         path = self._path(key)
         with _translated(key, self._root):
             _make(path.parent)
             unfinished = path.with_name(f"{path.name}{_UNFINISHED}{uuid.uuid4().hex}")
             try:
-                _write(unfinished, flat(data), throttle)
+                crc = _write(unfinished, flat(data), throttle)
                 if if_absent:
                     os.link(unfinished, path)
                 else:
@@ -59,19 +58,23 @@ class FolderStore:
             finally:
                 unfinished.unlink(missing_ok=True)
             _flush(path.parent)
+        return crc
 
     def get(self, key: str) -> bytes:
         """Read an object; see `Store.get`."""
         with _translated(key, self._root):
             return self._path(key).read_bytes()
 
-    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into memory; see `Store.get_into`."""
+        crc = 0
         with _translated(key, self._root), self._path(key).open("rb") as file:
             for piece in slices(flat(buffers)):
-                if file.readinto(piece) < len(piece):
+                found = piece[: file.readinto(piece)]
+                crc = extended(crc, found)
+                if len(found) < len(piece):
                     break
-            return os.fstat(file.fileno()).st_size
+            return Received(os.fstat(file.fileno()).st_size, crc)
 
     def list(self, prefix: str) -> tuple[Entry, ...]:
         """All objects whose keys begin with `prefix`, sorted; see `Store.list`."""
@@ -102,7 +105,9 @@ class FolderStore:
         return self._root / key
 
 
-def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -> None:
+def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -> int:
+    """Write a file to the disk, and return the CRC-32C of its bytes."""
+    crc = 0
     with path.open("wb", buffering=0) as file:
         for piece in slices(views):
             if throttle:
@@ -110,7 +115,9 @@ def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -
             written = 0
             while written < len(piece):
                 written += file.write(piece[written:])
+            crc = extended(crc, piece)
         os.fsync(file.fileno())
+    return crc
 
 
 def _make(folder: Path) -> None:

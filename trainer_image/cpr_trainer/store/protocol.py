@@ -11,6 +11,14 @@ from cpr_trainer.store.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """What was read: the size of the whole object, and the CRC-32C of those of its bytes that are in memory now."""
+
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A line of a listing. `modified_s` is in seconds since the epoch, by the store's clock."""
 
@@ -34,15 +42,13 @@ class Store(Protocol):
         data: Buffer | Sequence[Buffer],
         *,
         if_absent: bool = False,
-        crc32c: int | None = None,
         throttle: Throttle | None = None,
-    ) -> None:
+    ) -> int:
         """Write an object, or replace it: the bytes of one buffer, or of several, one after another.
 
-        The memory must not change until this returns. `crc32c` is the CRC-32C of the whole object, for a caller who
-        knows it already: an S3 store compares it with what arrived. `throttle` sets the pace. Raises StoreFullError,
-        and with `if_absent` ExistsError. After a connection that broke half way, ExistsError may be about this very
-        write: compare the bytes.
+        Return the CRC-32C of those bytes; an S3 store has compared it with what arrived. The memory must not change
+        meanwhile. `throttle` sets the pace. Raises StoreFullError, and with `if_absent` ExistsError. After a connection
+        that broke half way, ExistsError may be about this very write: compare the bytes.
         """
         ...
 
@@ -50,12 +56,11 @@ class Store(Protocol):
         """Read a small object whole. Raises MissingError."""
         ...
 
-    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into writable, C-contiguous buffers, one after another.
 
-        Return the object's size in bytes, and compare it with the one expected: where the object ends first, the rest
-        of the buffers is left as it was, and what goes beyond them is not read. Raises MissingError; after any error
-        the buffers hold a mixture.
+        Where the object ends first, the rest of the buffers is left as it was, and what goes beyond them is not read:
+        compare its size with the one expected. Raises MissingError; after any error the buffers hold a mixture.
         """
         ...
 

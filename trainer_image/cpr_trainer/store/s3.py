@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from minio.deleteobjects import DeleteObject
@@ -12,7 +12,7 @@ from cpr_trainer.store.buffers import Buffer, checksum, flat
 from cpr_trainer.store.connection import Connection
 from cpr_trainer.store.download import download, returned
 from cpr_trainer.store.persistence import persistent
-from cpr_trainer.store.protocol import Entry
+from cpr_trainer.store.protocol import Entry, Received
 from cpr_trainer.store.s3_errors import refusal, translated
 from cpr_trainer.store.throttle import Throttle
 from cpr_trainer.store.upload import upload
@@ -27,25 +27,23 @@ class S3Store:
         self._bucket = bucket
         self._prefix = prefix
 
-    @persistent
     def put(
         self,
         key: str,
         data: Buffer | Sequence[Buffer],
         *,
         if_absent: bool = False,
-        crc32c: int | None = None,
         throttle: Throttle | None = None,
-    ) -> None:
+    ) -> int:
         """Write an object; see `Store.put`."""
         views = flat(data)
+        crc = checksum(views)
         # Some servers take an upload that breaks off for a shorter object unless they know what has to arrive.
-        crc = checksum(views) if crc32c is None else crc32c
         headers = {"X-Amz-Checksum-Crc32c": base64.b64encode(crc.to_bytes(4, "big")).decode()}
         if if_absent:
             headers["If-None-Match"] = "*"
-        with translated(self._bucket, key):
-            upload(self._connection, self._bucket, self._prefix + key, views, headers, throttle)
+        self._put(key, views, headers, throttle)
+        return crc
 
     @persistent
     def get(self, key: str) -> bytes:
@@ -56,7 +54,7 @@ class S3Store:
                 return bytes(response.read())
 
     @persistent
-    def get_into(self, key: str, buffers: Sequence[memoryview]) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview]) -> Received:
         """Read an object into memory; see `Store.get_into`."""
         with translated(self._bucket, key):
             return download(self._client, self._bucket, self._prefix + key, flat(buffers))
@@ -75,6 +73,13 @@ class S3Store:
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, a thousand in a request; absence is success."""
         self._delete(tuple(keys))
+
+    @persistent
+    def _put(
+        self, key: str, views: Sequence[memoryview], headers: Mapping[str, str], throttle: Throttle | None
+    ) -> None:
+        with translated(self._bucket, key):
+            upload(self._connection, self._bucket, self._prefix + key, views, headers, throttle)
 
     @persistent
     def _delete(self, keys: Sequence[str]) -> None:

@@ -1,0 +1,22 @@
+"""No test is lost in silence: git keeps every folder of tests, and pytest walks into it."""
+
+import fnmatch
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_pytest_walks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    passed_over = pytestconfig.getini("norecursedirs")
+    parts = {part for file in TESTS.rglob("test_*.py") for part in file.relative_to(TESTS).parent.parts}
+    assert "dist" in parts
+    assert not {part for part in parts for pattern in passed_over if fnmatch.fnmatch(part, pattern)}
+
+
+def test_git_ignores_no_test() -> None:
+    files = [str(file) for file in TESTS.rglob("*.py")]
+    ignored = subprocess.run(["git", "check-ignore", *files], cwd=TESTS, capture_output=True, text=True, check=False)
+    assert ignored.returncode in {1, 128}, ignored.stdout  # 128: no git here
