@@ -30,13 +30,14 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killing_put(self: FolderStore, key: str, *arguments: Any, **options: Any) -> None:
+def killing_put(self: FolderStore, key: str, *arguments: Any, **options: Any) -> int:
     here.hit = KEYS.search(key) is not None
     if here.hit and MOMENT == "before":
         die()
-    put(self, key, *arguments, **options)
+    crc32c = put(self, key, *arguments, **options)
     if here.hit and MOMENT == "after":
         die()
+    return crc32c
 
 
 def killing_sync(descriptor: int) -> None:
