@@ -9,6 +9,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_contract.reports import SaveRef
+from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model, train_alone
 
@@ -31,7 +32,9 @@ def test_a_killed_trainer_costs_nothing(tmp_path: Path, victim: int) -> None:
     model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
-    assert model.scored == SAMPLES * 4 // 5
+    # What its process had scored since the last merge died with it; training itself lost nothing.
+    unmerged = MERGE_STEPS * job.data.batch_size // 2
+    assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
 
 
 def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path, calm: SavedModel) -> None:
