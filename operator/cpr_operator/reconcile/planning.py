@@ -18,8 +18,8 @@ _SAME = 0.05
 def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
     """The status with the plan that fits it, made anew or because its figures moved.
 
-    The old one stays while its figures hold, or if the new one would hardly do anything else: so rosters stay as they
-    are.
+    The old one stays while its figures hold. If they moved and the new one would hardly do anything else, its interval
+    stays, so that rosters stay as they are; but conditions and people are told by the new figures.
     """
     choice, old = policy.plan(plan_inputs(spec, status)), status.plan
     # A rollback goes to an anchor: it has no use for rows that are fresher.
@@ -33,8 +33,10 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
         inputs=choice.figures(),
         reason=choice.reason,
     )
-    if not anew and old is not None and not (policy.moved(old.inputs, new.inputs) and _differs(old, new)):
-        return status
+    if not anew and old is not None:
+        if not policy.moved(old.inputs, new.inputs):
+            return status
+        new = _refreshed(old, new)
     return change(status, plan=new)  # type: ignore[no-any-return]
 
 
@@ -70,6 +72,18 @@ def plan_news(before: Status, after: Status) -> tuple[Event, ...]:
         return ()
     key = f"planned-{before.counters.roster}-{new.mode}-{new.interval_seconds:.6g}"
     return (Event("Normal", EventReason.PLANNED, new.reason, key),)
+
+
+def _refreshed(old: Plan, new: Plan) -> Plan:
+    """The new plan, or if it hardly differs the old one with the new figures; a sentence belongs to its interval."""
+    if _differs(old, new) or new.interval_seconds == old.interval_seconds:
+        return new
+    return change(  # type: ignore[no-any-return]
+        old,
+        inputs=new.inputs,
+        expected_lost_samples=new.expected_lost_samples,
+        expected_overhead=new.expected_overhead,
+    )
 
 
 def _differs(old: Plan, new: Plan) -> bool:

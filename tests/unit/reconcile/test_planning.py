@@ -4,6 +4,7 @@ import pytest
 
 from cpr_operator.api.status import Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.planning import plan_news, planned
 from support.scenarios import spec
@@ -36,12 +37,29 @@ def test_a_plan_stays_while_what_it_rests_on_stays() -> None:
     assert planned(SPEC, slower, anew=True).plan != first.plan
 
 
-def test_a_plan_that_would_hardly_differ_is_not_made() -> None:
+def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_figures() -> None:
     first = planned(SPEC, status(), anew=False)
     assert first.plan is not None
-    figures = {name: 2 * value for name, value in first.plan.inputs.items()}  # all of them have moved since
-    held = first.model_copy(update={"plan": first.plan.model_copy(update={"inputs": figures})})
-    assert planned(SPEC, held, anew=False) == held
+    in_force = {
+        "inputs": {name: 2 * value for name, value in first.plan.inputs.items()},  # all of them have moved since
+        "interval_seconds": 1.01 * first.plan.interval_seconds,
+        "reason": "as it was told",
+    }
+    held = first.model_copy(update={"plan": first.plan.model_copy(update=in_force)})
+    plan = planned(SPEC, held, anew=False).plan
+    assert plan is not None
+    assert (plan.interval_seconds, plan.reason) == (in_force["interval_seconds"], "as it was told")
+    assert plan.inputs == first.plan.inputs
+
+
+def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> None:
+    fixed = parse_spec(spec(snapshots__interval={"mode": "Fixed", "seconds": 2}))
+    before = status(spent=399_999_999)
+    unknown = before.model_copy(update={"policy": Policy()})
+    first = planned(fixed, unknown, anew=False)
+    known = planned(fixed, first.model_copy(update={"policy": LEARNT}), anew=False)
+    found = [{finding.type: finding.status for finding in budget(each)} for each in (first, known)]
+    assert [each["BudgetExhausted"] for each in found] == ["False", "True"]
 
 
 def test_a_cost_that_moved_makes_a_new_plan() -> None:
