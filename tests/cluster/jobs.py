@@ -52,15 +52,13 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
     return {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": name}, "spec": spec}
 
 
-def pod_template(
-    node: str | None = None, *, apart: str | None = None, unstable: bool = False, cpu: str = "50m"
-) -> dict[str, Any]:
+def pod_template(node: str | None = None, *, apart: str | None = None, unstable: bool = False) -> dict[str, Any]:
     """Return a pod template with small requests.
 
-    `node` pins the pods, `apart` spreads pods of that role over nodes, a larger request of `cpu` spreads them over
-    emptier ones, `unstable` keeps them off the node that carries the operator and the store.
+    `node` pins the pods, `apart` spreads pods of that role over nodes, `unstable` keeps them off the node that carries
+    the operator and the store.
     """
-    resources = {"requests": {"cpu": cpu, "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+    resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     threads = {"name": "OMP_NUM_THREADS", "value": "1"}  # six processes share the two cores of a small machine
     spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources, "env": [threads]}]}
     if node:

@@ -166,7 +166,7 @@ class TestTrainers:
         run = Run.start(
             space,
             "dark",
-            trainers__template=pod_template(unstable=True, cpu="700m"),
+            trainers__template=pod_template(apart="trainer", unstable=True),
             shards__template=pod_template(cluster.nodes.name(1)),
         )
         run.reach(0.2)
