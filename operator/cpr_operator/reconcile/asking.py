@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from cpr_contract.reports import TrainerReport
-from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Trainer
+from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile.observe import is_settled, member_name, role_of
 from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World
 
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
+#: A shard whose last save is so many times as old as planned is asked: it alone knows why.
+LATE = 3
 
 
 def first_round(world: World) -> tuple[PodView, ...]:
-    """The leader, and everybody who is not known to work."""
+    """The leader, everybody who is not known to work, and shards whose saves do not come."""
     status = world.job.status
     if status.phase in _QUIET:
         return ()
-    wanted = [m for m in _members(world) if not is_settled(m) or _leads(world, m)]
+    wanted = [m for m in _members(world) if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
     return _pods(world, wanted)
 
 
@@ -48,6 +50,15 @@ def _members(world: World) -> tuple[Shard | Trainer, ...]:
 
 def _name(member: Member) -> str:
     return member_name(role_of(member), member.index)
+
+
+def _saves_late(status: Status, member: Member) -> bool:
+    """Whether much more was trained since a shard's last save than the plan expects between two of them."""
+    plan, speed = status.plan, status.policy.samples_per_second
+    if not isinstance(member, Shard) or plan is None or speed is None:
+        return False
+    usual_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    return status.progress.samples - member.saved_samples > LATE * usual_s * speed
 
 
 def _leads(world: World, member: Member) -> bool:

@@ -14,7 +14,7 @@ from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled
 from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.world import World, change
 
-#: Problems of pods that are about saves.
+#: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(
     {
         "StoreUnreachable",
@@ -22,6 +22,9 @@ STORE_PROBLEMS = frozenset(
         "BucketMissing",
         "CredentialsRefused",
         "StoreFull",
+        "ObjectMissing",
+        "ObjectExists",
+        "SaveOutrun",
         "DamagedSave",
         "AnchorDamaged",
     }
@@ -145,7 +148,7 @@ def _worst_failure(status: Status) -> float:
     if plan is None or plan.mode == "Full":
         return 0.0
     age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
-    each = age_s * plan.inputs.get("samplesPerSecond", 0.0)
+    each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
     # The law lets exactly one such failure fit: its rounding is no risk.
     return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
 

@@ -58,5 +58,12 @@ def test_a_budget_is_at_risk_when_a_failure_right_before_a_save_would_not_fit() 
     assert told(650, plan=plan.model_copy(update={"mode": "Full"}))["BudgetAtRisk"] == ("False", "Enough")
 
 
+def test_no_failure_takes_more_of_a_shard_than_the_whole_job() -> None:
+    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 1.0}
+    plan = Plan(mode="Partial", interval_seconds=3600, inputs=figures)
+    assert told(0, limit=10_000, plan=plan)["BudgetAtRisk"] == ("False", "Enough")
+    assert told(0, limit=9_000, plan=plan)["BudgetAtRisk"] == ("True", "NextMayNotFit")
+
+
 def test_a_job_without_a_budget_never_had_one_to_exhaust() -> None:
     assert told(0, limit=0) == {"BudgetAtRisk": ("False", "Enough"), "BudgetExhausted": ("False", "Enough")}

@@ -70,6 +70,14 @@ def test_the_promise_survives_storms_and_wrong_estimates(kind: str, wrong: float
     assert found.pls.mean > 0
 
 
+@pytest.mark.parametrize(("name", "saves"), [("none", 0), ("full", 24), ("partial_naive", 24), ("cpr", 1)])
+def test_without_failures_a_job_costs_exactly_its_saves(name: str, saves: int) -> None:
+    """56 h at an interval of 2.245 h or 44.8 h; the last cut is the model."""
+    found = simulate(PAPER, STRATEGIES[name], lambda _job, _rng: iter(()), 2, seed=1)
+    assert mean(found) == found.save == pytest.approx(saves * 5.4 / 60 / 56)
+    assert (found.load, found.lost, found.reschedule, found.pls.max, found.rollbacks) == (0, 0, 0, 0, 0)
+
+
 def test_the_parts_add_up() -> None:
     for found in paper().values():
         parts = found.save + found.load + found.lost + found.reschedule
