@@ -1,4 +1,4 @@
-"""A cluster in memory with Kubernetes' semantics and virtual time, and a job's processes in it.
+"""The API server of a cluster in memory, with Kubernetes' semantics; `fake_nodes` is what lies behind it.
 
 `calls` counts what changes the cluster; `fault` may raise before or after such a call, to crash its caller there.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from cpr_contract import env
-from cpr_contract.codec import from_json
-from cpr_contract.roster import ShardRoster, TrainerRoster
-from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     ConflictError,
@@ -21,98 +18,32 @@ from cpr_operator.cluster.protocol import (
     Manifest,
     NotFoundError,
     RefusedError,
-    UnavailableError,
 )
-from cpr_operator.cluster.views import ContainerView, JobView, PodView
-from support.fake_pods import FLUSH_S, DataPlane
-
-START_S = 0.4
-#: How long the control plane takes to find a node lost and to evict its pods.
-TAINT_S = 5.0
-#: How long an ended pod that was deleted can still be seen.
-SEEN_S = 0.2
+from cpr_operator.cluster.views import JobView, PodView
+from support.fake_nodes import FakeNodes
 
 T = TypeVar("T")
 When = Literal["before", "after"]
 
 
-@dataclass
-class Pod:
-    """A pod, and when the kubelet will do something about it."""
-
-    manifest: dict[str, Any]
-    uid: str
-    created: float
-    node: str
-    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
-    container: ContainerView | None = None
-    deleting_until: float | None = None
-    ends_at: float | None = None
-    gone_at: float | None = None
-    disruption: str = ""
-    unschedulable: str = ""
-    node_lost: bool = False
-    taints_at: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return str(self.manifest["metadata"]["name"])
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        return self.manifest["metadata"]  # type: ignore[no-any-return]
-
-    def view(self) -> PodView:
-        labels, annotations = self.meta["labels"], self.meta["annotations"]
-        running = self.phase == "Running"
-        return PodView(
-            name=self.name,
-            uid=self.uid,
-            owner_uid=self.meta["ownerReferences"][0]["uid"],
-            role=labels[env.LABEL_ROLE],
-            index=int(labels[env.LABEL_INDEX]),
-            incarnation=int(labels[env.LABEL_INCARNATION]),
-            phase=self.phase,
-            created=self.created,
-            node=self.node,
-            host=f"10.0.0.{int(self.uid.removeprefix('pod-'))}" if running else "",
-            port_base=env.DEFAULT_PORT_BASE,
-            deleting_until=self.deleting_until,
-            disruption=self.disruption,
-            unschedulable=self.unschedulable,
-            container=self.container,
-            roster_version=int(annotations[env.ANNOTATION_ROSTER_VERSION]),
-        )
-
-
-class FakeCluster:
-    """Implements `Cluster`. `tick` lets time pass; everything else happens at once."""
+class FakeCluster(FakeNodes):
+    """Implements `Cluster`."""
 
     def __init__(self, total: int) -> None:
-        self.now = 1_000_000.0
+        super().__init__(total)
         self.jobs: dict[tuple[str, str], JobView] = {}
-        self.pods: dict[str, Pod] = {}
         self.secrets: dict[str, Manifest] = {}
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.events: dict[str, Event] = {}
-        self.planes: dict[str, DataPlane] = {}  # by job uid
         self.quota: int | None = None
-        self.unschedulable = ""
-        self.nodes: tuple[str, ...] = ("node-0", "node-1", "node-2")
-        self.total = total
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
-        self.on_pod: Callable[[str, PodView], None] = lambda *_: None
-        self.mail_s = 0.0  # from an annotation to the file that a process reads
         self.stale_reads = False  # every other read of the job is one version behind
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []
-        self.history: list[tuple[str, str]] = []  # (created pods' names, uids) in order
-        self._uids = 0
         self._reads = 0
         self._former: dict[tuple[str, str], JobView] = {}
-        self._mail: list[tuple[float, Callable[[], None]]] = []
 
     # for tests
 
@@ -128,72 +59,11 @@ class FakeCluster:
             job, spec=spec, generation=job.generation + 1, resource_version=self._next()
         )
 
-    def member(self, role: str, index: int) -> Pod:
-        """The newest pod of a member."""
-        pods = [p for p in self.pods.values() if p.view().role == role and p.view().index == index]
-        return max(pods, key=lambda p: p.view().incarnation)
-
-    def plane(self) -> DataPlane:
-        return next(iter(self.planes.values()))
-
-    def kill(self, role: str, index: int) -> None:
-        """SIGKILL from the node."""
-        pod = self.member(role, index)
-        if pod.phase == "Running":
-            self._plane_of(pod).kill(pod.name)
-            self._end(pod, 137, "")
-
-    def exit_with(self, role: str, index: int, code: int, message: str) -> None:
-        pod = self.member(role, index)
-        self._plane_of(pod).kill(pod.name)
-        self._end(pod, code, message)
-
-    def drain(self, role: str, index: int, *, force: bool = False) -> None:
-        """The eviction API: delete with grace, and say why. With `force`, no time to save anything."""
-        pod = self.member(role, index)
-        pod.disruption = "EvictionByEvictionAPI"
-        if force:
-            self._plane_of(pod).kill(pod.name)
-            del self.pods[pod.name]
-        else:
-            self._terminate(pod)
-
-    def stop(self, role: str, index: int) -> None:
-        """SIGSTOP: the process lives and says nothing."""
-        process = self._plane_of(pod := self.member(role, index)).process(pod.name)
-        if process is not None:
-            process.stopped = True
-
-    def lose_node(self, role: str, index: int) -> None:
-        """Power off: its pods say nothing any more; in time the control plane marks them as going, for ever."""
-        self.stop(role, index)
-        pod = self.member(role, index)
-        pod.node_lost, pod.taints_at = True, self.now + TAINT_S
-
-    def tick(self, dt: float) -> bool:
-        """Let time pass; whether any pod changed."""
-        self.now += dt
-        before = {name: pod.view() for name, pod in self.pods.items()}
-        self._deliver()
-        for pod in [*self.pods.values()]:
-            self._run_kubelet(pod)
-        for plane in self.planes.values():
-            plane.tick(self.now, dt)
-            for name, (code, message) in plane.ended.items():
-                if name in self.pods:
-                    self._end(self.pods[name], code, message)
-            plane.ended.clear()
-        after = {name: pod.view() for name, pod in self.pods.items()}
-        for name, view in after.items():
-            if before.get(name) != view:
-                self.on_pod(self.pods[name].meta["labels"][env.LABEL_JOB], view)
-        return before != after
-
     def collect_garbage(self, owner_uid: str) -> None:
         """The job is gone: so are its pods, with grace."""
         for pod in self.pods.values():
             if pod.view().owner_uid == owner_uid and pod.deleting_until is None:
-                self._terminate(pod)
+                self.terminate(pod)
 
     # `Cluster`
 
@@ -256,11 +126,7 @@ class FakeCluster:
             if name in self.pods:
                 raise AlreadyExistsError(name)
             self._admit(manifest)
-            self._uids += 1
-            pod = Pod(json.loads(json.dumps(manifest)), f"pod-{self._uids}", self.now, self._schedule(manifest))
-            self.pods[name] = pod
-            self.history.append((name, pod.uid))
-            return pod.view()
+            return self.place(manifest).view()
 
         return self._call("create_pod", create)
 
@@ -268,7 +134,7 @@ class FakeCluster:
         def delete() -> None:
             pod = self.pods.get(name)
             if pod is not None and pod.uid == uid and pod.deleting_until is None:
-                self._terminate(pod, grace_s)
+                self.terminate(pod, grace_s)
 
         self._call("delete_pod", delete)
 
@@ -280,8 +146,7 @@ class FakeCluster:
             pod.meta["annotations"].update(annotations)
             roster = annotations.get(env.ANNOTATION_ROSTER)
             if roster is not None:
-                self._mail.append((self.now + self.mail_s, lambda: self._tell(pod, roster)))
-            self._deliver()
+                self.send(pod, roster)
 
         self._call("annotate_pod", annotate)
 
@@ -300,7 +165,7 @@ class FakeCluster:
 
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         held = self.pods.get(pod.name)
-        return self._plane_of(held).report(pod.name) if held is not None and held.phase == "Running" else None
+        return self.report(held) if held is not None else None
 
     # inside
 
@@ -311,22 +176,6 @@ class FakeCluster:
         result = change()
         self.fault(name, number, "after")
         return result
-
-    def _deliver(self) -> None:
-        """Let processes read the annotations that their kubelets know by now."""
-        due = [deliver for at, deliver in self._mail if at <= self.now]
-        self._mail = [(at, deliver) for at, deliver in self._mail if at > self.now]
-        for deliver in due:
-            deliver()
-
-    def _tell(self, pod: Pod, roster: str) -> None:
-        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster):
-            pod.ends_at = pod.ends_at or self.now + FLUSH_S
-
-    def _schedule(self, manifest: Manifest) -> str:
-        """A node in turn, if the pod keeps off none that is left; else none."""
-        allowed = [node for node in self.nodes if node not in kept_off(manifest)]
-        return allowed[self._uids % len(allowed)] if allowed else ""
 
     def _next(self) -> str:
         self.version += 1
@@ -350,73 +199,3 @@ class FakeCluster:
         live = sum(pod.phase in {"Pending", "Running"} for pod in self.pods.values())
         if self.quota is not None and live >= self.quota:
             raise RefusedError(f"exceeded quota: pods, used: {live}, limited: {self.quota}")
-
-    def _plane_of(self, pod: Pod) -> DataPlane:
-        owner = pod.view().owner_uid
-        if owner not in self.planes:
-            spec = from_json(JobSpec, _variable(pod.manifest, env.SPEC))
-            self.planes[owner] = DataPlane(spec, self.total)
-        return self.planes[owner]
-
-    def _terminate(self, pod: Pod, grace_s: int | None = None) -> None:
-        grace = pod.manifest["spec"]["terminationGracePeriodSeconds"] if grace_s is None else grace_s
-        if grace == 0:
-            if pod.phase == "Running":
-                self._plane_of(pod).kill(pod.name)
-            del self.pods[pod.name]
-            return
-        pod.deleting_until = self.now + grace
-        pod.ends_at = self.now + (FLUSH_S if pod.phase == "Running" else 0.0)
-
-    def _run_kubelet(self, pod: Pod) -> None:
-        if pod.node_lost:
-            if self.now >= pod.taints_at and pod.deleting_until is None:
-                pod.deleting_until, pod.disruption = self.now + 30, "DeletionByTaintManager"
-            return
-        if pod.gone_at is not None and self.now >= pod.gone_at:
-            self.pods.pop(pod.name, None)
-            return
-        pod.unschedulable = (
-            self.unschedulable or ("" if pod.node else "no node matches") if pod.phase == "Pending" else ""
-        )
-        ready = self.now >= pod.created + START_S and not pod.unschedulable
-        if pod.phase == "Pending" and pod.deleting_until is None and ready:
-            pod.phase, pod.container = "Running", ContainerView("Running")
-            kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
-            roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
-            self._plane_of(pod).start(pod.name, roster, self.now)
-            pod.ends_at = self.now if roster.stop else None
-        if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
-            return
-        if pod.phase == "Running":
-            process = self._plane_of(pod).process(pod.name)
-            if process is not None and process.stopped:  # only SIGKILL ends it
-                if pod.deleting_until is not None and self.now >= pod.deleting_until:
-                    self._plane_of(pod).kill(pod.name)
-                    self._end(pod, 137, "")
-                return
-            code, message = self._plane_of(pod).flush(pod.name)
-            self._end(pod, code, message)
-        if pod.deleting_until is not None:
-            pod.gone_at = self.now + SEEN_S
-
-    def _end(self, pod: Pod, code: int, message: str) -> None:
-        pod.phase = "Succeeded" if code == 0 else "Failed"
-        pod.container = ContainerView("Terminated", "Completed" if code == 0 else "Error", message, code)
-        if pod.deleting_until is not None:
-            pod.gone_at = self.now + SEEN_S
-
-
-def kept_off(manifest: Manifest) -> set[str]:
-    """Nodes that a pod's affinity rules out by name."""
-    rules = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
-    terms = rules.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", ())
-    return {node for term in terms for field in term["matchFields"] for node in field["values"]}
-
-
-def _variable(manifest: Mapping[str, Any], name: str) -> str:
-    main = next(c for c in manifest["spec"]["containers"] if c["name"] == env.MAIN_CONTAINER)
-    return next(str(v["value"]) for v in main["env"] if v["name"] == name)
-
-
-__all__ = ["FakeCluster", "UnavailableError"]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.views import PodView
-from support.scenarios import BATCH, TICK_S, TOTAL, Driver, Life, Scenario, damage_anchor, damage_save, spec
+from support.driver import BATCH, TICK_S, TOTAL, Driver, Life, Scenario, spec
+from support.story import damage_anchor, damage_save
 
 KINDS = (
     "kill shard",
@@ -227,9 +228,17 @@ def missing(life: Life) -> list[set[int]]:
     ]
 
 
+def missing_row_updates(life: Life) -> list[int]:
+    """For each shard the row updates that the finished model lacks there: one for each step."""
+    result = life.status.result
+    assert result is not None
+    shards, _ = life.cluster.plane().store.anchored[result.key]
+    return [-(-TOTAL // BATCH) - held.bit_count() for held in shards]
+
+
 def charged(status: Status) -> list[set[int]]:
     """For each shard the samples that the account says are lost."""
     return [{sample for first, end in ranges for sample in range(first, end)} for ranges in status.ledger.ranges]
 
 
-__all__ = ["TICK_S", "Storm", "StormDriver", "Strike", "charged", "missing", "storms"]
+__all__ = ["TICK_S", "Storm", "StormDriver", "Strike", "charged", "missing", "missing_row_updates", "storms"]

@@ -8,8 +8,8 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Timing
+from support.driver import spec
 from support.fake_cluster import FakeCluster
-from support.scenarios import spec
 
 
 class House:

@@ -6,7 +6,8 @@ import pytest
 
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.life import TRANSITIONS
-from support.scenarios import SCENARIOS, Driver, Life, Scenario
+from support.driver import BATCH, Driver, Life, Scenario
+from support.scenarios import SCENARIOS
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -43,6 +44,8 @@ async def test_a_killed_shard_goes_back_alone() -> None:
     (failure,) = life.status.failures
     assert (failure.role, failure.index, failure.incarnation, failure.kind) == ("shard", 1, 1, "Killed")
     assert (failure.lost_samples, failure.action, failure.counted) == (100, "ReplaceShards", True)
+    assert (failure.lost_row_updates, failure.lost_row_updates_exact) == (100 / BATCH, True)
+    assert [shard.lost_row_updates for shard in life.status.shards] == [0, 100 / BATCH, 0]
     assert failure.recovery_seconds is not None
 
 

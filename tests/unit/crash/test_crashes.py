@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
+from support.driver import Crash, Driver, Fault, Life, Scenario
 from support.fake_cluster import FakeCluster, When
-from support.scenarios import SCENARIOS, Crash, Driver, Fault, Life, Scenario
+from support.scenarios import SCENARIOS
 
 EVERY = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 

@@ -14,7 +14,7 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
-from support.scenarios import spec
+from support.driver import spec
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")

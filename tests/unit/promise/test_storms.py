@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cpr_operator.api.status import Status
-from support.scenarios import Life, spec
-from support.storms import Storm, StormDriver, Strike, charged, missing, storms
+from support.driver import Life, spec
+from support.storms import Storm, StormDriver, Strike, charged, missing, missing_row_updates, storms
 
 
 def ride_out(storm: Storm) -> Life:
@@ -23,6 +23,7 @@ def ride_out(storm: Storm) -> Life:
     for shard, samples in enumerate(lost):
         assert samples <= known[shard], f"shard {shard} misses samples that were never charged"
     assert failures_counted(life.status) == failures_seen(life)
+    assert [shard.lost_row_updates for shard in life.status.shards] == missing_row_updates(life)
     return life
 
 

@@ -5,7 +5,8 @@ import pytest
 from cpr_operator.api.status import Shard
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.avoid import avoided
-from support.scenarios import SCENARIOS, Driver
+from support.driver import Driver
+from support.scenarios import SCENARIOS
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

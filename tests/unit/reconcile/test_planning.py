@@ -7,7 +7,7 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.planning import plan_news, planned
-from support.scenarios import spec
+from support.driver import spec
 
 SPEC = parse_spec(
     spec(

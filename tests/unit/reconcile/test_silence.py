@@ -10,7 +10,7 @@ from cpr_operator.controller import read_report
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import World, first_round, second_round
 from cpr_operator.reconcile.observe import Lost, observe
-from support.scenarios import Driver, Scenario, spec
+from support.driver import Driver, Scenario, spec
 
 
 async def world_in_mid_training(trainers: int) -> World:

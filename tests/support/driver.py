@@ -1,0 +1,172 @@
+"""How a job's whole life is driven to its end, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.protocol import ClusterError
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Timing
+from support.fake_cluster import FakeCluster, When
+
+TOTAL = 2000
+BATCH = 100
+TICK_S = 0.25
+TIMING = Timing(running_s=5.0, changing_s=0.5, progress_s=5.0)
+
+#: When something happens: a look at the cluster that says so.
+Trigger = Callable[[FakeCluster], bool]
+Action = Callable[[FakeCluster], None]
+
+
+#: May raise before or after the n-th call that changes the cluster.
+Fault = Callable[[str, int, When], None]
+
+
+def no_fault(_call: str, _number: int, _when: When) -> None:
+    """Everything goes well."""
+
+
+class Crash(Exception):  # noqa: N818 -- not an error of anybody's
+    """The operator was killed here."""
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """A small job: 2000 samples, a save every 1 s or 400 samples."""
+    document: dict[str, Any] = {
+        "image": "trainer:1",
+        "accuracyBudget": {"portionOfLostSamples": 0.3},
+        "model": {
+            "embeddingDim": 4,
+            "bottomMlp": [8, 4],
+            "topMlp": [8, 1],
+            "tables": [{"name": "t0", "rows": 100}],
+        },
+        "data": {"format": "Synthetic", "samples": TOTAL, "batchSize": BATCH},
+        "trainers": {"replicas": 2},
+        "shards": {"replicas": 3},
+        "snapshots": {
+            "store": {"endpoint": "file:///store", "bucket": "saves"},
+            "interval": {"mode": "Fixed", "seconds": 1},
+        },
+        "failurePolicy": {"silenceSeconds": 2, "startupDeadlineSeconds": 60, "restartLimit": {"count": 6}},
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        part = document
+        for parent in parents:
+            part = part.setdefault(parent, {})
+        part[last] = value
+    return document
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`story` happens in order, each part once, when its trigger holds and the part before has happened."""
+
+    name: str
+    story: tuple[tuple[Trigger, Action], ...] = ()
+    spec: Mapping[str, Any] | None = None
+    phase: str = "Succeeded"
+    replaced: tuple[str, ...] = ()  # members that may have another uid at the end
+    deadline_s: float = 300.0
+
+
+@dataclass
+class Life:
+    """A finished run."""
+
+    cluster: FakeCluster
+    status: Status
+    phases: list[str]
+
+
+class Driver:
+    """Runs one scenario with one controller at a time; a crashed one is replaced by a new one."""
+
+    def __init__(self, scenario: Scenario, fault: Fault = no_fault) -> None:
+        self.scenario = scenario
+        self.cluster = FakeCluster(TOTAL)
+        self.cluster.fault = fault
+        self.cluster.on_pod = self._pod_changed
+        self.cluster.add_job("job", scenario.spec or spec())
+        self.controller = self._controller()
+        self.due = self.cluster.now
+        self._document: Mapping[str, Any] | None = None
+        self._status = Status()
+        self.uids: dict[tuple[str, str], str] = {}
+
+    async def run(self) -> Life:
+        story = list(self.scenario.story)
+        end = self.cluster.now + self.scenario.deadline_s
+        while not self._over() or story:
+            if self.cluster.now > end:
+                raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
+            if story and story[0][0](self.cluster):
+                story.pop(0)[1](self.cluster)
+                self.due = self.cluster.now
+            self.cluster.tick(TICK_S)
+            if self.cluster.now >= self.due:
+                await self._pass()
+            self._check()
+        phases = [str(status["phase"]) for status in self.cluster.statuses]
+        return Life(self.cluster, self.status(), phases)
+
+    def status(self) -> Status:
+        """The status as it is, or was last; parsed once per version."""
+        job = self.cluster.jobs.get(("default", "job"))
+        document = job.status if job else self.cluster.statuses[-1]
+        if document is not self._document:
+            self._document, self._status = document, Status.model_validate(document)
+        return self._status
+
+    def job_uid(self) -> str:
+        return self.cluster.jobs["default", "job"].uid
+
+    async def _pass(self) -> None:
+        try:
+            wake = await self.controller.run_pass("default", "job")
+            self.due = self.cluster.now + (wake if wake is not None else 5.0)
+        except Crash:
+            self.controller = self._controller()
+            self.due = self.cluster.now
+        except ClusterError:
+            self.due = self.cluster.now + 1.0
+
+    def _over(self) -> bool:
+        live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
+        return self.status().phase in {"Succeeded", "Failed"} and not live
+
+    def _controller(self) -> Controller:
+        return Controller(self.cluster, lambda: self.cluster.now, timing=TIMING, new_key=lambda: "key")
+
+    def _pod_changed(self, job: str, pod: Any) -> None:
+        self.controller.saw("default", job, pod)
+        self.due = min(self.due, self.cluster.now + TICK_S)
+
+    def _check(self) -> None:
+        """What holds at any moment."""
+        status = self.status()
+        ledger = status.ledger
+        spent = sum(end - first for ranges in ledger.ranges for first, end in ranges)
+        assert not ledger.total_samples or spent <= ledger.limit_sample_shards
+        for role, members in (("shard", status.shards), ("trainer", status.trainers)):
+            for member in members:
+                name = f"{role}/{member.index}"
+                if member.uid and name not in self.scenario.replaced:
+                    assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
+                        f"{name} was replaced"
+                    )
+        self._check_fencing()
+
+    def _check_fencing(self) -> None:
+        """Nobody serves beside its successor."""
+        for plane in self.cluster.planes.values():
+            for index in range(plane.spec.shards):
+                serving = [
+                    s for s in plane.shards.values() if s.roster.index == index and s.state == "Ready" and not s.stopped
+                ]
+                assert len(serving) <= 1, f"two incarnations of shard {index} serve"
