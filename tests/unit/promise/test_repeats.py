@@ -1,0 +1,42 @@
+"""A failure is one failure, however often it is seen: in events, in passes, in the reports of those who are left."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.driver import BATCH, TOTAL, Driver, Scenario, spec
+from support.storms import charged, missing
+from support.story import kill, trained
+
+
+class Stutterer(Driver):
+    """Sees every event, and makes every pass, so many times."""
+
+    def __init__(self, scenario: Scenario, times: int) -> None:
+        self._times = times
+        super().__init__(scenario)
+
+    async def _pass(self) -> None:
+        for _ in range(self._times):
+            await super()._pass()
+
+    def _pod_changed(self, job: str, pod: Any) -> None:
+        for _ in range(self._times):
+            super()._pod_changed(job, pod)
+
+
+@settings(max_examples=30)
+@given(times=st.integers(1, 5), samples=st.integers(1, 15).map(BATCH.__mul__), shard=st.integers(0, 2))
+async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples: int, shard: int) -> None:
+    story = ((trained(samples), kill("shard", shard)),)
+    life = await Stutterer(Scenario("repeated", story, spec(), replaced=(f"shard/{shard}",)), times).run()
+    status = life.status
+    (failure,) = status.failures
+    lost = missing(life)
+    assert charged(status) == lost
+    assert failure.lost_samples == len(lost[shard])
+    assert status.ledger.running_sample_shards == sum(map(len, lost))
+    assert status.policy.alpha == 2
+    assert status.budget is not None
+    assert status.budget.spent == len(lost[shard]) / (3 * TOTAL)

@@ -1,0 +1,57 @@
+"""What pods report about saves becomes a condition, while training goes on and nobody is missing."""
+
+from collections.abc import Iterator
+
+from cpr_contract.exits import Problem
+from cpr_operator.api.status import Status
+from cpr_operator.reconcile.asking import LATE
+from cpr_operator.reconcile.conditions import STORE_PROBLEMS
+from cpr_trainer.snapshot import DamagedError
+from cpr_trainer.store import StoreError
+from cpr_trainer.tables.capture import OutrunError
+from support.driver import Driver, Scenario, spec
+from support.fake_cluster import FakeCluster
+from support.story import after, trained
+
+OUTRUN = Problem("SaveOutrun", "Training changed rows faster than the store took them.", "Use more shards.")
+
+
+def kinds(error: type[StoreError]) -> Iterator[type[StoreError]]:
+    for each in error.__subclasses__():
+        yield each
+        yield from kinds(each)
+
+
+def test_no_problem_that_a_pod_can_have_with_saves_is_left_out() -> None:
+    errors = {error.reason for error in kinds(StoreError)} | {DamagedError.reason, OutrunError.reason}
+    assert errors | {"AnchorDamaged"} == STORE_PROBLEMS  # the last one has no error: pods report it themselves
+
+
+def give_up(cluster: FakeCluster) -> None:
+    """From here on shard 1 gives up every save, so no cut is ever committed; the leader knows of no problem."""
+    plane = cluster.plane()
+    plane.store.down = True
+    next(shard for shard in plane.shards.values() if shard.roster.index == 1).problem = OUTRUN
+
+
+def recover(cluster: FakeCluster) -> None:
+    plane = cluster.plane()
+    plane.store.down = False
+    for shard in plane.shards.values():
+        shard.problem = None
+
+
+async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
+    job = spec(snapshots__interval={"mode": "Fixed", "seconds": 1})
+    life = await Driver(Scenario("outrun", ((trained(500), give_up), (after(6.0), recover)), job)).run()
+    told = []
+    for document in life.cluster.statuses:
+        status = Status.model_validate(document)
+        degraded = next((c for c in status.conditions if c.type == "SnapshotsDegraded"), None)
+        if degraded is not None and degraded.status == "True":
+            told.append(status.progress.samples)
+            assert degraded.reason == "SaveOutrun"
+            assert degraded.message.startswith("shard/1: Training changed rows faster")
+    assert told, "nobody was asked"
+    assert min(told) > 400 + LATE * 400, "while saves may still come only the leader is asked"
+    assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
