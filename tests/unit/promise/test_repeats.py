@@ -1,11 +1,13 @@
-"""A failure is one failure, however often it is seen: in events, in passes, in the reports of those who are left."""
+"""A failure is one failure, however often it is seen, in events, passes and reports; and a drain with grace is none."""
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.driver import BATCH, TOTAL, Driver, Scenario, spec
+from support.scenarios import SCENARIOS
 from support.storms import charged, missing
 from support.story import kill, trained
 
@@ -40,3 +42,13 @@ async def test_a_failure_repeated_in_events_is_charged_once(times: int, samples:
     assert status.policy.alpha == 2
     assert status.budget is not None
     assert status.budget.spent == len(lost[shard]) / (3 * TOTAL)
+
+
+@pytest.mark.parametrize("name", ["a shard is drained", "a trainer is drained", "the only trainer is drained"])
+async def test_a_drain_with_grace_is_no_failure(name: str) -> None:
+    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)
+    life = await Driver(scenario).run()
+    assert life.status.restarts == 1
+    assert life.status.policy.alpha == 1  # what was expected beforehand, and no more
+    assert life.status.ledger.running_sample_shards == 0
+    assert not any(charged(life.status))
