@@ -40,15 +40,17 @@ def returned(response: Any) -> Iterator[None]:
 def _fill(views: Sequence[memoryview], response: Any, size_bytes: int) -> int:
     """Read so many bytes into the views, and return their CRC-32C.
 
-    They come through a slice that stays in the cache. That is as cheap as receiving them in place, which urllib3 does
-    not offer.
+    They come through a slice that stays in the cache: urllib3 does not offer to receive them in place. Left as they
+    came: to decode them would copy them twice more.
     """
     left, crc = size_bytes, 0
     for piece in slices(views):
-        if not left:
-            break
-        data = response.read(min(len(piece), left))
-        piece[: len(data)] = data
-        crc = extended(crc, memoryview(data))
-        left -= len(data)
+        room = piece[:left]
+        while room:
+            data = response.read(len(room), decode_content=False)
+            if not data:
+                raise urllib3.exceptions.ProtocolError(f"the answer ended {left} bytes early")
+            room[: len(data)] = data
+            crc = extended(crc, memoryview(data))
+            room, left = room[len(data) :], left - len(data)
     return crc
