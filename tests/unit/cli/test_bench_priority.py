@@ -12,12 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cpr_contract.experiment import Outcome, Saved, Saving
-from cpr_contract.spec import Strategy
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
 from cpr_operator.cli.bench.priority.command import runs_of
 from cpr_operator.cli.bench.priority.data import Samples, job_over, prepare
-from cpr_operator.cli.bench.priority.design import FULL, STRATEGIES, Design, design, draw_failures
+from cpr_operator.cli.bench.priority.design import ANCHORS, FULL, STRATEGIES, Contender, Design, design, draw_failures
 from cpr_operator.cli.bench.priority.show import as_json, print_study
 from cpr_operator.cli.bench.priority.verdict import Run, Study, mean_of, study
 from cpr_operator.cli.options import OptionError
@@ -85,7 +84,7 @@ def test_the_job_has_a_table_for_each_column(tmp_path: Path) -> None:
 
 def test_all_strategies_of_a_seed_meet_the_same_failures() -> None:
     planned = design(SAVING, 3, range(4, 6), 8)
-    assert planned.runs == tuple((seed, strategy) for seed in (4, 5) for strategy in (None, *STRATEGIES))
+    assert planned.runs == tuple((seed, strategy) for seed in (4, 5) for strategy in (None, *STRATEGIES, ANCHORS))
     assert set(STRATEGIES) == {"Full", "MFU", "SSU", "SCAR", "Growth"}
     trials = dict(zip(planned.runs, planned.experiment.trials, strict=True))
     drawn = {}
@@ -94,8 +93,10 @@ def test_all_strategies_of_a_seed_meet_the_same_failures() -> None:
         if strategy is None:
             assert trial.saving is None
         else:
+            seldom = replace(SAVING, interval=0.2)
+            expected = seldom if strategy == ANCHORS else replace(SAVING, strategy=strategy)
             assert trial.saving is not None
-            assert replace(trial.saving, failures=()) == replace(SAVING, strategy=strategy)
+            assert replace(trial.saving, failures=()) == expected
             assert drawn.setdefault(seed, trial.saving.failures) == trial.saving.failures
     assert drawn[4] != drawn[5]
     assert planned == design(SAVING, 3, range(4, 6), 8)
@@ -113,11 +114,13 @@ def test_each_failure_takes_half_of_the_shards_at_any_time() -> None:
 # --- what they show
 
 
-def a_run(seed: int, strategy: Strategy, drop: float, *, pls: float = 0.1, plu: float = 0.1) -> Run:
+def a_run(seed: int, strategy: Contender, drop: float, *, pls: float = 0.1, plu: float = 0.1) -> Run:
     return Run(seed, strategy, 0.8 - drop, drop, pls, plu, round(1e6 * plu), 1000, 64)
 
 
-def a_study(drops: dict[Strategy, list[float]]) -> Study:
+def a_study(drops: dict[Contender, list[float]]) -> Study:
+    """Of these AUC drops seed by seed; those of Anchors are 0.3 unless they are given."""
+    drops |= {} if ANCHORS in drops else {ANCHORS: [0.3] * len(drops[FULL])}
     return study([a_run(seed, name, drop) for name, each in drops.items() for seed, drop in enumerate(each)])
 
 
@@ -134,7 +137,7 @@ def test_a_mean_comes_with_students_interval() -> None:
 def test_strategies_are_compared_seed_by_seed() -> None:
     # Seeds differ by far more than strategies do: only the differences within a seed tell.
     found = a_study({"Full": [0.10, 0.20, 0.30], "MFU": [0.09, 0.18, 0.29], "SSU": [0.11, 0.22, 0.31]})
-    full, mfu, ssu = found.scores
+    full, mfu, ssu, _ = found.scores
     assert full.against_full is None
     assert mfu.against_full is not None
     assert mfu.against_full.mean == pytest.approx(-0.04 / 3)
@@ -147,8 +150,18 @@ def test_strategies_are_compared_seed_by_seed() -> None:
     assert found.margin.distinguishable is False
 
 
+def test_what_saves_only_the_anchors_writes_less_and_wins_nothing() -> None:
+    found = a_study({"Full": [0.1, 0.2], "MFU": [0.2, 0.4], ANCHORS: [0.1, 0.1]})
+    assert (found.best, found.second) == ("Full", "MFU")
+    _, mfu, anchors = found.scores
+    assert mfu.against_anchors is not None
+    assert mfu.against_anchors.mean == pytest.approx(0.2)
+    assert anchors.against_anchors is None
+    assert "MFU is not to be told from Anchors: difference of AUC drops +0.2 " in printed(found)
+
+
 def test_the_order_of_runs_does_not_matter() -> None:
-    runs = [a_run(seed, name, 0.01 * seed + (name == "MFU")) for seed in range(4) for name in ("Full", "MFU")]
+    runs = [a_run(seed, name, 0.01 * seed + (name == "MFU")) for seed in range(4) for name in ("Full", "MFU", ANCHORS)]
     shuffled = runs[::-1]
     assert study(runs).scores[0] == next(score for score in study(shuffled).scores if score.strategy == "Full")
     assert study(runs).margin == study(shuffled).margin
@@ -158,8 +171,8 @@ def test_the_order_of_runs_does_not_matter() -> None:
 def test_the_figure_that_the_drop_follows_predicts_it_better(by_samples: bool, better: str) -> None:  # noqa: FBT001
     rng = random.Random(1)
     runs = []
-    for seed in range(6):
-        for name in ("Full", "MFU"):
+    for seed in range(20):
+        for name in ("Full", "MFU", ANCHORS):
             pls, plu = rng.random(), rng.random()
             runs.append(a_run(seed, name, 0.02 * (pls if by_samples else plu), pls=pls, plu=plu))
     found = study(runs)
@@ -197,7 +210,7 @@ def test_the_better_predictor_is_named() -> None:
     runs = [
         a_run(seed, name, 0.02 * (plu := rng.random()), pls=rng.random(), plu=plu)
         for seed in range(8)
-        for name in ("Full", "MFU")
+        for name in ("Full", "MFU", ANCHORS)
     ]
     assert "portion of lost row updates predicts the AUC drop better, and significantly so" in printed(study(runs))
     swapped = [replace(run, pls=run.plu, plu=run.pls) for run in runs]
@@ -214,7 +227,9 @@ def test_json_holds_every_run_and_the_answer() -> None:
     assert answer["strategies"]["Full"]["auc_drop_against_full"] is None
     assert answer["strategies"]["MFU"]["auc_drop_against_full"]["mean"] == pytest.approx(-0.05)
     assert answer["strategies"]["MFU"]["lost_row_updates"]["mean"] == 100_000
-    assert len(answer["runs"]) == 4
+    assert answer["strategies"]["MFU"]["auc_drop_against_anchors"]["mean"] == pytest.approx(-0.2)
+    assert answer["strategies"]["Full"]["auc_drop_against_anchors"] is None
+    assert len(answer["runs"]) == 6
 
 
 # --- the command

@@ -1,45 +1,53 @@
-"""Which runs the bench makes: for each seed one without failures, and one for each strategy with the same failures.
+"""Which runs the bench makes: for each seed one without failures, and one for each contender with the same failures.
 
-Pure. Failures follow the emulation of CPR (Maeng et al., MLSys 2021): each takes half of the shards, at a random time.
+Pure. Contenders are the strategies, each of which writes as many rows, and as their measure the saves of everything
+that all but Full share, without any in between. Failures follow the emulation of CPR (Maeng et al., MLSys 2021): each
+takes half of the shards, at a random time.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 from cpr_contract.experiment import Experiment, Failure, Saving, Trial
 from cpr_contract.spec import Strategy
 
+Contender = Strategy | Literal["Anchors"]
+
 FULL: Strategy = "Full"
+#: Everything is saved as seldom as by a strategy, and nothing in between: it writes least, and loses the same samples.
+ANCHORS: Contender = "Anchors"
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Runs in their order. runs[i] is the (seed, strategy) of trial i; None is the run without failures."""
+    """Runs in their order. runs[i] is the (seed, contender) of trial i; None is the run without failures."""
 
-    runs: tuple[tuple[int, Strategy | None], ...]
+    runs: tuple[tuple[int, Contender | None], ...]
     experiment: Experiment
 
     @property
     def names(self) -> tuple[str, ...]:
         """What to call each run."""
-        return tuple(f"seed {seed}, {strategy or 'no failures'}" for seed, strategy in self.runs)
+        return tuple(f"seed {seed}, {contender or 'no failures'}" for seed, contender in self.runs)
 
 
 def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
     """The runs over all seeds; `saving` says when is saved. The same arguments give the same failures."""
-    runs: list[tuple[int, Strategy | None]] = []
+    contenders: dict[Contender, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
+    contenders[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
+    runs: list[tuple[int, Contender | None]] = []
     trials: list[Trial] = []
     for seed in seeds:
         drawn = draw_failures(failures, shards, random.Random(seed))
         runs.append((seed, None))
         trials.append(Trial(seed, ()))
-        for strategy in STRATEGIES:
-            runs.append((seed, strategy))
-            trials.append(Trial(seed, (), replace(saving, strategy=strategy, failures=drawn)))
+        for contender, saves in contenders.items():
+            runs.append((seed, contender))
+            trials.append(Trial(seed, (), replace(saves, failures=drawn)))
     return Design(tuple(runs), Experiment(shards, tuple(trials)))
 
 

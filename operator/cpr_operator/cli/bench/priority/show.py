@@ -9,10 +9,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.cli.bench.priority.design import FULL
+from cpr_operator.cli.bench.priority.design import ANCHORS, FULL
 from cpr_operator.cli.bench.priority.verdict import CONFIDENCE, Mean, Score, Study
 
-_TITLES = ("strategy", "lost updates", "± se", "of all", "AUC drop", "± se", "less than Full", "± se", "rows written")
+_TITLES = (
+    "strategy",
+    "lost samples",
+    "lost updates",
+    "± se",
+    "of all",
+    "AUC drop",
+    "± se",
+    "less than Full",
+    "± se",
+    "rows written",
+)
 
 
 def as_json(data: str, found: Study) -> dict[str, Any]:
@@ -43,7 +54,7 @@ def print_study(console: Console, found: Study) -> None:
     for score in found.scores:
         table.add_row(*_cells(score))
     console.print(table, "", sep="\n", highlight=False)
-    for line in (_winner(found), *_against_full(found), *_predictors(found)):
+    for line in (_winner(found), *_comparisons(found), *_predictors(found)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -54,6 +65,7 @@ def _as_json(score: Score) -> dict[str, Any]:
         "portion_of_lost_samples": score.pls,
         "auc_drop": _mean(score.auc_drop),
         "auc_drop_against_full": None if score.against_full is None else _mean(score.against_full),
+        "auc_drop_against_anchors": None if score.against_anchors is None else _mean(score.against_anchors),
         "rows_written": score.rows_written,
         "tracker_bytes": score.tracker_bytes,
     }
@@ -64,7 +76,7 @@ def _mean(value: Mean) -> dict[str, Any]:
 
 
 def _cells(score: Score) -> Iterator[str]:
-    yield score.strategy
+    yield from (score.strategy, f"{score.pls:.4f}")
     yield from (f"{score.lost_row_updates.mean:,.0f}", f"{score.lost_row_updates.error:,.0f}", f"{score.plu:.4f}")
     yield from (f"{score.auc_drop.mean:.6f}", f"{score.auc_drop.error:.6f}")
     full = score.against_full
@@ -80,16 +92,19 @@ def _winner(found: Study) -> str:
     )
 
 
-def _against_full(found: Study) -> Iterator[str]:
+def _comparisons(found: Study) -> Iterator[str]:
     for score in found.scores:
-        full = score.against_full
-        if full is None:
-            continue
-        if not full.distinguishable:
-            words = f"is not to be told from {FULL}"
-        else:
-            words = f"is {'better' if full.mean < 0 else 'worse'} than {FULL}"
-        yield f"{score.strategy} {words}: difference of AUC drops {full.mean:+.2g} ({_interval(full)})."
+        for other, difference in ((FULL, score.against_full), (ANCHORS, score.against_anchors)):
+            if difference is not None:
+                yield f"{score.strategy} {_against(other, difference)} ({_interval(difference)})."
+
+
+def _against(other: str, difference: Mean) -> str:
+    if not difference.distinguishable:
+        words = f"is not to be told from {other}"
+    else:
+        words = f"is {'better' if difference.mean < 0 else 'worse'} than {other}"
+    return f"{words}: difference of AUC drops {difference.mean:+.2g}"
 
 
 def _predictors(found: Study) -> Iterator[str]:

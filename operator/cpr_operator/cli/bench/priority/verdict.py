@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import correlation, fmean, stdev
 
-from cpr_contract.spec import Strategy
-from cpr_operator.cli.bench.priority.design import FULL
+from cpr_operator.cli.bench.priority.design import ANCHORS, FULL, Contender
 
 CONFIDENCE = 0.95
 
@@ -25,7 +24,7 @@ class Run:
     """
 
     seed: int
-    strategy: Strategy
+    strategy: Contender
     auc: float
     auc_drop: float
     pls: float
@@ -52,11 +51,15 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One strategy. against_full: its AUC drop less that of Full, None for Full itself; better is negative."""
+    """One contender. against_full: its AUC drop less that of Full, None for Full itself; better is negative.
 
-    strategy: Strategy
+    against_anchors: the same for Anchors, which loses the same samples; None for Full too, which loses fewer.
+    """
+
+    strategy: Contender
     auc_drop: Mean
     against_full: Mean | None
+    against_anchors: Mean | None
     lost_row_updates: Mean
     pls: float
     plu: float
@@ -81,15 +84,16 @@ class Predictor:
 class Study:
     """What all runs show.
 
-    best: the strategy with the least mean AUC drop; its margin over the second best, whose name follows.
+    best: the strategy with the least mean AUC drop; its margin over the second best, whose name follows. Anchors, which
+    writes less, is none of them.
     samples, updates: the portions of lost samples and of lost row updates as predictors. gain: the mean over seeds of
     the squared error by lost samples less that by lost row updates; above 0, updates predict better.
     """
 
     runs: tuple[Run, ...]
     scores: tuple[Score, ...]
-    best: Strategy
-    second: Strategy
+    best: Contender
+    second: Contender
     margin: Mean
     samples: Predictor
     updates: Predictor
@@ -97,12 +101,13 @@ class Study:
 
 
 def study(runs: Sequence[Run]) -> Study:
-    """Compare all strategies over at least two seeds."""
-    by_strategy: dict[Strategy, list[Run]] = {}
+    """Compare all contenders over at least two seeds."""
+    by_strategy: dict[Contender, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_strategy.setdefault(run.strategy, []).append(run)
-    scores = tuple(_score(mine, by_strategy[FULL]) for mine in by_strategy.values())
-    best, second, *_ = sorted(scores, key=lambda score: score.auc_drop.mean)
+    scores = tuple(_score(mine, by_strategy[FULL], by_strategy[ANCHORS]) for mine in by_strategy.values())
+    strategies = (score for score in scores if score.strategy != ANCHORS)
+    best, second, *_ = sorted(strategies, key=lambda score: score.auc_drop.mean)
     margin = _difference(by_strategy[second.strategy], by_strategy[best.strategy])
     return Study(
         runs=tuple(runs),
@@ -123,12 +128,13 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(mean, error, mean - half, mean + half)
 
 
-def _score(mine: Sequence[Run], full: Sequence[Run]) -> Score:
+def _score(mine: Sequence[Run], full: Sequence[Run], anchors: Sequence[Run]) -> Score:
     strategy = mine[0].strategy
     return Score(
         strategy=strategy,
         auc_drop=mean_of([run.auc_drop for run in mine]),
         against_full=None if strategy == FULL else _difference(mine, full),
+        against_anchors=None if strategy in {FULL, ANCHORS} else _difference(mine, anchors),
         lost_row_updates=mean_of([run.lost_row_updates for run in mine]),
         pls=fmean(run.pls for run in mine),
         plu=fmean(run.plu for run in mine),
