@@ -1,0 +1,145 @@
+"""The accuracy budget on the real cluster: shards are lost again and again, and plan, conditions and account follow.
+
+Nothing here hangs on the speed of the machine: intervals are compared with each other, losses with what was trained.
+"""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from harness import Cluster, Space, until
+from harness.space import condition
+from jobs import Run, account, failures, ledger, manifest, pod_template, same_auc, verify
+
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
+
+BATCH = manifest("any")["spec"]["data"]["batchSize"]
+#: A save only at the end: a shard that dies has lost all that was trained, however fast that was.
+NO_SAVES = {"mode": "Fixed", "seconds": 3600}
+
+
+def lose(cluster: Cluster, run: Run, shard: int) -> dict[str, Any]:
+    """Delete a shard whose process gets no moment to save anything; return the status once training goes on."""
+    before, pod = len(failures(run.status())), run.pod("shard", shard)
+    cluster.nodes.signal(pod, "KILL")
+    run.space.delete_pod(pod.name, force=True)
+    return run.wait(
+        f"is over the loss of shard {shard}",
+        lambda status: len(failures(status)) > before and status.get("recovery") is None,
+    )
+
+
+def interval_of_rosters(run: Run) -> float:
+    """The interval that the leader was told last."""
+    return float(json.loads(run.pod("trainer", run.leader()).roster)["interval_s"])
+
+
+def cut_steps(cluster: Cluster, status: dict[str, Any], shard: int) -> list[int]:
+    """The steps of all cuts that a shard saved, in the order of training."""
+    folder = status["result"]["key"].partition("/gen-")[0]
+    keys = cluster.store.keys(f"{folder}/gen-0001/shard-{shard:04d}/")
+    saves = {key.split("/")[-2] for key in keys if key.endswith("manifest.json")}
+    return sorted(int(step) for save in saves if (step := save.removeprefix("step-")).isdigit())
+
+
+def events(space: Space, name: str, reason: str) -> list[str]:
+    return [message for found, message in space.events(name) if found == reason]
+
+
+def action(status: dict[str, Any]) -> str:
+    """What was done about the newest failure."""
+    return str(status["failures"][-1]["action"])
+
+
+class TestThePlan:
+    def test_m_the_interval_follows_the_failures_and_the_cuts_follow_the_interval(
+        self, cluster: Cluster, space: Space
+    ) -> None:
+        run = Run.start(
+            space,
+            "learning",
+            accuracyBudget={"portionOfLostSamples": 0.25},
+            recovery={"mode": "Partial"},
+            shards__template=pod_template(apart="shard"),  # so that a failure is believed to take one of them
+            shards__replicas=3,
+            snapshots__interval={"mode": "Auto"},
+            snapshots__keep=100,
+            failurePolicy={"silenceSeconds": 5, "expectedJobMtbfSeconds": 40},
+        )
+        before = run.wait("knows its speed", lambda status: status["plan"]["inputs"]["samplesPerSecond"] > 0)["plan"]
+        assert before["inputs"]["lostPerFailure"] == 1
+        run.reach(0.1)
+        lose(cluster, run, 1)
+        run.reach(0.2)
+        step = run.report("trainer", run.leader())["step"]
+        status = lose(cluster, run, 2)
+        after = status["plan"]
+        assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (3, 1)
+        assert after["intervalSeconds"] < 0.75 * before["intervalSeconds"]  # an interval that hardly moves stays
+        until("the leader is told", lambda: interval_of_rosters(run) == run.status()["plan"]["intervalSeconds"], 30)
+        told = {message.partition(":")[0] for message in events(space, "learning", "Planned")}
+        assert {plan["reason"].partition(":")[0] for plan in (before, after)} <= told
+        status = run.finish()
+        verify(run, status, replaced={("shard", 1), ("shard", 2)})
+        assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * 2
+        assert ledger(status) == account(cluster.store, status)
+        # A shard that nobody touched cuts more often than it would have done by the first plan.
+        steps = cut_steps(cluster, status, shard=0)
+        gaps = [b - a for a, b in pairwise(steps[:-1]) if a >= step]  # the last cut is the model, whenever it comes
+        assert gaps, f"no two cuts after step {step}: {steps}"
+        first = before["intervalSeconds"] * before["inputs"]["samplesPerSecond"] / BATCH
+        assert sum(gaps) / len(gaps) < first
+
+
+class TestTheLimit:
+    def test_n_a_budget_at_risk_says_so_pays_once_and_then_rolls_back(
+        self, cluster: Cluster, space: Space, calm: dict[str, Any]
+    ) -> None:
+        assert condition({"status": calm}, "BudgetAtRisk")["status"] == "False"
+        run = Run.start(
+            space,
+            "at-risk",
+            accuracyBudget={"portionOfLostSamples": 0.1},
+            recovery={"mode": "Partial"},
+            snapshots__interval=NO_SAVES,
+        )
+        risk = space.wait_condition("at-risk", "BudgetAtRisk")
+        assert risk["reason"] == "NextMayNotFit"
+        assert "a larger accuracyBudget would avoid that" in risk["message"]
+        run.reach(0.2)
+        status = lose(cluster, run, 0)
+        lost = status["failures"][-1]["lostSamples"]
+        assert action(status) == "ReplaceShards"
+        assert status["budget"]["spent"] == pytest.approx(lost / (4 * status["progress"]["totalSamples"]))
+        assert 0.05 <= status["budget"]["spent"] <= status["budget"]["limit"]
+        run.reach(0.25)
+        status = lose(cluster, run, 1)  # all that was trained once more, on another shard
+        assert action(status) == "RollBack"
+        assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
+        assert status["budget"]["spent"] == 0, "the rollback took back what it undid"
+        assert status["budget"]["runningSum"] > 0, "the paper's sum forgets nothing"
+        status = run.finish()
+        verify(run, status, replaced={("shard", 0), ("shard", 1)})
+        assert not any(account(cluster.store, status).values())
+        assert same_auc(status, calm)
+
+    def test_o_an_exhausted_budget_says_so_and_every_loss_rolls_back(
+        self, cluster: Cluster, space: Space, calm: dict[str, Any]
+    ) -> None:
+        assert condition({"status": calm}, "BudgetExhausted")["status"] == "False"
+        # Less than a batch may be lost, and no failure takes less.
+        run = Run.start(space, "tiny", accuracyBudget={"portionOfLostSamples": 0.00001}, recovery={"mode": "Partial"})
+        exhausted = space.wait_condition("tiny", "BudgetExhausted")
+        assert exhausted["reason"] == "NothingFits"
+        assert "roll the job back" in exhausted["message"]
+        assert exhausted["message"] in events(space, "tiny", "BudgetExhausted")
+        for number, shard in enumerate((3, 0), start=1):
+            run.reach(0.2 * number)
+            status = lose(cluster, run, shard)
+            assert action(status) == "RollBack"
+            assert (status["budget"]["rollbacks"], status["budget"]["spent"]) == (number, 0)
+        status = run.finish()
+        verify(run, status, replaced={("shard", 3), ("shard", 0)})
+        assert not any(account(cluster.store, status).values())
+        assert same_auc(status, calm)
