@@ -1,4 +1,4 @@
-"""Runs an experiment with the trainer image's own code, in a process of its own, and shows how far it is."""
+"""Runs the trainer image's own code in a process of its own, for experiments and benches, and shows how far it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -29,28 +30,39 @@ def run_experiment(
     job: JobSpec, experiment: Experiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
 ) -> Generator[Outcome]:
     """Run all trials and yield their outcomes in order; to be closed, which ends the process. Raises TrialError."""
+    with closing(ask_trainer_image("experiment", job, experiment, environment)) as lines:
+        for line in lines:
+            report = from_json(TrialReport, line)
+            tell(report)
+            if report.outcome is not None:
+                yield report.outcome
+
+
+def ask_trainer_image(
+    role: str, job: JobSpec | None, request: object, environment: Mapping[str, str]
+) -> Generator[bytes]:
+    """Start `python -m cpr_trainer ROLE`, give it a request, and yield the lines of its answer.
+
+    To be closed, which ends the process. Raises TrialError if it fails.
+    """
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
-        asked, last_word, log = (Path(folder, name) for name in ("experiment", "termination", "log"))
-        asked.write_text(to_json(experiment), "utf-8")
-        variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
-        command = (sys.executable, "-m", "cpr_trainer", "experiment")
-        left = len(experiment.trials)
+        asked, last_word, log = (Path(folder, name) for name in ("request", "termination", "log"))
+        asked.write_text(to_json(request), "utf-8")
+        variables = {**environment, env.TERMINATION_FILE: str(last_word)}
+        if job is not None:
+            variables[env.SPEC] = to_json(job)
+        command = (sys.executable, "-m", "cpr_trainer", role)
         with (
             asked.open("rb") as source,
             log.open("wb") as errors,
             subprocess.Popen(command, env=variables, stdin=source, stdout=subprocess.PIPE, stderr=errors) as process,  # noqa: S603 -- our own program
         ):
             try:
-                for line in process.stdout or ():
-                    report = from_json(TrialReport, line)
-                    tell(report)
-                    if report.outcome is not None:
-                        left -= 1
-                        yield report.outcome
+                yield from process.stdout or ()
             except BaseException:
                 process.kill()
                 raise
-        if left or process.returncode:
+        if process.returncode:
             raise TrialError(why(last_word, log, process.returncode))
 
 

@@ -1,0 +1,9 @@
+"""`cprjob bench snapshot`: what saves of a shard cost on this machine, and what training notices of them.
+
+`store` reads where to save, `job` makes a job of one shard over it, `cli.trials` has the trainer image measure it,
+`summary` boils the figures down, `show` tells them; `command` is all of it in order.
+"""
+
+from cpr_operator.cli.bench.snapshot.command import SnapshotOptions, bench_snapshot
+
+__all__ = ["SnapshotOptions", "bench_snapshot"]
