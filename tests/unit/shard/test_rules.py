@@ -65,6 +65,8 @@ def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:
         (Cuts(taken=6), 9, (6, 6), 9),
         (Cuts(pending=6), 9, (4, 5), 9),  # a new leader's
         (Cuts(pending=9), 6, (4, 5), 9),  # a slow trainer still says the old one
+        (Cuts(pending=9), 6, (6, 5), 9),
+        (Cuts(pending=9), 6, (6, 6), 6),  # the job stops here
     ],
 )
 def test_announcements(cuts: Cuts, step: int, applied: tuple[int, ...], pending: int) -> None:

@@ -247,10 +247,16 @@ def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
     assert seen == {1: at_the_mark[1], 2: at_the_mark[2]}
 
 
+def stop(bench: Bench) -> None:
+    """Training stands, and a cut is announced right there."""
+    bench.progress.cuts = bench.progress.cuts.announced(min(bench.progress.applied), bench.progress.applied)
+
+
 EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
     # what is saved: how, the bits, the saves it stands on
     "an anchor": (lambda b: b.cut(), 4, 1),
     "a flush": (lambda b: b.saving.save("Flush", b.progress), 32, 1),
+    "the cut at which the job stops": (lambda b: (stop(b), b.cut()), 32, 1),
     "the last cut": (lambda b: (setattr(b.progress, "applied", (100, 100)), b.cut()), 32, 0),
     "a priority save": (lambda b: b.turn(EVERY_S), 4, 0),
 }
@@ -268,12 +274,13 @@ def test_rows_take_fewer_bits_but_in_flushes_and_in_the_finished_model(case: str
     assert (draft.bits, len(draft.chain)) == (bits, base)
 
 
-def test_a_flush_is_in_a_hurry() -> None:
+@pytest.mark.parametrize("case", ["a flush", "the cut at which the job stops"])
+def test_what_is_saved_at_the_end_is_in_a_hurry(case: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
     bench.cut()
     assert not bench.saver.hurried
-    bench.saving.save("Flush", bench.progress)
+    EXACT_SAVES[case][0](bench)
     assert bench.saver.hurried
 
 

@@ -57,6 +57,23 @@ def test_all_places_come_back_on_other_shards(before: int, after: int) -> None:
     assert torch.equal(torch.cat(states), expected[1])
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_another_job_starts_from_the_rows_of_other_shards(before: int, after: int) -> None:
+    store = MemoryStore()
+    anchor, expected = anchor_of(store, before)
+    found = []
+    for index in range(after):
+        bench = bench_of(store, index, after)
+        bench.job = replace(bench.job, job_uid="other", snapshots=replace(bench.job.snapshots, restore_from=anchor.key))
+        (only,) = bench.choices(1)
+        restored, home = bench.restore(only)
+        assert (only.kind, restored.step, restored.samples, restored.chain) == ("RestoreFrom", 0, 0, ())
+        found.append(bench.values(home))
+    rows, states = zip(*found, strict=True)
+    assert torch.equal(torch.cat(rows), expected[0])
+    assert torch.equal(torch.cat(states), expected[1])
+
+
 def test_a_shard_reads_only_the_parts_that_hold_its_places() -> None:
     read: list[str] = []
 

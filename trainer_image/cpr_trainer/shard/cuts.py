@@ -11,21 +11,25 @@ class Cuts:
     """`pending` is the cut step that was announced and is not reached, 0 if none; `taken` the last one copied.
 
     Both are of this incarnation in this generation: a cut that another incarnation saved must be taken again, because
-    the anchor names saves of the incarnations in its roster.
+    the anchor names saves of the incarnations in its roster. `standing`: all ranks stood at the pending one when it was
+    announced, because the job stops there.
     """
 
     pending: int = 0
     taken: int = 0
+    standing: bool = False
 
     def announced(self, step: int, applied: tuple[int, ...]) -> Self:
         """Return the cuts after a trainer named `step` as the next cut (0: none).
 
-        The newest announcement counts: a new leader voids the cut of its predecessor. A cut that some rank has passed
-        already can no longer be exact, and is not taken.
+        The newest announcement counts: a new leader voids the cut of its predecessor. An earlier one is that of a slow
+        trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed already can no
+        longer be exact, and is not taken.
         """
-        if step <= max(self.pending, self.taken) or step < max(applied):
+        earlier = step < self.pending and step > min(applied)
+        if earlier or step in {0, self.pending} or step <= self.taken or step < max(applied):
             return self
-        return replace(self, pending=step)
+        return replace(self, pending=step, standing=step == min(applied))
 
     def holds(self, step: int) -> bool:
         """Whether a push of `step` must wait for the cut."""
@@ -40,7 +44,7 @@ class Cuts:
 
     def void(self) -> Self:
         """Return the cuts without the pending one."""
-        return replace(self, pending=0)
+        return replace(self, pending=0, standing=False)
 
     def due(self, applied: tuple[int, ...]) -> bool:
         """Whether every rank has reached the cut: it is to be taken now."""
@@ -48,4 +52,4 @@ class Cuts:
 
     def take(self) -> Self:
         """Return the cuts after the pending one was taken."""
-        return replace(self, pending=0, taken=self.pending)
+        return replace(self, pending=0, taken=self.pending, standing=False)

@@ -112,9 +112,10 @@ class Saving:
         # What the finished model is read from is exact, down to the first row.
         last = mark.samples == progress.total_samples and self._rules.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
-        bits = EXACT if last or kind == "Flush" else self._rules.stored_bits
+        stops = kind == "Flush" or progress.cuts.standing
+        bits = EXACT if last or stops else self._rules.stored_bits
         draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
-        if kind == "Flush":
+        if stops:
             self._saver.hurry()
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)

@@ -74,9 +74,12 @@ class Leading:
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
-        """Return the anchor of the last step, None as long as it is not committed; see to it that it will be."""
-        anchor = self.saver.anchor_of(self._setup.last_step)
-        if anchor is None and not self.saver.busy:
+        """Return the anchor of the step `state.done`, None as long as it is not committed; see to it that it will be.
+
+        Nothing is trained any more.
+        """
+        anchor = self.saver.anchor_of(state.done)
+        if anchor is None and not (self.saver.busy and self._offered_step == state.done):
             self._offer_cut(state)
         return anchor
 

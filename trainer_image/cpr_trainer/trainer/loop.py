@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from time import sleep
+from time import monotonic, sleep
 
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
@@ -33,6 +33,10 @@ _LOG = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
 _FLUSH_ATTEMPTS = 5
+#: How long a job that stops waits for its last anchor: so many times as long as the anchor before took. That is the
+#: grace that the operator gives (`cpr_operator.desired.pod.grace_s`), less what else there is to do in it.
+_CUT_COMMITS = 2
+_LEAST_CUT_S = 15.0
 
 
 class Loop:
@@ -70,17 +74,35 @@ class Loop:
             except RosterChanged as changed:
                 _LOG.info("%s", changed)
 
-    def flush(self) -> SaveRef | None:
+    def flush(self) -> SaveRef | AnchorRef | None:
         """After Terminated: let the shards acknowledge; the leader saves the dense state and returns the save.
 
-        Raises StoreError if it cannot.
+        Where a roster told everybody to stop, it is the anchor of the step at which all stand, if that is committed in
+        time: whatever shards come next can start from it. Raises StoreError if nothing can be saved.
         """
-        self._stepper.shards.settle_within(_SETTLE_S)
+        settled = self._stepper.shards.settle_within(_SETTLE_S)
         state, leading = self._stepper.state, self.leading
         if leading is None or state.done == NO_STATE:
             return None
+        anchor = self._last_cut(leading) if settled and state.done and self._watch.all_stop else None
         leading.close()
-        copy = self._setup.dense_copy(state, self._roster)
+        return anchor or self._save_dense(leading)
+
+    def _last_cut(self, leading: Leading) -> AnchorRef | None:
+        """Return the anchor of the last complete step; None if a shard is away or misses some, or it takes too long."""
+        state, began = self._stepper.state, monotonic()
+        self._exchange.heartbeat(state.done)
+        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.saver.state.commit_s or 0.0))
+        while (anchor := leading.finish(state)) is None and monotonic() - began < patience_s:
+            if self._exchange.away() or min(self._exchange.applied()) < state.done:
+                break
+            self._watch.turn()
+            sleep(SLICE_S)
+        return anchor
+
+    def _save_dense(self, leading: Leading) -> SaveRef | None:
+        """Save the dense state alone. Raises StoreError."""
+        copy = self._setup.dense_copy(self._stepper.state, self._roster)
         delays = backoff(random.Random(), first_s=0.2)
         for _ in range(_FLUSH_ATTEMPTS - 1):
             try:

@@ -70,10 +70,13 @@ class Shards:
         return False
 
     def _insist(self, call: Callable[[], None]) -> None:
-        """Call until it succeeds, waiting for shards that are slow or away."""
+        """Call until it succeeds, waiting for shards that are slow or away.
+
+        To stop is no reason not to wait for slow ones: what all trainers have summed is to be pushed by all.
+        """
         while True:
             try:
-                with self._board.waiting(self._watch.attend_or_stop) as attend:
+                with self._board.waiting(self._watch.attend) as attend:
                     _patiently(call, attend)
             except ShardsAwayError:
                 self.await_ready()

@@ -69,6 +69,11 @@ class Watch:
         """The roster that was adopted last; any thread may look."""
         return self._current
 
+    @property
+    def all_stop(self) -> bool:
+        """Whether it is the newest roster that says stop: then it says so to everybody."""
+        return self._newest is not None and self._newest.stop
+
     def attend(self) -> None:
         """Turn once, and follow a newer roster. Raises RosterChanged if it is of another group or generation."""
         self.turn()

@@ -1,0 +1,104 @@
+"""Jobs of real processes that stop, and go on with other shards: nothing is lost, and nothing is trained twice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.codec import from_json
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.exits import ExitCode
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import AnchorRef, Counters
+from cpr_contract.spec import JobSpec
+from cpr_trainer.snapshot import read_anchor
+from cpr_trainer.store import open_store
+from cpr_trainer.trainer.scores import MERGE_STEPS
+from support.local_job import LocalJob, small_job
+from support.model import SavedModel, assert_same, saved_model, train_alone
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+SAMPLES = 60_000
+
+
+def with_shards(job: JobSpec, shards: int, folder: Path, generation: int, anchor: AnchorRef | None) -> LocalJob:
+    """The same job as so many shards, which begin this generation with the anchor."""
+    folder.mkdir()
+    running = LocalJob(replace(job, shards=shards), folder)
+    running.counters, running.anchor = Counters(roster=0, group=generation, generation=generation), anchor
+    return running
+
+
+def stop(running: LocalJob) -> AnchorRef:
+    """Tell all to stop, trainers first; return the anchor at which all do."""
+    for role, members in ((ROLE_TRAINER, running.trainers), (ROLE_SHARD, running.shards)):
+        running.stopped |= {role}
+        running.publish()
+        assert [running.wait_exit(member) for member in members] == [ExitCode.FLUSHED] * len(members)
+    anchor = from_json(AnchorRef, running.trainers[running.leader].last_word)
+    saves = [from_json(SaveRef, shard.last_word) for shard in running.shards]
+    assert [save.samples for save in saves] == [anchor.samples] * len(saves)
+    manifest = read_anchor(open_store(running.job.snapshots.store, None, None), anchor)
+    assert [ref.key for ref in manifest.shards] == [save.key for save in saves], "nothing was written after it"
+    return anchor
+
+
+def test_one_trainer_over_two_three_and_two_shards_ends_where_it_would_have_ended(
+    tmp_path: Path, calm: SavedModel
+) -> None:
+    job = small_job(tmp_path, samples=SAMPLES)
+    anchor, trained = None, []
+    for generation, (shards, until) in enumerate(((2, SAMPLES // 4), (3, SAMPLES // 2)), start=1):
+        with with_shards(job, shards, tmp_path / f"run-{generation}", generation, anchor) as running:
+            running.start()
+            running.reach(until)
+            anchor = stop(running)
+            trained.append((anchor.generation, anchor.samples))
+    assert [generation for generation, _ in trained] == [1, 2]
+    assert SAMPLES // 4 <= trained[0][1] < SAMPLES // 2 <= trained[1][1] < SAMPLES
+    with with_shards(job, 2, tmp_path / "run-3", 3, anchor) as running:
+        running.start()
+        result = running.result()
+        assert [running.shard(index).lost for index in range(2)] == [(), ()]
+    assert_same(saved_model(job, result, tmp_path / "model"), calm)
+
+
+def test_several_trainers_stop_at_one_anchor(tmp_path: Path) -> None:
+    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    with with_shards(job, 2, tmp_path / "run-1", 1, None) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        anchor = stop(running)
+    with with_shards(job, 3, tmp_path / "run-2", 2, anchor) as running:
+        running.start()
+        result = running.result()
+    model, expected = saved_model(job, result, tmp_path / "model"), train_alone(job)
+    assert model.auc is not None
+    assert abs(model.auc - expected.auc) < 0.002
+    # What was scored since the last merge of trainers that go is not in the anchor; training itself lost nothing.
+    unmerged = MERGE_STEPS * job.data.batch_size
+    assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
+
+
+def test_a_shard_killed_right_after_the_change_starts_from_the_same_anchor(tmp_path: Path, calm: SavedModel) -> None:
+    job = small_job(tmp_path, samples=SAMPLES)
+    with with_shards(job, 2, tmp_path / "run-1", 1, None) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        anchor = stop(running)
+    with with_shards(job, 3, tmp_path / "run-2", 2, anchor) as running:
+        running.interval_s = 3600.0
+        running.start()
+        running.wait_for(lambda: running.shard(1).restored_samples == anchor.samples, "the shard is there")
+        running.kill(running.shards[1])
+        running.replace_shard(1)
+        report = running.wait_for(
+            lambda: (r := running.shard(1)).resumed_samples is not None and r, "all ranks push again"
+        )
+        lost = report.resumed_samples - anchor.samples
+        assert report.restored_samples == anchor.samples
+        assert report.lost == (((anchor.samples, report.resumed_samples),) if lost else ())
+        result = running.result()
+    assert result.samples == SAMPLES
+    if not lost:
+        assert_same(saved_model(job, result, tmp_path / "model"), calm)
