@@ -21,6 +21,7 @@ from typing import TypeVar
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.reports import SaveRef
+from cpr_contract.roster import AnchorRef
 from cpr_operator.cluster.views import PodView
 
 T = TypeVar("T")
@@ -111,8 +112,9 @@ _REMEDIES: Mapping[str, str] = {
 class Failure:
     """A pod that is lost, or is going.
 
-    `ended`: its process is over, or its pod is gone, and no flush is to be waited for. `save` is what
-    it flushed. `problem` is what the process itself said. `reason` is its word for it, or Kubernetes'.
+    `ended`: its process is over, or its pod is gone, and no flush is to be waited for. `save` is what it flushed, and
+    `anchor` the same, if that is an anchor. `problem` is what the process itself said. `reason` is its word for it, or
+    Kubernetes'.
     """
 
     kind: Kind
@@ -121,6 +123,7 @@ class Failure:
     ended: bool
     exit_code: int | None = None
     save: SaveRef | None = None
+    anchor: AnchorRef | None = None
     problem: Problem | None = None
 
     @property
@@ -248,6 +251,7 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
         ended=True,
         exit_code=container.exit_code,
         save=_document(SaveRef, container.message) if flushed else None,
+        anchor=_document(AnchorRef, container.message) if flushed else None,
         problem=None if flushed else _document(Problem, container.message),
     )
 

@@ -21,18 +21,28 @@ MAX_RANGES = 2048
 class Ledger:
     """`total` samples of the job (0: not known yet), `limit` in sample-shards, lost ranges by shard.
 
-    `running` is the paper's sum beside it, in sample-shards: what every recovery lost, added up.
+    `carried` are sample-shards that other shards lost before these, rounded up. `running` is the paper's sum beside it
+    all, in sample-shards: what every recovery lost, added up.
     """
 
     total: int
     limit: int
     lost: tuple[Ranges, ...]
     running: int = 0
+    carried: int = 0
 
     @property
     def spent(self) -> int:
         """Sample-shards lost."""
-        return sum(length(ranges) for ranges in self.lost)
+        return self.carried + sum(length(ranges) for ranges in self.lost)
+
+    @property
+    def left(self) -> int:
+        """Sample-shards that may still be lost; negative if more are lost than may be.
+
+        What was carried over was within the budget, and is above the limit by its rounding at most.
+        """
+        return max(self.limit, self.carried) - self.spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,19 @@ def rolled_back(ledger: Ledger, samples: int) -> Ledger:
     return replace(ledger, lost=tuple(clip(old, samples) for old in ledger.lost))
 
 
+def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
+    """After so many shards, of this limit, took the place of those who lost what is lost: a number from here on.
+
+    Nobody can say which of the new ones has lost it, but a sample that one of S shards lost is 1 / S of a sample, and
+    S' / S sample-shards of S'. Rounded up: never less than is lost.
+    """
+
+    def carried(sample_shards: int) -> int:
+        return -(-sample_shards * shards // len(ledger.lost))
+
+    return Ledger(ledger.total, limit, ((),) * shards, carried(ledger.running), carried(ledger.spent))
+
+
 def recovered(ledger: Ledger, sample_shards: int) -> Ledger:
     """After a recovery that lost so much: PLS += (S_i - S_last) / (S_total * N) of CPR (Maeng et al., MLSys 2021, 4.1).
 
@@ -116,7 +139,7 @@ def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:
         return Verdict(fits=True, reason="nothing is lost")
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
         return Verdict(fits=False, reason=f"the ledger holds {MAX_RANGES} ranges and takes no more")
-    left = ledger.limit - ledger.spent - reserved
+    left = ledger.left - reserved
     words = f"{charges} sample-shards at most, {left} of {ledger.limit} left"
     if charges <= left:
         return Verdict(fits=True, reason=f"the loss fits into the budget: {words}")

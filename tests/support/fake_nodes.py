@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -201,8 +201,7 @@ class FakeNodes:
     def _plane_of(self, pod: Pod) -> DataPlane:
         owner = pod.view().owner_uid
         if owner not in self.planes:
-            spec = from_json(JobSpec, _variable(pod.manifest, env.SPEC))
-            self.planes[owner] = DataPlane(spec, self.total)
+            self.planes[owner] = DataPlane(_job_spec(pod), self.total)
         return self.planes[owner]
 
     def _run_kubelet(self, pod: Pod) -> None:
@@ -221,7 +220,9 @@ class FakeNodes:
             pod.phase, pod.container = "Running", ContainerView("Running")
             kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
             roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
-            self._plane_of(pod).start(pod.name, roster, self.now)
+            plane = self._plane_of(pod)
+            plane.spec = _job_spec(pod)
+            plane.start(pod.name, roster, self.now)
             pod.ends_at = self.now if roster.stop else None
         if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
             return
@@ -251,6 +252,6 @@ def kept_off(manifest: Manifest) -> set[str]:
     return {node for term in terms for field in term["matchFields"] for node in field["values"]}
 
 
-def _variable(manifest: Mapping[str, Any], name: str) -> str:
-    main = next(c for c in manifest["spec"]["containers"] if c["name"] == env.MAIN_CONTAINER)
-    return next(str(v["value"]) for v in main["env"] if v["name"] == name)
+def _job_spec(pod: Pod) -> JobSpec:
+    main = next(c for c in pod.manifest["spec"]["containers"] if c["name"] == env.MAIN_CONTAINER)
+    return from_json(JobSpec, next(str(v["value"]) for v in main["env"] if v["name"] == env.SPEC))

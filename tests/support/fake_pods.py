@@ -11,7 +11,7 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.reports import SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
-from support.fake_processes import FLUSH_S, LOAD_S, TERMINATED, Plane, Save, Shard, Trainer
+from support.fake_processes import CELLS, FLUSH_S, LOAD_S, TERMINATED, Cells, Plane, Save, Shard, Trainer
 from support.fake_reports import shard_report, trainer_report
 
 __all__ = ["FLUSH_S", "DataPlane"]
@@ -51,6 +51,9 @@ class DataPlane(Plane):
             case Trainer(samples=int(samples)) as trainer if trainer.roster.leader == trainer.roster.index:
                 if self.store.down:
                     return TERMINATED, ""
+                anchor = self._last_anchor(trainer, samples)
+                if anchor is not None:
+                    return ExitCode.FLUSHED, to_json(anchor)
                 key = self._save_dense(trainer, samples)
                 return ExitCode.FLUSHED, to_json(SaveRef(key, self.step(samples), samples))
             case Trainer():
@@ -106,18 +109,23 @@ class DataPlane(Plane):
             return
         shard.problem = None
         shard.generation, shard.state = roster.counters.generation, ShardState.READY
-        shard.samples, shard.lost, shard.steps = save.samples, save.lost, save.steps
+        shard.samples, shard.lost, shard.cells = save.samples, save.lost, save.cells
         self.store.heirs[shard.generation, roster.index] = roster.incarnation
         if roster.incarnation > 1:
             shard.restored, shard.resumed = save.samples, None
 
     def _candidates(self, roster: ShardRoster) -> list[Save]:
-        base = roster.anchor.samples if roster.anchor else 0
-        first = Save(base, (), "")
-        if roster.anchor:
-            first = Save(base, (), roster.anchor.key, self.store.anchored[roster.anchor.key][0][roster.index])
+        anchor = roster.anchor
+        key, base = (anchor.key, anchor.samples) if anchor else ("", 0)
+        first = Save(base, (), key, cells=self._anchored_cells(key, roster.index))
         saves = self.store.shards.get((roster.counters.generation, roster.index), [])
         return [first, *(save for save in saves if save.key not in self.store.damaged)]
+
+    def _anchored_cells(self, anchor: str, index: int) -> Cells:
+        """What an anchor holds for a shard, whatever shards wrote it."""
+        mine = slice(index * CELLS // self.spec.shards, (index + 1) * CELLS // self.spec.shards)
+        held = [cell for cells in self.store.anchored[anchor][0] for cell in cells] if anchor else CELLS * [0]
+        return tuple(held[mine])
 
     def _save_shard(self, shard: Shard) -> SaveRef:
         roster = shard.roster
@@ -126,7 +134,7 @@ class DataPlane(Plane):
         saves = self.store.shards.setdefault((shard.generation, roster.index), [])
         heir = self.store.heirs.get((shard.generation, roster.index), 0)
         if heir <= roster.incarnation and (not saves or saves[-1].samples < shard.samples):
-            saves.append(Save(shard.samples, shard.lost, key, shard.steps))
+            saves.append(Save(shard.samples, shard.lost, key, cells=shard.cells))
         shard.newest = SaveRef(key, self.step(shard.samples), shard.samples)
         return shard.newest
 
@@ -238,9 +246,11 @@ class DataPlane(Plane):
         for shard in shards:
             self._catch_up(shard, position)
         position, trains = min(position + self.spec.data.batch_size, self.total), position < self.total
-        for member in (*group, *shards):
-            member.samples = position
-            member.steps |= trains << self.step(position)
+        bit = trains << self.step(position)
+        for trainer in group:
+            trainer.samples, trainer.steps = position, trainer.steps | bit
+        for shard in shards:
+            shard.samples, shard.cells = position, tuple(cell | bit for cell in shard.cells)
         self.trained_s += dt
         last = position == self.total
         due = last or self.trained_s - self.cut_s >= group[0].roster.interval_s
@@ -262,9 +272,19 @@ class DataPlane(Plane):
         self._save_dense(leader, position)
         self.saves += 1
         key = f"{self.spec.job_uid}/gen-{leader.generation:04d}/dense/anchor-{position}"
-        self.store.anchored[key] = [shard.steps for shard in shards], leader.steps
+        self.store.anchored[key] = [shard.cells for shard in shards], leader.steps
         ref = AnchorRef(key, f"{position:064x}", leader.generation, self.step(position), position)
         self.store.anchors = [*self._line(leader.roster), ref][-self.keep :]
+
+    def _last_anchor(self, leader: Trainer, samples: int) -> AnchorRef | None:
+        """An anchor of where all stand, if the whole job stops and all shards are there; taken now, if need be."""
+        shards = self._shards_of(leader.roster) if leader.roster.stop else None
+        if not shards or not samples or any(shard.samples != samples for shard in shards):
+            return None
+        line = self._line(leader.roster)
+        if not line or line[-1].samples != samples:
+            self._cut(leader, shards, samples)
+        return self.store.anchors[-1]
 
     def _save_dense(self, leader: Trainer, samples: int) -> str:
         key = f"{self.spec.job_uid}/gen-{leader.generation:04d}/dense/{samples}"

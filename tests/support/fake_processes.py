@@ -1,12 +1,15 @@
 """The nouns of the fake data plane: saves, processes, and where they all are.
 
-Beside what a process would know, each state carries `steps`: which steps are truly in it, a bit for each. No process
-looks at them; tests compare what was charged with what is missing.
+Beside what a process would know, each state carries which steps are truly in it, a bit for each. No process looks at
+them; tests compare what was charged with what is missing. Of a shard it is told for each of its cells, portions of the
+tables that never lie apart, however many shards there are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 
 from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, ShardState, TrainerState
@@ -14,6 +17,10 @@ from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 
 Ranges = tuple[tuple[int, int], ...]
+#: The steps that are in each cell of a shard.
+Cells = tuple[int, ...]
+#: So many cells have all shards together: 1, 2, 3 and 4 shards hold whole ones.
+CELLS = 12
 LOAD_S = 0.5
 #: What reports say that a save costs; a save is committed the moment it is made.
 SAVE_S, COMMIT_S = 0.05, 0.1
@@ -22,14 +29,20 @@ FLUSH_S = 1.5
 TERMINATED = 143
 
 
+def steps_in_all(cells: Cells) -> int:
+    """The steps that are in each of these cells."""
+    return reduce(and_, cells)
+
+
 @dataclass
 class Save:
-    """A save of one shard, or of the dense state."""
+    """A save of one shard (`cells`), or of the dense state (`steps`)."""
 
     samples: int
     lost: Ranges
     key: str
     steps: int = 0
+    cells: Cells = ()
 
 
 @dataclass
@@ -39,7 +52,7 @@ class Store:
     shards: dict[tuple[int, int], list[Save]] = field(default_factory=dict)  # (generation, index)
     dense: dict[int, list[Save]] = field(default_factory=dict)  # generation
     anchors: list[AnchorRef] = field(default_factory=list)
-    anchored: dict[str, tuple[list[int], int]] = field(default_factory=dict)  # anchor -> steps of shards, of trainers
+    anchored: dict[str, tuple[list[Cells], int]] = field(default_factory=dict)  # anchor -> all shards' cells, steps
     heirs: dict[tuple[int, int], int] = field(default_factory=dict)  # (generation, index) -> who chose a save last
     damaged: set[str] = field(default_factory=set)  # saves and anchors that do not verify
     down: bool = False
@@ -61,7 +74,12 @@ class Shard:
     ready_at: float | None = None
     stopped: bool = False
     problem: Problem | None = None
-    steps: int = 0
+    cells: Cells = (0,)
+
+    @property
+    def steps(self) -> int:
+        """Those that no cell lacks."""
+        return steps_in_all(self.cells)
 
 
 @dataclass

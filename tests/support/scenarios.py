@@ -15,6 +15,7 @@ from support.story import (
     quota,
     reapply,
     restoring,
+    resume_with,
     runs,
     suspend,
     trained,
@@ -162,6 +163,79 @@ SCENARIOS = (
     Scenario(
         "suspended while a shard restores",
         ((HALF, kill("shard", 1)), (restoring(1), suspend(value=True)), (phase("Suspended"), suspend(value=False))),
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards",
+        ((HALF, suspend(value=True)), (phase("Suspended"), resume_with(2))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards, then with more",
+        (
+            (trained(500), suspend(value=True)),
+            (phase("Suspended"), resume_with(1)),
+            (trained(1300), suspend(value=True)),
+            (phase("Suspended"), resume_with(3)),
+        ),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards after a loss",
+        ((trained(500), kill("shard", 1)), (trained(1100), suspend(value=True)), (phase("Suspended"), resume_with(2))),
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with more shards, of which one is killed at once",
+        (
+            (HALF, suspend(value=True)),
+            (phase("Suspended"), resume_with(3)),
+            (restoring(2), kill("shard", 2)),
+        ),
+        spec(shards__replicas=2),
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards after one did not save",
+        (
+            (HALF, both(lambda c: c.stop("shard", 1), suspend(value=True))),
+            (phase("Suspended"), resume_with(2)),
+        ),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards from an anchor that is damaged",
+        ((trained(1300), suspend(value=True)), (phase("Suspended"), both(damage_anchor, resume_with(2)))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards before anything is trained",
+        ((runs(1), suspend(value=True)), (phase("Suspended"), resume_with(2))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards, suspended before it trains, and resumed with more",
+        (
+            (HALF, suspend(value=True)),
+            (phase("Suspended"), resume_with(2)),
+            (restoring(1), suspend(value=True)),
+            (phase("Suspended"), resume_with(3)),
+        ),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "resumed with fewer shards when it is all but trained",
+        (
+            (trained(1800), suspend(value=True)),
+            (lambda c: phase("Suspended")(c) or phase("Succeeded")(c), resume_with(2)),
+        ),
+        TIGHT,
         replaced=EVERYBODY,
     ),
     Scenario("deleted and applied again", ((HALF, reapply),), replaced=EVERYBODY),

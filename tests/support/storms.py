@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
 
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.views import PodView
 from support.driver import BATCH, TICK_S, TOTAL, Driver, Life, Scenario, spec
+from support.fake_processes import CELLS, Cells, steps_in_all
 from support.story import damage_anchor, damage_save
 
 KINDS = (
@@ -35,6 +37,7 @@ KINDS = (
     "operator away",
     "operator killed",
     "suspend",
+    "reshard",
     "lower budget",
 )
 
@@ -154,7 +157,7 @@ class StormDriver(Driver):
     def _strike(self, strike: Strike) -> None:
         role = "trainer" if "trainer" in strike.kind else "shard"
         members = [pod for pod in self.cluster.pods.values() if pod.view().role == role]
-        if self.status().phase in {"Succeeded", "Failed"} or not members:
+        if self.status().phase in TERMINAL_PHASES or not members:
             return
         index = strike.index % (1 + max(pod.view().index for pod in members))
         if any(pod.view().index == index for pod in members):
@@ -178,11 +181,21 @@ class StormDriver(Driver):
                 (damage_save(index) if "save" in strike.kind else damage_anchor)(cluster)
             case "lower":
                 self._lower_budget()
-            case "suspend":
+            case "suspend" | "reshard":
                 cluster.set_spec("job", suspend=True)
-                later(lambda: cluster.set_spec("job", suspend=False))
+                later(lambda: self._resume(strike))
             case _:
                 self._be_away(strike)
+
+    def _resume(self, strike: Strike) -> None:
+        """With other shards only once the job is suspended: before, the API server does not admit that."""
+        phase = self.status().phase
+        if strike.kind == "reshard" and phase == "Suspended":
+            self.cluster.set_spec("job", shards={"replicas": 1 + strike.index})
+        if strike.kind == "suspend" or phase in {"Suspended", *TERMINAL_PHASES}:
+            self.cluster.set_spec("job", suspend=False)
+        else:
+            self._later.at(self.cluster.now + TICK_S, lambda: self._resume(strike))
 
     def _lower_budget(self) -> None:
         """To the least that the API server admits: what is spent and reserved, as it was last written."""
@@ -217,28 +230,36 @@ class StormDriver(Driver):
 
 
 def missing(life: Life) -> list[set[int]]:
-    """For each shard the samples that the finished model never saw there."""
-    store, result = life.cluster.plane().store, life.status.result
-    assert result is not None
-    shards, dense = store.anchored[result.key]
+    """For each shard the samples that some of its rows in the finished model never saw."""
+    shards, dense = _anchored(life)
     steps = range(1, -(-TOTAL // BATCH) + 1)
+    held = [steps_in_all(cells) & dense for cells in shards]
     return [
-        {sample for step in steps if not held & dense & 1 << step for sample in range((step - 1) * BATCH, step * BATCH)}
-        for held in shards
+        {sample for step in steps if not seen & 1 << step for sample in range((step - 1) * BATCH, step * BATCH)}
+        for seen in held
     ]
+
+
+def missing_portion(life: Life) -> Fraction:
+    """The portion of the samples that the finished model never saw, each row for itself."""
+    shards, dense = _anchored(life)
+    seen = sum((cell & dense).bit_count() for cells in shards for cell in cells)
+    return 1 - Fraction(seen, CELLS * -(-TOTAL // BATCH))
 
 
 def missing_row_updates(life: Life) -> list[int]:
     """For each shard the row updates that the finished model lacks there: one for each step."""
+    shards, _ = _anchored(life)
+    return [-(-TOTAL // BATCH) - steps_in_all(cells).bit_count() for cells in shards]
+
+
+def _anchored(life: Life) -> tuple[list[Cells], int]:
+    """What is in the finished model."""
     result = life.status.result
     assert result is not None
-    shards, _ = life.cluster.plane().store.anchored[result.key]
-    return [-(-TOTAL // BATCH) - held.bit_count() for held in shards]
+    return life.cluster.plane().store.anchored[result.key]
 
 
 def charged(status: Status) -> list[set[int]]:
     """For each shard the samples that the account says are lost."""
     return [{sample for first, end in ranges for sample in range(first, end)} for ranges in status.ledger.ranges]
-
-
-__all__ = ["TICK_S", "Storm", "StormDriver", "Strike", "charged", "missing", "missing_row_updates", "storms"]

@@ -44,6 +44,16 @@ def suspend(*, value: bool) -> Action:
     return lambda cluster: cluster.set_spec("job", suspend=value)
 
 
+def resume_with(shards: int) -> Action:
+    """Another number of shards, and then no longer suspended."""
+
+    def act(cluster: FakeCluster) -> None:
+        cluster.set_spec("job", shards={"replicas": shards})
+        cluster.set_spec("job", suspend=False)
+
+    return act
+
+
 def damage_save(index: int) -> Action:
     """The newest save of a shard does not verify; nor does the anchor that it is part of."""
 

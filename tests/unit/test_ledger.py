@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -124,3 +125,41 @@ def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None
         book = ledger.recovered(ledger.add(book, 0, ((60, 80),)), 20)
     book = ledger.rolled_back(book, 50)
     assert (book.spent, book.running) == (0, 40)
+
+
+def test_what_other_shards_lost_is_carried_over_as_a_number_rounded_up() -> None:
+    book = ledger.recovered(ledger.add(ledger.opened(1000, 3, 0.5), 1, ((0, 100), (300, 400))), 230)
+    fewer = ledger.resharded(book, 2, ledger.limit_of(0.5, 1000, 2))
+    assert fewer == Ledger(total=1000, limit=1000, lost=((), ()), running=154, carried=134)
+    assert (fewer.spent, fewer.left) == (134, 866)
+    assert ledger.rolled_back(ledger.add(fewer, 0, ((600, 700),)), 0).spent == 134
+
+
+def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None:
+    """A seventh of a sample may be lost: 1 sample-shard of 7, and of 2 none, though 2 / 7 are lost."""
+    book = ledger.add(ledger.opened(10, 7, 0.0143), 0, ((0, 1),))
+    fewer = ledger.resharded(book, 2, ledger.limit_of(0.0143, 10, 2))
+    assert (fewer.limit, fewer.carried, fewer.left) == (0, 1, 0)
+    assert not ledger.fits(fewer, 0, 1).fits
+    assert ledger.fits(fewer, 0, 0).fits
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 7), st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=4)), max_size=6
+    ),
+    st.integers(0, 99).map(lambda percent: percent / 100),
+)
+def test_over_any_numbers_of_shards_the_account_says_no_less_than_is_lost_and_the_promise_holds(
+    layouts: list[tuple[int, list[tuple[int, int]]]], portion: float
+) -> None:
+    book, lost, now = ledger.opened(TOTAL, 3, portion), Fraction(0), 0
+    for shards, losses in layouts:
+        book = ledger.resharded(book, shards, ledger.limit_of(portion, TOTAL, shards))
+        for shard, samples in losses:
+            if ledger.fits(book, 0, samples).fits and now + samples <= TOTAL:
+                book = ledger.add(book, shard % shards, ((now, now + samples),))
+                now, lost = now + samples, lost + Fraction(samples, shards)
+        assert lost <= Fraction(book.spent, shards)
+        assert lost <= Fraction(str(portion)) * TOTAL
+        assert book.left >= 0

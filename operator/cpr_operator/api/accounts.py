@@ -68,11 +68,13 @@ class Ledger(Model):
     """The budget: samples times shards that may be lost, rounded down."""
     running_sample_shards: Count = 0
     """What every recovery lost, added up: neither a repeated loss nor a rollback lowers it."""
+    carried_sample_shards: Count = 0
+    """What was lost before the number of shards changed, in samples times shards of today, rounded up."""
     ranges: Annotated[
         tuple[Ranges, ...],
         Field(max_length=MAX_SHARDS),
     ] = ()
-    """For each shard the lost samples as disjoint, sorted ranges [first, end)."""
+    """For each shard the samples that it lost, as disjoint, sorted ranges [first, end)."""
 
 
 class Counted(Model):

@@ -1,7 +1,7 @@
 """Rules that a schema cannot say: each is held twice, in CEL by the API server and in Python by the models.
 
 A rule's message names the field and the remedy; both sides give the same words. `require` is for the models'
-validators; `crd` writes the CEL. Rules that compare with the object before the change exist in CEL alone.
+validators; `crd` writes the CEL. Rules that compare with the object before the change have their twin in `changes`.
 """
 
 from __future__ import annotations
@@ -181,38 +181,35 @@ def _frozen(field: str) -> Rule:
     )
 
 
-def _template(role: str) -> Rule:
-    """A pod template, which may change while no pod of the job exists."""
+def _while_suspended(field: str) -> Rule:
+    """A part of spec that may change while no pod of the job exists."""
     return Rule(
         "",
-        f"spec.{role}.template",
+        f"spec.{field}",
         "can only be changed while the job is suspended",
-        "set spec.suspend to true, wait for the phase Suspended, and change the template then",
+        "set spec.suspend to true, wait for the phase Suspended, and change it then",
         f"!({STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
-        f" || self.spec.{role}.template == oldSelf.spec.{role}.template",
+        f" || self.spec.{field} == oldSelf.spec.{field}",
     )
 
 
+SHARDS = _while_suspended("shards.replicas")
+WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
+FROZEN = tuple(
+    _frozen(field)
+    for field in (
+        "image",
+        "recovery",
+        "model",
+        "data",
+        "trainers.replicas",
+        "snapshots",
+        "failurePolicy",
+    )
+)
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget. The rules sit at the root because a rule on an
 #: optional field is skipped when the field comes or goes.
-TRANSITIONS = (
-    *(
-        _frozen(field)
-        for field in (
-            "image",
-            "recovery",
-            "model",
-            "data",
-            "trainers.replicas",
-            "shards.replicas",
-            "snapshots",
-            "failurePolicy",
-        )
-    ),
-    _template("trainers"),
-    _template("shards"),
-    BUDGET_ABOVE_SPENT,
-)
+TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, BUDGET_ABOVE_SPENT)
 STATIC = (
     NAME,
     BOTTOM_MLP,

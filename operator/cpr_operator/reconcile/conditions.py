@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cpr_contract.exits import Problem
+from cpr_operator.api import rules
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.edit import account_of
@@ -64,12 +65,20 @@ def with_findings(status: Status, generation: int, now: float, *findings: Findin
 
 def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:
     """All that this pass can say about a job that has pods."""
-    yield Finding("Suspended", "False", "Active")
+    yield suspended(world, status)
     yield pods_ready(world, status, facts)
     yield recovering(status, facts)
     yield from reports_available(world, status)
     yield from budget(status)
     yield from snapshots(world, status)
+
+
+def suspended(world: World, status: Status) -> Finding:
+    """Not while there are pods; but a change that only a suspended job can take in waits for it."""
+    wanted, there = world.job.spec.shards.replicas, len(status.shards)
+    if wanted == there:
+        return Finding("Suspended", "False", "Active")
+    return Finding("Suspended", "False", "ShardsDiffer", f"{rules.SHARDS.text}; until then the job has {there} shards")
 
 
 def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:
@@ -122,7 +131,7 @@ def budget(status: Status) -> Iterator[Finding]:
     if book is None or not ledger.total:
         return
     used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
-    left = ledger.limit - ledger.spent
+    left = ledger.left
     words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
     remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
     # A shard that dies right after a save became good has lost what was trained while that was written.

@@ -24,7 +24,13 @@ def account_of(status: Status) -> Account:
     book = status.ledger
     lost = book.ranges or ((),) * len(status.shards)
     return Account(
-        ledger=Ledger(book.total_samples, book.limit_sample_shards, lost, book.running_sample_shards),
+        ledger=Ledger(
+            total=book.total_samples,
+            limit=book.limit_sample_shards,
+            lost=lost,
+            running=book.running_sample_shards,
+            carried=book.carried_sample_shards,
+        ),
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
     )
@@ -32,8 +38,7 @@ def account_of(status: Status) -> Account:
 
 def is_overspent(status: Status) -> bool:
     """Whether more is lost than the budget allows. 0 is lost and 0 allowed while the total is not known."""
-    account = account_of(status)
-    return account.ledger.spent > account.ledger.limit
+    return account_of(status).ledger.left < 0
 
 
 def with_account(status: Status, account: Account) -> Status:
@@ -59,6 +64,7 @@ def with_account(status: Status, account: Account) -> Status:
             "limit_sample_shards": ledger.limit,
             "ranges": ledger.lost,
             "running_sample_shards": ledger.running,
+            "carried_sample_shards": ledger.carried,
         }
     )
     dense = status.dense.model_copy(update={"reserved": account.dense})

@@ -56,10 +56,17 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
     return kept[-MAX_ANCHORS:]
 
 
+def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:
+    """The status with one more anchor, of which its writer kept the last `keep`."""
+    others = tuple(known for known in status.anchors if known.key != anchor.key)
+    return change(status, anchors=restorable(status, (*others, anchor))[-keep:])  # type: ignore[no-any-return]
+
+
 def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     """The final anchor: from the leader's last words, or already known from its report.
 
-    One of an earlier generation is none: trainers that had not heard of a rollback trained on to their end.
+    One of an earlier generation is none, unless this one began with it: trainers that had not heard of a rollback
+    trained on to their end.
     """
     leader = facts.get(member_name("trainer", status.leader or 0))
     if isinstance(leader, Done) and leader.message:
@@ -67,7 +74,7 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
             anchor = Anchor.of(from_json(AnchorRef, leader.message))
         except ContractError:
             return status.result
-        return anchor if anchor.generation == status.counters.generation else None
+        return next(iter(restorable(status, (anchor,))), None)
     return status.result
 
 

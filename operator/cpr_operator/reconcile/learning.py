@@ -74,6 +74,27 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     return change(status, overhead=overhead, policy=learnt)  # type: ignore[no-any-return]
 
 
+def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
+    """What is thought of `after` shards, where `before` were: until it is measured, what follows from their size.
+
+    A failure takes the same portion of all rows as before, but one shard at least; what a shard takes to save and to
+    load goes with its rows.
+    """
+    larger = before / after
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value * larger
+
+    lost = learnt.lost_per_failure
+    return change(  # type: ignore[no-any-return]
+        learnt,
+        lost_per_failure=None if lost is None else min(max(lost / larger, 1.0), float(after)),
+        save_stall_seconds=scaled(learnt.save_stall_seconds),
+        commit_seconds=scaled(learnt.commit_seconds),
+        load_seconds=scaled(learnt.load_seconds),
+    )
+
+
 def _believing(learnt: Policy, belief: policy.Belief, now: float) -> Policy:
     return change(  # type: ignore[no-any-return]
         learnt,

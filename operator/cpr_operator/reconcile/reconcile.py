@@ -33,13 +33,9 @@ def reconcile(world: World) -> Outcome:
         return Outcome(status) if world.job.deleting else _after_the_end(world)
     if world.job.spec.suspend or status.phase == "Suspending":
         return _suspend(world)
-    match status.phase:
-        case "Pending":
-            return _begin(world, start(world)) if not world.hold else _held(world)
-        case "Suspended":
-            return _begin(world, resume(world))
-        case _:
-            return _go_on(world)
+    if status.start_time is None:
+        return _held(world) if world.hold else _begin(world, start(world))
+    return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
 
 
 def _held(world: World) -> Outcome:

@@ -10,18 +10,20 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
 from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.figures import with_anchor
 from cpr_operator.reconcile.learning import after_failure
 from cpr_operator.reconcile.life import runtime
 from cpr_operator.reconcile.members import replace_entry, successor
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, NoPod, member_name, role_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod, member_name, role_of
 from cpr_operator.reconcile.planning import planned
+from cpr_operator.reconcile.reshard import reshard
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
@@ -54,30 +56,39 @@ def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
 
 
 def resume(world: World) -> Step:
-    """New incarnations of all, in the next group, from what was flushed; the runtime is frozen anew."""
+    """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
     job, status = world.job.id, world.job.status
-    decision = decide(_situation(status))
+    nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
+    other = len(status.shards) != world.job.spec.shards.replicas
+    step = reshard(world, nobody) if other else _restored(world, nobody)
     status = change(
-        status,
+        step.status,
         start_time=world.now,
         runtime=runtime(world),
-        counters=change(status.counters, group=status.counters.group + 1),
+        counters=change(step.status.counters, group=step.status.counters.group + 1),
         shards=tuple(
-            successor(job, shard, world.now, lost_at=_told_later(shard, world.now), avoid="") for shard in status.shards
+            successor(job, shard, world.now, lost_at=_told_later(shard, world.now), avoid="")
+            for shard in step.status.shards
         ),
-        trainers=tuple(successor(job, trainer, world.now, lost_at=None, avoid="") for trainer in status.trainers),
+        trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
+        recovery=None,
+        phase="Starting",
     )
+    return step.to(planned(world.job.spec, status, anew=True))
+
+
+def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
+    """The status with leave to restore what was flushed, or to go back to an anchor."""
+    status = world.job.status
+    decision = decide(_situation(status))
     said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
-    nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
     match decision:
         case Replace():
-            step = Step(replace_members(world, Step(status), nobody, decision).status, (said,))
+            return Step(replace_members(world, Step(status), nobody, decision).status, (said,))
         case RollBack():
-            step = roll_back(world, Step(status, (said,)), nobody, decision)
+            return roll_back(world, Step(status, (said,)), nobody, decision)
         case WaitForReport() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
-    status = change(step.status, recovery=None, phase="Starting")
-    return step.to(planned(world.job.spec, status, anew=True))
 
 
 def _situation(status: Status) -> Situation:
@@ -130,6 +141,8 @@ def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodVi
     save = flush_of(world, failure) if failure else None
     if save is not None and save.samples > status.dense.saved_samples:
         status = change(status, dense=change(status.dense, saved_samples=save.samples))
+    if failure is not None and failure.anchor is not None:
+        status = with_anchor(status, Anchor.of(failure.anchor), world.job.spec.snapshots.keep)
     return replace_entry(status, trainer, _without_pod(trainer, "Pending"))
 
 

@@ -24,7 +24,7 @@ class Account:
     @property
     def charged(self) -> int:
         """Spent and set aside, in sample-shards: the worst that the recoveries under way can come to."""
-        return sum(ledgers.length(ranges) for ranges in self._worst())
+        return self.ledger.carried + sum(ledgers.length(ranges) for ranges in self._worst())
 
     @property
     def set_aside(self) -> int:
@@ -63,6 +63,10 @@ class Account:
         """
         charged = self.charge_reserved()
         return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))
+
+    def reshard(self, shards: int, limit: int) -> Account:
+        """The account of so many other shards and of their limit. What is set aside counts as lost."""
+        return Account(ledgers.resharded(self.charge_reserved().ledger, shards, limit), ((),) * shards)
 
     def _worst(self) -> tuple[Ranges, ...]:
         return tuple(

@@ -125,7 +125,7 @@ def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: 
     """Back to the newest anchor at which the losses before it keep to the limit; if there is none, to step 0."""
 
     def fits(anchor: Anchor) -> bool:
-        return account.roll_back(anchor.samples).ledger.spent <= account.ledger.limit
+        return account.roll_back(anchor.samples).ledger.left >= 0
 
     return RollBack(next(filter(fits, reversed(anchors)), None), lost, reason)
 
@@ -175,7 +175,7 @@ def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | 
 def _affordable_age(s: Situation) -> int:
     """How many samples all members that may lose some can lose alike, with what is left of the budget."""
     shards = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
-    return max(s.account.ledger.limit - s.account.charged, 0) // max(shards, 1)
+    return max(s.account.ledger.left - s.account.set_aside, 0) // max(shards, 1)
 
 
 def _replace(s: Situation, grants: _Grants, reason: str) -> Replace:

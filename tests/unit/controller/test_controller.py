@@ -93,6 +93,27 @@ async def test_a_job_created_suspended_starts_no_pods() -> None:
     house = House(spec(suspend=True))
     await house.go(3)
     assert (house.status.phase, house.cluster.pods) == ("Suspended", {})
+    house.cluster.set_spec("job", suspend=False, shards={"replicas": 2})
+    await house.go(8)
+    assert (house.status.phase, len(house.status.shards), house.status.counters.generation) == ("Running", 2, 1)
+
+
+async def test_a_number_of_shards_that_is_changed_too_early_waits_and_says_so() -> None:
+    """An API server does not let it happen; an old CRD would."""
+    house = House()
+    await house.go(3)
+    house.cluster.set_spec("job", shards={"replicas": 2})
+    await house.go(1)
+    state, reason, message = house.condition("Suspended")
+    assert (state, reason) == ("False", "ShardsDiffer")
+    assert "spec.shards.replicas" in message
+    assert "set spec.suspend to true" in message
+    assert len(house.status.shards) == 3
+    house.cluster.set_spec("job", suspend=True)
+    await house.go(20)
+    house.cluster.set_spec("job", suspend=False)
+    await house.go(1)
+    assert (len(house.status.shards), house.condition("Suspended")[1]) == (2, "Active")
 
 
 async def test_a_job_that_is_being_deleted_is_left_alone() -> None:

@@ -1,5 +1,6 @@
 """What becomes of jobs whose members are lost, by the whole way through the house: controller, core, fake cluster."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.reconcile.life import TRANSITIONS
 from support.driver import BATCH, Driver, Life, Scenario
 from support.scenarios import SCENARIOS
+from support.storms import missing_portion
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -156,6 +158,67 @@ async def test_what_does_not_stop_when_told_is_given_up_and_charged(name: str) -
     assert life.status.counters.generation == 1
 
 
+async def test_with_other_shards_a_job_goes_on_from_where_it_was_suspended() -> None:
+    life = await live("resumed with fewer shards, then with more")
+    status, plane = life.status, life.cluster.plane()
+    assert [fork.anchor and fork.anchor.samples for fork in status.forks] == [None, 600, 1400]
+    assert (lost(life), status.failures, status.restarts) == ((0, 0, 0), (), 0)
+    assert [shard.incarnation for shard in status.shards] == [3, 3, 3]
+    assert status.budget is not None
+    assert (status.budget.spent, status.budget.rollbacks) == (0, 0)
+    assert status.ledger.limit_sample_shards == 60
+    assert plane.spec.shards == 3
+    assert missing_portion(life) == 0
+    said = [event.message for event in life.cluster.events.values() if event.reason == "Resumed"]
+    assert said == [
+        "3 shards become 1, all from the anchor of step 6",
+        "1 shards become 3, all from the anchor of step 14",
+    ]
+
+
+async def test_what_was_lost_before_is_charged_to_other_shards_as_a_portion() -> None:
+    life = await live("resumed with fewer shards after a loss")
+    status = life.status
+    assert lost(life) == (0, 0)
+    assert status.ledger.carried_sample_shards == 67  # 100 of one of 3, as of 2 and rounded up
+    assert missing_portion(life) == Fraction(100, 3 * life.cluster.total)
+    assert status.budget is not None
+    assert status.budget.spent >= missing_portion(life)
+
+
+async def test_where_no_anchor_was_committed_at_the_suspension_other_shards_go_back_to_one_before() -> None:
+    life = await live("resumed with fewer shards after one did not save")
+    status = life.status
+    assert [fork.anchor and fork.anchor.samples for fork in status.forks] == [None, 800]
+    assert status.budget is not None
+    assert (status.budget.spent, status.budget.rollbacks, missing_portion(life)) == (0, 1, 0)
+    (said,) = [event.message for event in life.cluster.events.values() if event.reason == "Resumed"]
+    assert said.startswith("3 shards become 2, all from the anchor of step 8; what was trained since then")
+
+
+async def test_a_shard_killed_before_its_first_save_comes_back_from_the_anchor_of_other_shards() -> None:
+    life = await live("resumed with more shards, of which one is killed at once")
+    assert (life.status.counters.generation, lost(life), missing_portion(life)) == (2, (0, 0, 0), 0)
+    assert [shard.incarnation for shard in life.status.shards] == [2, 2, 3]
+
+
+async def test_other_shards_go_back_to_an_anchor_that_was_written_before_them() -> None:
+    life = await live("resumed with fewer shards from an anchor that is damaged")
+    assert [fork.anchor and fork.anchor.samples for fork in life.status.forks] == [None, 1400, 1200]
+    assert (lost(life), missing_portion(life)) == ((0, 0), 0)
+
+
+async def test_what_is_learnt_is_of_so_many_shards() -> None:
+    life = await live("resumed with fewer shards")
+    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    before, after = next((a, b) for a, b in pairwise(statuses) if len(a.shards) != len(b.shards))
+    assert (len(before.shards), len(after.shards)) == (3, 2)
+    assert after.policy.commit_seconds == pytest.approx(1.5 * before.policy.commit_seconds)
+    assert after.policy.alpha == before.policy.alpha
+    assert after.plan is not None
+    assert after.plan.inputs["shards"] == 2
+
+
 async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> None:
     life = await live("unschedulable for ever")
     condition = next(c for c in life.status.conditions if c.type == "Failed")
@@ -170,7 +233,12 @@ async def test_a_refused_create_keeps_its_number_and_says_why() -> None:
 
 
 async def test_no_pod_name_is_ever_used_twice_and_all_objects_go() -> None:
-    for name in ("a shard is killed again while it restores", "suspended and resumed", "everybody is killed"):
+    for name in (
+        "a shard is killed again while it restores",
+        "suspended and resumed",
+        "resumed with fewer shards, then with more",
+        "everybody is killed",
+    ):
         life = await live(name)
         names = [name for name, _ in life.cluster.history]
         assert len(names) == len(set(names))

@@ -1,5 +1,9 @@
-from cpr_operator.api.status import Anchor, Counters, Fork, Status
-from cpr_operator.reconcile.figures import restorable
+import pytest
+
+from cpr_contract.codec import to_json
+from cpr_operator.api.status import Anchor, Counters, Fork, Status, Trainer
+from cpr_operator.reconcile.figures import restorable, result_of, with_anchor
+from cpr_operator.reconcile.observe import Done
 
 
 def anchor(generation: int, samples: int) -> Anchor:
@@ -17,3 +21,21 @@ def test_what_a_rollback_left_behind_is_never_restored_again() -> None:
 def test_after_a_rollback_to_step_0_only_new_anchors_count() -> None:
     status = Status(counters=Counters(generation=2), forks=(Fork(generation=1), Fork(generation=2)))
     assert restorable(status, (anchor(1, 400), anchor(2, 100))) == (anchor(2, 100),)
+
+
+@pytest.mark.parametrize(("generation", "samples", "counts"), [(2, 1200, True), (1, 800, True), (1, 1200, False)])
+def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int, samples: int, counts: bool) -> None:  # noqa: FBT001
+    status = Status(
+        counters=Counters(generation=2),
+        forks=(Fork(generation=1), Fork(generation=2, anchor=anchor(1, 800))),
+        trainers=(Trainer(index=0),),
+    )
+    found = anchor(generation, samples)
+    done = Done(to_json(found.to_contract()))
+    assert result_of(status, {"trainer/0": done}) == (found if counts else None)
+
+
+def test_of_anchors_as_many_are_known_as_are_kept() -> None:
+    status = Status(counters=Counters(generation=1), anchors=(anchor(1, 400), anchor(1, 800)))
+    assert with_anchor(status, anchor(1, 900), 2).anchors == (anchor(1, 800), anchor(1, 900))
+    assert with_anchor(status, anchor(1, 800), 2).anchors == status.anchors

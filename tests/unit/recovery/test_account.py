@@ -50,3 +50,9 @@ def test_reservations_never_count_a_sample_twice_on_a_shard(
     book = account((), ()).settle(0, lost).reserve({0: first}).reserve({0: second})
     samples = {x for a, b in (*lost, *first, *second) for x in range(a, b)}
     assert book.charged == len(samples)
+
+
+def test_with_other_shards_what_is_set_aside_counts_as_lost() -> None:
+    book = account(((100, 200),), (), limit=1000).reserve({1: ((300, 350),)}, ((400, 410),)).reshard(4, 2000)
+    assert (book.ledger.spent, book.ledger.limit, book.reserved, book.dense) == (2 * 170, 2000, ((),) * 4, ())
+    assert (book.charged, book.set_aside) == (340, 0)

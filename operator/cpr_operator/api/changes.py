@@ -1,0 +1,33 @@
+"""Changes of a job's spec, by the rules that compare: CEL in the API server, and this for jobs of local mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpr_operator.api import rules
+from cpr_operator.api.rules import Rule
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import Invalid
+
+
+def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Invalid, ...]:
+    """Every field that may not change so, in the job's present status; empty if the change is admitted."""
+    broken: list[Rule] = []
+    if status.start_time is not None:
+        suspended = after.suspend and status.phase == "Suspended"
+        held = rules.FROZEN if suspended else (*rules.FROZEN, *rules.WHILE_SUSPENDED)
+        old, new = before.to_dict(), after.to_dict()
+        broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
+    budget, spent = after.accuracy_budget, status.budget
+    if spent is not None and budget != before.accuracy_budget and budget.portion < spent.spent + spent.reserved:
+        broken.append(rules.BUDGET_ABOVE_SPENT)
+    return tuple(Invalid(rule.field, rule.message, rule.remedy) for rule in broken)
+
+
+def _at(spec: dict[str, Any], field: str) -> Any:
+    """The value at a path such as spec.shards.replicas."""
+    value: Any = spec
+    for key in field.split(".")[1:]:
+        value = value[key]
+    return value
