@@ -63,8 +63,6 @@ def run(  # noqa: PLR0913 -- one parameter per option
     with usage_errors():
         if (file is None) != resume:
             raise DocumentError("name a FILE to start, or --resume --workdir DIR to go on; not both")
-        if resume and set_:
-            raise DocumentError("--set changes a new run; a job that has begun keeps its spec")
         kills = tuple(parse_kill(each) for each in kill or ())
         options = RunOptions(file, kills, tuple(set_ or ()), workdir, report)
         raise typer.Exit(run_job(options, out))

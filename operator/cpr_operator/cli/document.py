@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cpr_operator.api.validate import Invalid, validate
+from cpr_operator.api.changes import refused
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, validate
 
 STORE = ("snapshots", "store")
 FOLDER_SCHEME = "file://"
@@ -62,6 +65,23 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
         raise InvalidDocumentError(invalid)
     document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
     return dict(document)
+
+
+def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
+    """A job's spec with every `PATH=VALUE`, as the API server would admit it in its present status.
+
+    Raises DocumentError, InvalidDocumentError.
+    """
+    document = {"spec": copy.deepcopy(dict(spec))}
+    for keys, value in map(parse_change, changes):
+        set_value(document, keys, value)
+    try:
+        invalid = refused(parse_spec(spec), parse_spec(document["spec"]), Status.model_validate(status))
+    except InvalidSpecError as error:
+        raise InvalidDocumentError(error.invalid) from error
+    if invalid:
+        raise InvalidDocumentError(invalid)
+    return document["spec"]
 
 
 def parse_change(text: str) -> tuple[tuple[str, ...], Any]:

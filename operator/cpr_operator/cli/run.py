@@ -20,7 +20,7 @@ from rich.console import Console
 
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli.document import DocumentError, read_job
+from cpr_operator.cli.document import DocumentError, changed_spec, read_job
 from cpr_operator.cli.kills import Kill, check_targets
 from cpr_operator.cli.progress import open_progress
 from cpr_operator.cli.report import report
@@ -43,7 +43,10 @@ TIMING = Timing(running_s=1.0, changing_s=0.2, progress_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line asks for: a new run of `file`, or, if that is None, to resume the job in `workdir`."""
+    """What the command line asks for: a new run of `file`, or, if that is None, to resume the job in `workdir`.
+
+    Both with `changes` of its spec, as PATH=VALUE.
+    """
 
     file: Path | None
     kills: tuple[Kill, ...]
@@ -66,7 +69,7 @@ async def _run(options: RunOptions, console: Console) -> int:
     if document is not None:
         _check_kills(options.kills, document["spec"])
     async with _open_cluster(workdir) as cluster:
-        job = await _open_job(cluster, document, workdir)
+        job = await _open_job(cluster, document, workdir, options.changes)
         _check_kills(options.kills, job.spec)
         watch, status = await _follow(cluster, job, options.kills, console)
     speed = watch.pace.samples_per_s if watch.pace else None
@@ -128,11 +131,18 @@ async def _open_cluster(workdir: Path) -> AsyncIterator[LocalCluster]:
         log.close()
 
 
-async def _open_job(cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path) -> JobView:
-    """The job of a new run, or the one that an earlier run left in the folder. Raises DocumentError."""
+async def _open_job(
+    cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path, changes: tuple[str, ...]
+) -> JobView:
+    """The job of a new run, or the one that an earlier run left in the folder, changed while it is suspended.
+
+    Raises DocumentError, InvalidDocumentError.
+    """
     jobs = await cluster.list_jobs(())
     match document, jobs:
         case None, (job,):
+            if changes:
+                cluster.change_spec(job.namespace, job.name, changed_spec(job.spec, job.status, changes))
             return cluster.change_spec(job.namespace, job.name, {"suspend": False})
         case None, _:
             raise DocumentError(f"there is no job to resume in {workdir}")

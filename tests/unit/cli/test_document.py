@@ -9,6 +9,7 @@ import yaml
 from cpr_operator.cli.document import (
     DocumentError,
     InvalidDocumentError,
+    changed_spec,
     parse_change,
     read_documents,
     read_job,
@@ -117,3 +118,27 @@ def test_files_that_hold_no_single_job_are_told(tmp_path: Path, text: str) -> No
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot read"):
         read_documents(tmp_path / "nothing.yaml")
+
+
+def test_what_may_change_of_a_suspended_job_may_be_set_when_it_is_resumed() -> None:
+    spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": True}
+    suspended = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
+    changed = changed_spec(spec, suspended, ("shards.replicas=3", "accuracyBudget.portionOfLostSamples=0.2"))
+    assert (changed["shards"]["replicas"], changed["accuracyBudget"]["portionOfLostSamples"]) == (3, 0.2)
+    assert changed["model"] == spec["model"]
+    assert spec["shards"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "change", "says"),
+    [
+        ("Suspended", "data.batchSize=1", "spec.data: cannot be changed once the job has started"),
+        ("Suspended", "shards.replicas=0", "spec.shards.replicas"),
+        ("Running", "shards.replicas=3", "spec.shards.replicas: can only be changed while the job is suspended"),
+    ],
+)
+def test_what_may_not_change_is_named_with_what_to_do(phase: str, change: str, says: str) -> None:
+    spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": True}
+    with pytest.raises(InvalidDocumentError) as error:
+        changed_spec(spec, {"startTime": "2026-01-01T00:00:00Z", "phase": phase}, (change,))
+    assert says in str(error.value.invalid[0])
