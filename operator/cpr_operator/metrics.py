@@ -60,6 +60,7 @@ class Metrics:
         self._spent = gauge("cprjob_budget_spent_ratio", "Portion of samples that is lost.")
         self._reserved = gauge("cprjob_budget_reserved_ratio", "Portion of samples set aside for recoveries under way.")
         self._running = gauge("cprjob_budget_running_sum_ratio", "Portion lost by all recoveries, none taken back.")
+        self._lost_updates = gauge("cprjob_lost_row_updates", "Row updates that shards have lost, or at most so many.")
         self._rollbacks = gauge("cprjob_rollbacks", "How often the whole job went back to an anchor.")
         self._interval_s = gauge("cprjob_interval_seconds", "Planned training time between two cuts.")
         self._restarts = gauge("cprjob_restarts", "Pods replaced so far.")
@@ -79,6 +80,8 @@ class Metrics:
         self._restarts.labels(*key).set(status.restarts)
         if status.progress.auc is not None:
             self._auc.labels(*key).set(status.progress.auc)
+        if status.lost_row_updates is not None:
+            self._lost_updates.labels(*key).set(status.lost_row_updates)
         if status.plan is not None:
             self._interval_s.labels(*key).set(status.plan.interval_seconds)
         if status.budget is not None:

@@ -15,11 +15,12 @@ import pytest
 import cpr_contract
 from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
-from cpr_contract.exits import PERMANENT, ExitCode, Problem
-from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
+from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
+    ColumnsSpec,
     DataSpec,
     JobSpec,
     ModelSpec,
@@ -55,11 +56,22 @@ EXAMPLES: dict[str, Any] = {
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
         ),
-        data=DataSpec("Criteo", "s3://data/day0.tsv.gz", 1, None, 512, 7, 10),
+        data=DataSpec(
+            "Parquet",
+            "s3://data/day=*/",
+            1,
+            None,
+            512,
+            7,
+            10,
+            columns=ColumnsSpec("click", ("age",), ("price",), ("user", "page")),
+            hold_out=0.1,
+        ),
         trainers=2,
         shards=4,
         snapshots=SnapshotSpec(StoreSpec("https://s3.example.org", "eu-1", "models", "team"), 2, 30.0, None),
         silence_s=10.0,
+        precision="bf16",
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -100,6 +112,7 @@ EXAMPLES: dict[str, Any] = {
         load_s=1.25,
         silent=("trainer/1",),
         problem=PROBLEM,
+        row_updates=RowUpdates((700, 800), 96, exact=False),
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -146,6 +159,9 @@ EXAMPLES: dict[str, Any] = {
         chain=(ManifestRef(f"{FULL}/manifest.json", "ef" * 32),),
         rows=15420,
         parts=(Part(f"{SHARD}/part-00000", 1051448, 3808858755, 15420, 78760, 22000),),
+        row_updates=RowUpdates((700, 800), 96),
+        after=f"{PRIORITY}/manifest.json",
+        added_updates=50,
     ),
     "dense_manifest": DenseManifest(
         contract=1,
@@ -174,6 +190,7 @@ EXAMPLES: dict[str, Any] = {
         replayed=(ManifestRef(f"{PRIORITY}/manifest.json", "ab" * 32),),
     ),
     "problem": PROBLEM,
+    "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
     "anchor_ref": ANCHOR,
 }
@@ -240,7 +257,8 @@ def test_every_document_has_an_example() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
-    inner = {Counters, Peer, Part, ManifestRef, TableSpec, OptimizerSpec, ModelSpec, DataSpec, StoreSpec, SnapshotSpec}
+    inner = {Counters, Peer, Part, ManifestRef, RowUpdates}
+    inner |= {TableSpec, OptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

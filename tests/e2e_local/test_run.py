@@ -44,6 +44,9 @@ def test_only_the_killed_shard_comes_back(tmp_path: Path, manifest: Path) -> Non
     assert report["budget"]["rollbacks"] == 0
     assert report["budget"]["running_sum"] == report["budget"]["spent"]
     assert failure["lost_samples"] == round(report["budget"]["spent"] * 40000 * 2)
+    assert failure["lost_row_updates"] == report["lost_row_updates"] > 0
+    assert failure["lost_row_updates_exact"]
+    assert f"{failure['lost_row_updates']:,} row updates lost" in output
     assert "SIGKILL to shard/1" in output
     assert living(tmp_path) == []
     done = subprocess.run((*CPRJOB, "export", "--workdir", tmp_path / "work", "--to", tmp_path / "model"), check=False)
@@ -56,7 +59,7 @@ def test_a_shard_that_may_save_loses_nothing(tmp_path: Path, manifest: Path) -> 
     assert code == 0, output
     assert incarnations(report) == {"shard/0": 2, "shard/1": 1, "trainer/0": 1}
     assert report["budget"]["spent"] == 0
-    assert [failure["lost_samples"] for failure in report["failures"]] == [0]
+    assert [(each["lost_samples"], each["lost_row_updates"]) for each in report["failures"]] == [(0, 0)]
 
 
 def test_an_interrupted_run_saves_everything_and_goes_on(tmp_path: Path, manifest: Path) -> None:

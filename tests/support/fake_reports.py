@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import TrainerRoster
 from support.fake_processes import COMMIT_S, LOAD_S, SAVE_S, Plane, Shard, Trainer
@@ -30,7 +31,14 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         load_s=LOAD_S if shard.restored is not None else None,
         silent=_silent(plane, shard),
         problem=shard.problem,
+        row_updates=_row_updates(plane, shard),
     )
+
+
+def _row_updates(plane: Plane, shard: Shard) -> RowUpdates:
+    """In this data plane each step changes one row of each shard."""
+    pushed = plane.step(shard.samples)
+    return RowUpdates((pushed,), pushed - shard.steps.bit_count())
 
 
 def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:

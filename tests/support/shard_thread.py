@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract import env
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange.handshake import Identity
@@ -43,12 +44,13 @@ class ShardThread:
     def identity(self) -> Identity:
         return Identity(self.job.job_uid, "shard", self.index, self.incarnation, self.generation)
 
-    def ready(self, generation: int = 1, applied: int = 0) -> None:
+    def ready(self, generation: int = 1, applied: int = 0, pushed: int = 0) -> None:
         """Serve a generation from here on; before the thread starts, or by `do`."""
         self.generation = generation
         self.service.counters = Counters(roster=generation, group=1, generation=generation)
-        steps = (applied,) * self.job.trainers
-        self.service.start(Progress(generation, steps, Losses.restored((), self.job.trainers)))
+        trainers = self.job.trainers
+        row_updates = RowUpdates((pushed,) * trainers)
+        self.service.start(Progress(generation, (applied,) * trainers, Losses.restored((), trainers), row_updates))
 
     def do(self, action: Callable[[], object]) -> None:
         with self._done:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_contract.spec import Bits
+from cpr_contract.spec import Bits, Strategy
 
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
@@ -44,6 +44,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class RowUpdates:
+    """How often pushes changed the rows of one shard: a push counts once for each row in it.
+
+    `pushed[r]` are those of rank r in all steps up to `applied[r]`, lost or not. `lost` are those that no row holds any
+    more: exactly so many if `exact`, else at most so many.
+    """
+
+    pushed: tuple[int, ...] = ()
+    lost: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What an incarnation of a shard restored, written before it serves: the link of the lineage.
 
@@ -69,10 +82,13 @@ class ShardManifest:
 
     The shard holds the places [first_place, first_place + places). An `Anchor` or `Flush` is complete: the saves that
     `chain` names, oldest first, then this one on top; rows in none of them have their first values. A `Priority` save
-    has no chain: it lies on top of any complete save before it.
+    has no chain: it lies on top of any complete save before it. Its rows are those that `strategy` chose.
     `layout` is a hash of (tables, dim, optimizer). `applied[r]` is the last step applied of rank r. `lost` are the
     ranges of samples lost on this shard since the generation's anchor. `rows` counts the rows in its parts,
     which are stored in `bits` a value.
+    `row_updates` are counted since the job began, over rollbacks too. Where a `Priority` save is put on top of the save
+    that it was made `after` (its key, empty for first values), rows hold `added_updates` more; None if its strategy
+    does not count them.
     """
 
     contract: int
@@ -92,6 +108,10 @@ class ShardManifest:
     bits: Bits = 32
     rows: int = 0
     parts: tuple[Part, ...] = ()
+    strategy: Strategy | None = None
+    row_updates: RowUpdates = RowUpdates()
+    after: str = ""
+    added_updates: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

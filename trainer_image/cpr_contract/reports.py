@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from cpr_contract.exits import Problem
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import AnchorRef, Counters
 
 
@@ -50,7 +51,8 @@ class ShardReport:
     below the floor); None means step 0. After a restore `restored_samples` is where the restored state stands and
     `resumed_samples` the first sample served again, None until a push came. `lost` are all ranges of samples lost on
     this shard since the generation's anchor, as far as its lineage knows: the ledger's source. `silent` names trainers
-    that joined and whose heartbeat is missing.
+    that joined and whose heartbeat is missing. `row_updates` are counted since the job began, None while there is no
+    state; after a restore what is lost of them is known once `resumed_samples` is.
     """
 
     contract: int
@@ -67,6 +69,7 @@ class ShardReport:
     load_s: float | None
     silent: tuple[str, ...]
     problem: Problem | None
+    row_updates: RowUpdates | None = None
 
     @property
     def applied_step(self) -> int:

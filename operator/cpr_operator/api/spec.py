@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
@@ -21,6 +22,8 @@ KIND = "CPRJob"
 PLURAL = "cprjobs"
 
 Width = Annotated[int, Field(ge=1, le=65536)]
+#: Data whose columns are mapped.
+TABLE_FORMATS = frozenset({"CSV", "TSV", "Parquet"})
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -105,31 +108,81 @@ class ModelSpec(SpecModel):
         return value
 
 
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Columns(SpecModel):
+    """The columns that feed the model, by name; by number from 1 in files without a header line."""
+
+    label: ColumnName
+    """What is predicted: 0 or 1."""
+    counts: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
+    """Numeric features that enter as log(1 + max(x, 0)); where they are missing, as 0."""
+    numbers: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
+    """Numeric features that enter as they are; where they are missing, as 0."""
+    categories: Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=CATEGORICAL_FEATURES)]
+    """Texts or integers, hashed to rows: the t-th feeds the t-th table."""
+
+    @field_validator("numbers")
+    @classmethod
+    def _as_many_as_the_model_takes(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        rules.FEATURES.require(len(info.data.get("counts", ())) + len(value) <= DENSE_FEATURES)
+        return value
+
+    @field_validator("counts", "numbers", "categories")
+    @classmethod
+    def _label_is_no_feature(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        rules.LABEL[str(info.field_name)].require(info.data.get("label") not in value)
+        return value
+
+
 class Data(SpecModel):
     """The samples to train, and in what portions."""
 
-    format: Literal["Criteo", "Synthetic"]
-    """Criteo: rows of the Criteo click logs, as TSV, plain or gzip. Synthetic: made by the trainers, with a signal that
-    can be learned; needs no data."""
+    format: DataFormat
+    """Criteo: the layout of the Criteo click logs, a TSV without header. CSV, TSV, Parquet: tables, mapped by
+    `columns`. Text may be plain, gzip or zstd. Synthetic: made by the trainers, with a signal that can be learned;
+    needs no data."""
     uri: Annotated[str, Field(max_length=1024, pattern=r"^(s3://[^/]+/.+|file:///.+|/.+)$")] | None = None
-    """Where Criteo data lies: s3://bucket/key (read with the snapshot store's endpoint and credentials), file:///path
-    or a path mounted in the trainers."""
+    """Where the data lies: s3://bucket/key (read with the snapshot store's endpoint and credentials), file:///path or a
+    path mounted in the trainers. A / at the end names all files below; `*`, `?` and `[...]` are wildcards."""
+    columns: Columns | None = None
+    """Which columns of a CSV, TSV or Parquet table feed the model."""
+    header: bool = True
+    """Whether each CSV or TSV file begins with a line of names."""
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     """How often the whole data is trained."""
     samples: Annotated[int, Field(ge=1, le=2**50)] | None = None
-    """How many samples are trained; Criteo data is repeated or cut to this length."""
+    """How many samples are trained; data in files is repeated or cut to this length."""
     batch_size: Annotated[int, Field(ge=1, le=2**20)] = 2048
     """Samples of one step, over all trainers."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of the order of samples and of the model's first values."""
     max_bad_lines: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Lines that may be skipped because they are not Criteo rows; one more fails the job."""
+    """Rows that one trainer may skip because they cannot be read as the format says; one more fails the job."""
+    shuffle_rows: Annotated[int, Field(ge=1024, le=2**26)] = 2**19
+    """Where there are more rows, they are shuffled in windows of so many; a trainer holds up to two in memory."""
+    hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0
+    """The portion of the rows, the last ones, that is never trained: `cprjob evaluate` scores it."""
 
     @field_validator("uri")
     @classmethod
     def _uri_as_format_says(cls, value: str | None, info: ValidationInfo) -> str | None:
-        rules.CRITEO_URI.require(info.data.get("format") != "Criteo" or value is not None)
+        rules.FILES_URI.require(info.data.get("format", "Synthetic") == "Synthetic" or value is not None)
         rules.SYNTHETIC_URI.require(info.data.get("format") != "Synthetic" or value is None)
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_as_format_says(cls, value: Columns | None, info: ValidationInfo) -> Columns | None:
+        if "format" in info.data:
+            rules.COLUMNS.require((info.data["format"] in TABLE_FORMATS) == (value is not None))
+        return value
+
+    @field_validator("header")
+    @classmethod
+    def _header_of_text(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 -- pydantic calls it
+        rules.HEADER.require(value or info.data.get("format") in {"CSV", "TSV"})
         return value
 
     @field_validator("samples")
@@ -147,6 +200,9 @@ class Trainers(SpecModel):
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
     """How many."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: the dense network computes in bfloat16, and vectors and gradients travel so; parameters, rows and
+    optimizers stay float32. About twice as fast on processors and GPUs that multiply it."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""
@@ -218,7 +274,7 @@ class Snapshots(SpecModel):
     strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"] = "Full"
     """Which rows each shard saves between cuts too, so that a restored shard has them fresh. Full: none. MFU: the most
     updated ones; SSU: a sample of those in use; SCAR: the farthest from their last save; Growth: those whose
-    accumulator of RowWiseAdagrad grew most."""
+    accumulator of RowWiseAdagrad grew most, by its square root."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
     """The portion of the rows of large tables that such a save holds; it is made so many times as often as a cut. Small
     tables are saved whole."""
@@ -229,6 +285,9 @@ class Snapshots(SpecModel):
     """The most that one shard sends to the store while it trains; absent: no limit."""
     keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
     """How many anchors stay restorable."""
+    delete_with_job: bool = False
+    """True: when the job is deleted, its saves are deleted too, but for anchors that other jobs restore from
+    (restoreFrom). False: they stay in the store."""
     dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """Time between two saves of the dense network, which is small."""
     restore_from: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -283,6 +342,14 @@ class CPRJobSpec(SpecModel):
     """Where and how often the job is saved."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What is known about failures, and when to give up."""
+
+    @field_validator("data")
+    @classmethod
+    def _a_category_for_each_table(cls, value: Data, info: ValidationInfo) -> Data:
+        model: ModelSpec | None = info.data.get("model")
+        if model is not None and value.columns is not None:
+            rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
+        return value
 
     @field_validator("recovery")
     @classmethod

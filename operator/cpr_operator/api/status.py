@@ -246,6 +246,10 @@ class FailureRecord(Model):
     """Whether it counts towards the restart limit."""
     lost_samples: Count | None = None
     """Samples lost on this shard (or on every shard, for trainers); absent until known."""
+    lost_row_updates: Count | None = None
+    """Updates of this shard's rows that were lost; absent until known, and for trainers, which hold no rows."""
+    lost_row_updates_exact: bool = True
+    """Whether that is the number; else it is at most so many."""
     action: Word = ""
     """What the operator did: ReplaceShards, ReplaceTrainers, RollBack, or Fail."""
     recovery_seconds: Seconds | None = None
@@ -273,6 +277,8 @@ class Status(Model):
     """When the job succeeded or failed."""
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
+    deleting_since: Timestamp | None = None
+    """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """What the job was started with."""
     counters: Counters = Counters()
@@ -311,3 +317,14 @@ class Status(Model):
     """Pods replaced so far, for whatever reason."""
     overhead: Overhead = Overhead()
     """What fault tolerance has cost."""
+
+    @property
+    def lost_row_updates(self) -> int | None:
+        """Row updates that are lost, on all shards; None while one has yet to tell."""
+        told = [shard.lost_row_updates for shard in self.shards]
+        return None if None in told else sum(filter(None, told))
+
+    @property
+    def lost_row_updates_exact(self) -> bool:
+        """Whether that is the number; else it is at most so many."""
+        return all(shard.lost_row_updates_exact for shard in self.shards)

@@ -31,6 +31,8 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "running_sum": budget.running_sum,
             "rollbacks": budget.rollbacks,
         },
+        "lost_row_updates": status.lost_row_updates,
+        "lost_row_updates_exact": status.lost_row_updates_exact,
         "failures": [_failure(each) for each in status.failures],
         "pods": [
             *(_pod("shard", shard) for shard in status.shards),
@@ -52,6 +54,8 @@ def _failure(record: FailureRecord) -> dict[str, Any]:
         "index": record.index,
         "kind": record.kind,
         "lost_samples": record.lost_samples,
+        "lost_row_updates": record.lost_row_updates,
+        "lost_row_updates_exact": record.lost_row_updates_exact,
         "recovery_s": record.recovery_seconds,
         "action": record.action,
         "incarnation": record.incarnation,

@@ -51,6 +51,8 @@ def _facts(status: Status, samples_per_s: float | None) -> Table:
     if budget is not None:
         lost = f"{budget.spent:.3%} of all samples lost, {budget.limit:.3%} allowed"
         table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")
+    lost_updates = _at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)
+    table.add_row("rows", f"{lost_updates} row updates lost")
     table.add_row("overhead", _overhead(status))
     return table
 
@@ -65,13 +67,14 @@ def _overhead(status: Status) -> str:
 
 def _failures(failures: tuple[FailureRecord, ...]) -> Table:
     table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
-    for title in ("member", "what", "lost samples", "training again after", "action"):
+    for title in ("member", "what", "lost samples", "lost row updates", "training again after", "action"):
         table.add_column(title, header_style="dim")
     for each in failures:
         table.add_row(
             f"{each.role}/{each.index}",
             escape(each.kind + (f": {each.message}" if each.message else "")),
             _figure(each.lost_samples, ","),
+            _at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
             UNKNOWN if each.recovery_seconds is None else f"{each.recovery_seconds:.1f} s",
             each.action or UNKNOWN,
         )
@@ -90,6 +93,10 @@ def _next_step(status: Status, workdir: Path) -> str:
             return f"Logs of all processes: {shown}/pods/*/log.txt"
         case _:
             return f"Resume it: cprjob run --resume --workdir {shown}"
+
+
+def _at_most(value: int | None, *, exact: bool) -> str:
+    return _figure(value, ",") if exact or value is None else f"at most {value:,}"
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -101,10 +101,26 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
     """The shard knows what it has lost: that is charged, once."""
     account = account_of(status)
     before, account = account.ledger.spent, account.settle(shard.index, report.lost)
+    now = _with_row_updates(shard, report)
     if shard.lost_at is not None:
-        status = with_loss(status, "shard", shard.index, account.ledger.spent - before)
+        status = with_loss(status, shard, lost_samples=account.ledger.spent - before, **_lost_updates(shard, now))
         account = account.recovered((report.resumed_samples or 0) - (report.restored_samples or 0))
-    return with_account(put_shard(status, change(shard, lost_at=None)), account)
+    return with_account(put_shard(status, change(now, lost_at=None)), account)
+
+
+def _lost_updates(before: Shard, now: Shard) -> dict[str, object]:
+    """What is lost now and was not before: as with samples, what is lost again counts once."""
+    if before.lost_row_updates is None or now.lost_row_updates is None:
+        return {}
+    lost = max(now.lost_row_updates - before.lost_row_updates, 0)
+    return {"lost_row_updates": lost, "lost_row_updates_exact": now.lost_row_updates_exact}
+
+
+def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
+    told = report.row_updates
+    if told is None:
+        return shard
+    return change(shard, lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)  # type: ignore[no-any-return]
 
 
 def _absorb_trainer(status: Status, trainer: Trainer, report: TrainerReport) -> Status:
@@ -137,5 +153,5 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
         lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
         account = account.recovered(lost * len(status.shards))
         for trainer in status.trainers:
-            status = with_loss(status, "trainer", trainer.index, lost)
+            status = with_loss(status, trainer, lost_samples=lost)
     return with_account(status, account)

@@ -62,7 +62,8 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
         overhead=_with_lost_time(status, samples),
         progress=_sent_back_to(status.progress, samples, decision.anchor.step if decision.anchor else 0),
         failures=tuple(
-            change(f, lost_samples=0, action="RollBack") if f.recovery_seconds is None else f for f in status.failures
+            change(f, lost_samples=0, lost_row_updates=0, action="RollBack") if f.recovery_seconds is None else f
+            for f in status.failures
         ),
     )
     status = change(status, anchors=restorable(status, status.anchors))
@@ -106,6 +107,7 @@ def _sent_back(shard: Shard, samples: int) -> Shard:
         floor_samples=samples,
         saved_samples=samples,
         reserved=(),
+        lost_row_updates=None,
         may_restore=True,
         predecessor=None,
         lost_at=None,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.names import JobId, Role, pod_name
+from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
@@ -77,12 +77,10 @@ def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str
     return step
 
 
-def with_loss(status: Status, role: Role, index: int, samples: int) -> Status:
-    """The status with what a member's last failure has cost, now that it is known."""
-    failures = tuple(
-        change(f, lost_samples=samples) if (f.role, f.index, f.lost_samples) == (role, index, None) else f
-        for f in status.failures
-    )
+def with_loss(status: Status, member: Member, **loss: object) -> Status:
+    """The status with what a member's last failure has cost, now that it is known: fields of its record."""
+    key = (role_of(member), member.index, None)
+    failures = tuple(change(f, **loss) if (f.role, f.index, f.lost_samples) == key else f for f in status.failures)
     return change(status, failures=failures)  # type: ignore[no-any-return]
 
 

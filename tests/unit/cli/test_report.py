@@ -19,14 +19,17 @@ from cpr_operator.cli.summary import print_summary
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
 FAILURE = FailureRecord(
     time=5.0, role="shard", index=1, incarnation=1, kind="Killed", message="by SIGKILL", lost_samples=20,
-    action="ReplaceShards", recovery_seconds=2.5,
+    lost_row_updates=1470, lost_row_updates_exact=False, action="ReplaceShards", recovery_seconds=2.5,
 )  # fmt: skip
 STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
     budget=Budget(limit=0.1, spent=0.01, remaining=0.09, running_sum=0.04, rollbacks=0),
     progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5),
-    shards=(Shard(index=0, incarnation=1, uid="u0", pod="p0"), Shard(index=1, incarnation=2, uid="u1", pod="p1")),
+    shards=(
+        Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
+        Shard(index=1, incarnation=2, uid="u1", pod="p1", lost_row_updates=1470, lost_row_updates_exact=False),
+    ),
     trainers=(Trainer(index=0, incarnation=1, uid="u2", pod="p2"),),
     leader=0,
     failures=(FAILURE,),
@@ -51,6 +54,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     }  # fmt: skip
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
     assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
+    assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)
     assert found["overhead"] == {"save_s": 1, "load_s": 2, "lost_s": 3, "reschedule_s": 4}
     assert found["pods"][1] == {"name": "p1", "role": "shard", "index": 1, "incarnation": 2, "uid": "u1"}
     assert [pod["role"] for pod in found["pods"]] == ["shard", "shard", "trainer"]
@@ -58,6 +62,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert {key: failure[key] for key in ("role", "index", "kind", "lost_samples", "recovery_s", "action")} == {
         "role": "shard", "index": 1, "kind": "Killed", "lost_samples": 20, "recovery_s": 2.5, "action": "ReplaceShards",
     }  # fmt: skip
+    assert (failure["lost_row_updates"], failure["lost_row_updates_exact"]) == (1470, False)
 
 
 def test_a_job_that_never_started_has_a_report_too() -> None:
@@ -76,8 +81,24 @@ def test_the_summary_says_what_failed_what_it_cost_and_where_the_model_lies() ->
     text = summary(STATUS)
     for words in ("job: Succeeded", "500 samples/s", "AUC 0.7500", "1.000% of all samples lost, 10.000% allowed"):
         assert words in text
+    assert "at most 1,500 row updates lost" in text
+    assert "at most 1,470" in text
     for words in ("shard/1", "Killed: by SIGKILL", "20", "2.5 s", "uid/anchor", "cprjob export --workdir /work/dir"):
         assert words in text
+
+
+def test_what_is_lost_exactly_is_said_as_it_is() -> None:
+    shards = (Shard(index=0, lost_row_updates=30),)
+    failure = FAILURE.model_copy(update={"lost_row_updates": 30, "lost_row_updates_exact": True})
+    text = summary(STATUS.model_copy(update={"shards": shards, "failures": (failure,)}))
+    assert " 30 row updates lost" in text
+    assert "at most" not in text
+
+
+def test_while_a_shard_has_yet_to_tell_nobody_says_what_is_lost() -> None:
+    status = STATUS.model_copy(update={"shards": (*STATUS.shards, Shard(index=2, lost_row_updates=None))})
+    assert report("job", status, None)["lost_row_updates"] is None
+    assert " - row updates lost" in summary(status)
 
 
 def test_the_summary_of_a_suspended_job_says_how_to_resume() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.exchange.frames import HEADER_BYTES, Frame, FrameError, Header, Operation, payload_bytes
+from cpr_trainer.exchange.frames import HEADER_BYTES, Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
 
 HEADER = Header(
@@ -20,13 +20,14 @@ HEADER = Header(
     saved_step=7,
     saved_samples=8,
     total_samples=9,
-    ticket=10,
-    count=11,
-    payload_bytes=12,
+    row_updates=10,
+    ticket=11,
+    count=12,
+    payload_bytes=13,
 )
 GOLDEN = (
     "43505246"
-    "0100"
+    "0200"
     "07"
     "00"  # magic, version, operation, plain
     "01000000"
@@ -37,22 +38,23 @@ GOLDEN = (
     "0600000000000000"  # step, cut step
     "0700000000000000"
     "0800000000000000"
-    "0900000000000000"  # saved step and samples, total samples
-    "0a000000"
+    "0900000000000000"
+    "0a00000000000000"  # saved step and samples, total samples, row updates
     "0b000000"
-    "0c00000000000000"  # ticket, count, payload bytes
+    "0c000000"
+    "0d00000000000000"  # ticket, count, payload bytes
 )
 
 words = st.integers(0, 2**32 - 1)
 longs = st.integers(-(2**63), 2**63 - 1)
 headers = st.builds(
-    Header, st.sampled_from(Operation), words, words, words, st.integers(-1, 255), *[longs] * 5, words, words, words
+    Header, st.sampled_from(Operation), words, words, words, st.integers(-1, 255), *[longs] * 6, words, words, words
 )
 
 
 def test_the_header_on_the_wire() -> None:
     assert HEADER.pack().hex() == GOLDEN
-    assert HEADER_BYTES == 80
+    assert HEADER_BYTES == 88
     assert Header.unpack(bytes.fromhex(GOLDEN)) == HEADER
 
 
@@ -72,21 +74,13 @@ def test_headers_survive_the_wire(header: Header) -> None:
 
 @pytest.mark.parametrize(
     ("place", "value", "says"),
-    [(0, 0, "not a frame"), (4, 2, "version 2"), (6, 99, "99"), (6, 0, "0"), (7, 1, "not a frame")],
+    [(0, 0, "not a frame"), (4, 1, "version 1"), (6, 99, "99"), (6, 0, "0"), (7, 1, "not a frame")],
 )
 def test_what_is_no_frame_is_refused(place: int, value: int, says: str) -> None:
     data = bytearray(HEADER.pack())
     data[place] = value
     with pytest.raises(FrameError, match=says):
         Header.unpack(data)
-
-
-def test_payload_sizes() -> None:
-    assert payload_bytes(Operation.LOOKUP, 3, 4) == 24
-    assert payload_bytes(Operation.VECTORS, 3, 4) == 48
-    assert payload_bytes(Operation.PUSH, 3, 4) == 72
-    with pytest.raises(ValueError, match="PING"):
-        payload_bytes(Operation.PING, 3, 4)
 
 
 def ping(payload: bytes = b"") -> Header:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Status
+from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Shard, Status
 from cpr_operator.http_server import serve
 from cpr_operator.metrics import Metrics
 
@@ -25,6 +25,7 @@ def status(*failures: FailureRecord, phase: str = "Running") -> Status:
         plan=Plan(mode="Partial", interval_seconds=60),
         budget=Budget(limit=0.1, spent=0.02, reserved=0.03, remaining=0.05, running_sum=0.07, rollbacks=1),
         overhead=Overhead(save_seconds=7),
+        shards=(Shard(index=0, lost_row_updates=30), Shard(index=1, lost_row_updates=12)),
     )
 
 
@@ -43,6 +44,7 @@ def test_a_status_sets_the_figures_of_its_job() -> None:
     assert value(metrics, "cprjob_budget_running_sum_ratio", "n", "j") == 0.07
     assert value(metrics, "cprjob_budget_reserved_ratio", "n", "j") == 0.03
     assert value(metrics, "cprjob_rollbacks", "n", "j") == 1
+    assert value(metrics, "cprjob_lost_row_updates", "n", "j") == 42
     assert value(metrics, "cprjob_interval_seconds", "n", "j") == 60
     assert value(metrics, "cprjob_overhead_seconds", "n", "j", "save") == 7
 

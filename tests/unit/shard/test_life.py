@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.manifests import ManifestRef
+from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import SaveRef, ShardState
 from cpr_contract.roster import Counters, ShardRoster
 from cpr_trainer.placement import Placement
@@ -30,7 +30,7 @@ from cpr_trainer.tables.buffer import RowBuffer
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
-RESTORED = Restored(SAVE, 4, 40, (4,), (), 0.1)
+RESTORED = Restored(SAVE, 4, 40, (4,), (), RowUpdates((9,)), 0.1)
 LINK = Link(ManifestRef("full", "digest"), 1, 40, 80)
 WAIT_S = 20.0
 
@@ -252,6 +252,23 @@ def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_
     assert bench.saver.saves[-1].draft.kind == "Flush"
     bench.hear(GivenUp(bench.saver.saves[-1], problem))
     assert bench.life.terminate() == Ending(TERMINATED), "this is a loss"
+
+
+LOST = Problem("BucketMissing", "it is gone", "make it")
+
+
+def test_only_the_last_cut_that_has_lost_its_ground_is_made_anew() -> None:
+    bench = Bench()
+    bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
+    bench.hear(GivenUp(bench.save(5), LOST))
+    assert len(bench.saver.saves) == 1
+    assert bench.service.standing(0, 1).cut_step == 5
+    bench.push(6)
+    bench.service.progress.total_samples = 60  # type: ignore[union-attr]
+    bench.life.cut()
+    bench.hear(GivenUp(bench.saver.saves[-1], LOST))
+    assert [save.draft.step for save in bench.saver.saves] == [5, 6, 6]
+    assert bench.service.standing(0, 1).cut_step == 5, "the leader still waits for it"
 
 
 def test_a_flush_takes_the_place_of_a_save_under_way() -> None:

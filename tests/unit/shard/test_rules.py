@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpr_contract.manifests import RowUpdates
 from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, merge, order_of
+from cpr_trainer.shard.losses import Losses, after_push, merge, order_of
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 
 ORDER = order_of(total_samples=95, batch_size=10)
@@ -146,3 +147,12 @@ def test_a_long_gap_costs_one_range() -> None:
 
 def test_merging() -> None:
     assert merge([(5, 7), (1, 2), (2, 4), (6, 6), (0, 1), (6, 9)]) == ((0, 4), (5, 9))
+
+
+def test_a_rank_tells_how_many_row_updates_are_missing() -> None:
+    account = RowUpdates((100, 200), lost=-8)  # priority saves hold 8 updates of steps that no rank has made up for yet
+    account = after_push(account, 0, before=130, rows=5)
+    assert account == RowUpdates((135, 200), lost=22)
+    account = after_push(account, 1, before=200, rows=7)
+    assert account == RowUpdates((135, 207), lost=22)
+    assert after_push(account, 0, before=135, rows=0) == account

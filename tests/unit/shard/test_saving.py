@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cpr_contract.exits import Problem
-from cpr_contract.manifests import ManifestRef
+from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import saving as saving_module
 from cpr_trainer.shard.chooser import Chooser, Chosen
@@ -25,6 +25,7 @@ from cpr_trainer.snapshot import Link, SavedShard
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.priority import make_tracker, population_of
+from cpr_trainer.tables.priority.mfu import MfuTracker
 from support.shard_job import shard_roster, small_job
 
 QUOTA, EVERY_S = 3, 10.0
@@ -66,9 +67,9 @@ class Bench:
         chooser = Chooser(self.tracker, QUOTA, self.chosen.append)
         roster = shard_roster(trainers=2)
         self.saving = Saving(self.job, roster, self.service, cast(Saver, self.saver), Metrics(), chooser)
-        self.progress = Progress(1, (0, 0), Losses.restored((), 2), total_samples=1000)
+        self.progress = Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0)), total_samples=1000)
         self.service.progress = self.progress
-        self.saving.start((), 0.0)
+        self.saving.start((), "", 0.0)
 
     def push(self, *slots: int, applied: tuple[int, int] | None = None) -> None:
         self.arena.apply(torch.tensor(slots), torch.ones(len(slots), 4))
@@ -96,6 +97,13 @@ class Bench:
         saved = SavedShard(replace(save.draft, rows=7), ManifestRef(f"{save.draft.kind}{save.draft.step}", "d"), 100)
         self.saving.on_commit(Committed(save, saved, 0.1))
 
+    @property
+    def pending(self) -> int:
+        """Row updates that no committed save holds, as the tracker counts them."""
+        assert isinstance(self.tracker, MfuTracker)
+        counters = (self.tracker._counters, self.tracker._before)
+        return sum(int(each.sum()) for each in counters if each is not None)
+
     def rows_of(self, save: Save) -> set[int]:
         buffer, found = RowBuffer.like(self.arena.rows, self.arena.accumulator, 2000), set[int]()
         while save.source.fill(buffer):
@@ -118,6 +126,7 @@ def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_chan
     assert save is not None
     assert bench.rows_of(save) == {a, c, e, bench.small[0]}
     assert (save.draft.kind, save.draft.step, save.draft.applied, save.draft.chain) == ("Priority", 2, (2, 2), ())
+    assert save.draft.strategy == "MFU"
 
 
 def test_its_step_is_one_that_every_rank_has_reached() -> None:
@@ -190,7 +199,48 @@ def test_an_anchor_holds_what_priority_saves_held_already() -> None:
     anchor = bench.cut()
     assert bench.rows_of(anchor) == {2, 3}
     assert [ref.key for ref in anchor.draft.chain] == ["Anchor1"]
-    assert bench.tracker.pending_updates == 0
+    assert bench.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "chain", "rows"),
+    [("SaveOutrun", ["Anchor1"], {2, 3}), ("BucketMissing", [], {1, 2, 3}), ("DamagedSave", [], {1, 2, 3})],
+)
+def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
+    reason: str, chain: list[str], rows: set[int]
+) -> None:
+    bench = Bench()
+    bench.push(1, applied=(1, 1))
+    bench.commit(bench.cut())
+    bench.push(2, applied=(2, 2))
+    bench.saver.idle = True
+    bench.saving.on_given_up(GivenUp(bench.cut(), Problem(reason, "", "")))
+    bench.push(3, applied=(3, 3))
+    save = bench.cut()
+    assert [ref.key for ref in save.draft.chain] == chain
+    assert bench.rows_of(save) == rows
+
+
+def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() -> None:
+    bench = Bench()
+    bench.saving.start((), "restored", 0.0)
+    bench.push(1, 2, applied=(1, 1))
+    bench.push(1, 2, applied=(2, 2))
+    first = bench.turn(EVERY_S)
+    assert first is not None
+    bench.push(1, applied=(3, 3))  # after the mark: in no save
+    bench.commit(first)
+    bench.push(2, 3, applied=(4, 4))
+    second = bench.turn(2 * EVERY_S)
+    assert second is not None
+    told = [(save.draft.after, save.draft.added_updates) for save in (first, second)]
+    assert told == [("restored", 4), ("Priority2", 3)]
+    bench.saving.on_given_up(GivenUp(second, Problem("SaveOutrun", "", "")))
+    bench.commit(bench.cut())
+    bench.push(1, applied=(5, 5))
+    third = bench.turn(3 * EVERY_S)
+    assert third is not None
+    assert (third.draft.after, third.draft.added_updates) == ("Anchor4", 1)
 
 
 def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_nothing() -> None:
@@ -201,9 +251,9 @@ def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_
     bench.push(2, applied=(2, 2))
     anchor = bench.cut()
     bench.commit(save)
-    assert bench.tracker.pending_updates == 2
+    assert bench.pending == 2
     bench.commit(anchor)
-    assert bench.tracker.pending_updates == 0
+    assert bench.pending == 0
     assert [link.ref.key for link in bench.saving._links] == ["Anchor2"]
 
 
@@ -287,7 +337,7 @@ def test_what_is_saved_at_the_end_is_in_a_hurry(case: str) -> None:
 def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
     bench = Bench(rebase="Consecutive")
     bench.arena.epochs.now = 2
-    bench.saving.start((Link(ManifestRef("full", "d"), 1, 40, 80),), 0.0)
+    bench.saving.start((Link(ManifestRef("full", "d"), 1, 40, 80),), "full", 0.0)
     for step in range(1, 130):
         bench.push(step, applied=(step, step))
         anchor = bench.cut()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_trainer.exchange.frames import Frame, Header, Operation
@@ -51,14 +52,15 @@ class FakeClient:
         return self.heard(before)
 
     def pushes(self, step: int, row: int = 0, **fields: Any) -> list[str]:
-        payload = np.array([row]).tobytes() + np.ones(DIM, np.float32).tobytes()
-        return self.says(Operation.PUSH, step, payload, count=1, **fields)
+        """Push one row. The step after the last: so this is also the number of rows that were pushed up to it."""
+        payload = np.array([row], np.int32).tobytes() + np.ones(DIM, np.float32).tobytes()
+        return self.says(Operation.PUSH, step, payload, **{"count": 1, "row_updates": step - 1} | fields)
 
     def heard(self, since: int = 0) -> list[str]:
         return [header.operation.name for header, _ in self.sent[since:]]
 
     def reads(self, row: int = 0) -> list[str]:
-        return self.says(Operation.LOOKUP, 1, np.array([row]).tobytes(), count=1, ticket=7)
+        return self.says(Operation.LOOKUP, 1, np.array([row], np.int32).tobytes(), count=1, ticket=7)
 
 
 def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeClient], list[Mark]]:
@@ -77,7 +79,7 @@ def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeC
     clients = [FakeClient(service, rank) for rank in range(trainers)]
     for client in clients:
         service.joined(client)
-    service.start(Progress(generation, (0,) * trainers, Losses.restored((), trainers)))
+    service.start(Progress(generation, (0,) * trainers, Losses.restored((), trainers), RowUpdates((0,) * trainers)))
     return service, clients, marks
 
 
@@ -126,7 +128,7 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
     assert changes(service) == 3
     heard = len(one.sent)
     assert two.pushes(2, cut_step=2) == ["ACK"]
-    assert marks == [Mark(generation=1, step=2, samples=20, applied=(2, 2), lost=())]
+    assert marks == [Mark(generation=1, step=2, samples=20, applied=(2, 2), lost=(), row_updates=RowUpdates((2, 2)))]
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.5)
     assert changes(service) == 5
@@ -194,7 +196,7 @@ def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
     assert one.pushes(2) == ["NOT_READY"]
     assert one.reads() == ["NOT_READY"]
     before = len(one.sent)
-    service.start(Progress(1, (0, 0), Losses.restored((), 2)))
+    service.start(Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0))))
     assert one.heard(before) == ["PONG"]
 
 
@@ -205,6 +207,18 @@ def test_answers_carry_the_newest_save_and_the_counters() -> None:
     header = client.sent[-1][0]
     assert (header.saved_step, header.saved_samples) == (40, 400)
     assert (header.roster, header.group, header.generation) == (5, 2, 1)
+
+
+def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> None:
+    service, (one, two), _ = serving(trainers=2)
+    one.pushes(4, row_updates=30)
+    two.pushes(1, row_updates=0)
+    two.pushes(2, row_updates=1)
+    assert service.progress is not None
+    assert service.progress.row_updates == RowUpdates((31, 2), lost=30)
+    assert [client.sent[-1][0].row_updates for client in (one, two)] == [31, 2], "a newcomer goes on from there"
+    two.pushes(2, row_updates=1)
+    assert service.progress.row_updates == RowUpdates((31, 2), lost=30), "a push that is dropped counts for nothing"
 
 
 def test_bad_frames_are_refused_and_change_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.spec import Rebase
 from cpr_trainer.snapshot import DamagedError, basis, write_origin
 from support.memory_store import MemoryStore
@@ -145,6 +146,42 @@ def test_a_damaged_priority_save_is_left_out_and_named() -> None:
     assert same(bench.values(home), expected), "nothing of the damaged part came in"
     assert [error.key for error in after.damaged] == [part.key]
     assert len(after.replayed) == 1
+
+
+ADDED = {
+    # what lies on the save at step 10: (after, added updates) of each priority save, None for the save's own key;
+    # what is lost then of 50, and whether that is all that can be told
+    "nothing": ((), 50, True),
+    "one after another": (((None, 20), ("12", 5)), 25, True),
+    "a strategy that does not count": (((None, 20), ("12", None)), 30, False),
+    "made after a save that is not there": (((None, 20), ("elsewhere", 5)), 30, False),
+    "made after another save": ((("elsewhere", 20),), 50, False),
+}
+
+
+@pytest.mark.parametrize("case", ADDED)
+def test_what_priority_saves_hold_is_not_lost(case: str) -> None:
+    saves, lost, exact = ADDED[case]
+    bench = bench_with_origin()
+    bench.change(1, 2)
+    keys = {None: bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key}
+    for step, (after, added) in zip((12, 14), saves, strict=False):
+        saved = bench.save_rows(step, 1, after=keys.get(after, "elsewhere"), added_updates=added)
+        keys[str(step)] = saved.ref.key
+    found, _ = bench.restore(bench.choices()[0])
+    assert found.row_updates == RowUpdates((300, 400), lost, exact)
+    assert found.top == [*keys.values()][-1]
+
+
+def test_with_a_damaged_priority_save_what_is_lost_is_a_bound() -> None:
+    bench = bench_with_origin()
+    bench.change(1)
+    base = bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key
+    first = bench.save_rows(12, 1, after=base, added_updates=20)
+    spoilt = bench.save_rows(14, 1, after=first.ref.key, added_updates=5)
+    bench.store.put(spoilt.manifest.parts[0].key, b"spoilt")
+    found, _ = bench.restore(bench.choices()[0])
+    assert found.row_updates == RowUpdates((300, 400), lost=30, exact=False)
 
 
 class Story:

@@ -10,12 +10,14 @@ import random
 from collections.abc import Callable, Collection
 from time import monotonic
 
+import torch
 from torch import Tensor
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import UniqueRows
-from cpr_trainer.exchange.link import Link, LinkState, Push, SaveState
+from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.session import Session
@@ -44,7 +46,14 @@ class Exchange:
         rng: random.Random | None = None,
     ) -> None:
         self._session = Session(
-            job.job_uid, rank, incarnation, key, job.model.embedding_dim, total_samples, job.silence_s
+            job.job_uid,
+            rank,
+            incarnation,
+            key,
+            job.model.embedding_dim,
+            Encoding.of(job),
+            total_samples,
+            job.silence_s,
         )
         self._window = window
         self._clock = clock
@@ -59,32 +68,40 @@ class Exchange:
         with self._loop.changed:
             self._loop.follow(roster)
 
-    def lookup(self, step: int, rows: UniqueRows) -> PendingLookup:
+    def room(self, rows: int) -> Tensor:
+        """Return where the vectors of so many rows fit, [rows, D], in the type that they travel in."""
+        return torch.empty(rows, self._session.dim, dtype=self._session.encoding.dtype)
+
+    def lookup(self, step: int, rows: UniqueRows, vectors: Tensor | None = None) -> PendingLookup:
         """Ask for the vectors of `rows` at once, and return without waiting for them.
 
-        A shard answers after all pushes that were sent to it before, and so reads this trainer's own writes.
+        They come into `vectors`, as `room` returns it or a part of that, or into a block of their own. A shard answers
+        after all pushes that were sent to it before, and so reads this trainer's own writes.
         """
+        vectors = self.room(len(rows)) if vectors is None else vectors
+        numbers = self._session.encoding.pack_numbers(rows.numbers)
         with self._loop.changed:
-            lookup = PendingLookup(rows, self._session.dim, self._loop.changed)
+            lookup = PendingLookup(rows, vectors, self._loop.changed)
             for shard in lookup.shards:
-                self._loop.links[shard].send_lookup(step, rows.numbers[rows.on_shard(shard)], lookup)
+                self._loop.links[shard].send_lookup(step, numbers[rows.on_shard(shard)], lookup)
             self._send_rest()
             return lookup
 
     def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int, timeout_s: float) -> None:
         """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
 
-        gradients: float32 [u, D], one for each of `rows`; it must not change any more. cut_step: the next cut, 0 if
-        none is announced. Waits while `window` steps are unacknowledged; nothing is sent if that raises ShardsAwayError
+        gradients: [u, D], one for each of `rows`; it must not change any more. cut_step: the next cut, 0 if none is
+        announced. Waits while `window` steps are unacknowledged; nothing is sent if that raises ShardsAwayError
         (a shard that owes an acknowledgement is away) or TimeoutError: call again.
         """
-        values = gradients.detach().contiguous().numpy()
+        encoding = self._session.encoding
+        numbers, values = encoding.pack_numbers(rows.numbers), encoding.pack_values(gradients)
         with self._loop.changed:
             self._wait(lambda link: len(link.unacknowledged) < self._window, timeout_s)
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
                 part = rows.on_shard(shard)
-                link.send_push(Push(step, rows.numbers[part], values[part]))
+                link.send_push(step, numbers[part], values[part])
             self._send_rest()
 
     def settle(self, timeout_s: float) -> None:
@@ -107,6 +124,23 @@ class Exchange:
         """Return, for each shard, the last step of this trainer that it applied; -1 while unknown."""
         with self._loop.changed:
             return tuple(link.applied for link in self._loop.links)
+
+    def counted(self) -> tuple[int, ...]:
+        """Return, for each shard, the step up to which this rank's row updates are counted; -1 while unknown."""
+        with self._loop.changed:
+            return tuple(link.counted for link in self._loop.links)
+
+    def count(self, step: int, rows: UniqueRows) -> None:
+        """Count the rows of a step that this trainer does not push, where it is not counted."""
+        with self._loop.changed:
+            for shard, link in enumerate(self._loop.links):
+                link.count(step, rows.bounds[shard + 1] - rows.bounds[shard])
+
+    def uncount(self, step: int, rows: UniqueRows) -> None:
+        """Take back the count of a step that will be pushed again, where it is the last one that is counted."""
+        with self._loop.changed:
+            for shard, link in enumerate(self._loop.links):
+                link.uncount(step, rows.bounds[shard + 1] - rows.bounds[shard])
 
     def saved(self) -> tuple[SaveState, ...]:
         """Return each shard's newest committed save."""

@@ -1,8 +1,8 @@
 """The frames between trainers and shards: one fixed header, then an optional payload. No pickle anywhere.
 
-Payloads, little-endian: LOOKUP int64 row numbers [count]; VECTORS float32 [count, D]; PUSH int64 row numbers [count],
-then float32 gradients [count, D]; HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text. Rows travel as row
-numbers (see `Placement`), never as slots: what is on the wire does not depend on who holds it.
+Payloads, little-endian: LOOKUP row numbers [count]; VECTORS values [count, D]; PUSH row numbers [count], then gradients
+[count, D] (see `encoding`); HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text. Rows travel as row numbers
+(see `Placement`), never as slots: what is on the wire does not depend on who holds it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from operator import attrgetter
 from typing import Self
 
 MAGIC = b"CPRF"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 _PLAIN = 0  # the byte that says how the rest is protected; TLS will take another value
 
-_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqIIQ")
+_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQ")
 HEADER_BYTES = _LAYOUT.size
-ROW_NUMBER_BYTES = 8
-FLOAT_BYTES = 4
 
 
 class FrameError(ValueError):
@@ -55,8 +53,9 @@ class Header:
     `roster`, `group` and `generation` are the sender's counters, `rank` is the trainer's, whoever sends. `step` is the
     step of a lookup or push; in ACK, PONG and WELCOME the last step of this rank that is applied. Trainers say
     `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
-    stands, and in `cut_step` which cut they gave up last (0: none). `ticket` ties an answer to its lookup. `count`
-    counts rows.
+    stands, and in `cut_step` which cut they gave up last (0: none). `row_updates` counts the rows in all pushes of this
+    rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
+    its lookup. `count` counts rows.
     """
 
     operation: Operation
@@ -69,6 +68,7 @@ class Header:
     saved_step: int = 0
     saved_samples: int = 0
     total_samples: int = 0
+    row_updates: int = 0
     ticket: int = 0
     count: int = 0
     payload_bytes: int = 0
@@ -105,16 +105,3 @@ class Frame:
     def detached(self) -> Frame:
         """Return the frame with a payload of its own."""
         return Frame(self.header, memoryview(bytearray(self.payload)))
-
-
-def payload_bytes(operation: Operation, count: int, dim: int) -> int:
-    """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows of `dim` values must have."""
-    match operation:
-        case Operation.LOOKUP:
-            return count * ROW_NUMBER_BYTES
-        case Operation.VECTORS:
-            return count * dim * FLOAT_BYTES
-        case Operation.PUSH:
-            return count * (ROW_NUMBER_BYTES + dim * FLOAT_BYTES)
-        case _:
-            raise ValueError(f"{operation.name} carries no rows")

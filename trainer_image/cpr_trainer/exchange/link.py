@@ -13,7 +13,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cpr_contract.env import DATA_PORT
 from cpr_contract.roster import Peer
-from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation, payload_bytes
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
 from cpr_trainer.exchange.lookup import PendingLookup
 from cpr_trainer.exchange.session import Session
@@ -58,18 +58,23 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """What a step changes on one shard, kept until acknowledged. numbers: int64 [k]. gradients: float32 [k, D]."""
+    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: uint8 [k, bytes].
+
+    row_updates: rows in all pushes of this trainer's rank to the shard before this one.
+    """
 
     step: int
-    numbers: NDArray[np.int64]
-    gradients: NDArray[np.float32]
+    numbers: NDArray[Any]
+    values: NDArray[np.uint8]
+    row_updates: int
 
 
 class Link:
     """The connection to one shard. Everything here happens under the exchange's lock; nothing blocks.
 
     `unacknowledged` outlives connections and incarnations of the shard, not generations. `problem` says why the shard
-    refused us, None if it did not.
+    refused us, None if it did not. `counted` is the step up to which this rank's row updates on the shard are counted;
+    the count begins with what the shard says first, and is -1 before that.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -78,11 +83,13 @@ class Link:
         self.connection: socket.socket | None = None
         self.unacknowledged: deque[Push] = deque()
         self.applied = -1
+        self.counted = -1
         self.saved = SaveState()
         self.last_heard = now
         self.problem: str | None = None
         self._session = session
         self._rng = rng
+        self._row_updates = 0
         self._lookups: dict[int, PendingLookup] = {}
         self._ticket = 0
         self._delays: Iterator[float] = iter(())
@@ -109,10 +116,10 @@ class Link:
         """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
         self._stand_back()
         self.unacknowledged.clear()
-        self.applied, self.saved = -1, SaveState()
+        self.applied, self.counted, self.saved = -1, -1, SaveState()
         self._next_ping = 0.0
 
-    def send_lookup(self, step: int, numbers: NDArray[np.int64], lookup: PendingLookup) -> None:
+    def send_lookup(self, step: int, numbers: NDArray[Any], lookup: PendingLookup) -> None:
         """Ask for some rows; `lookup` is told at once if the shard is away."""
         if self.state is not LinkState.READY:
             lookup.fail(self.peer.index)
@@ -122,8 +129,20 @@ class Link:
         header = self._session.header(Operation.LOOKUP, step, self._ticket, len(numbers), numbers.nbytes)
         self._send(header, numbers)
 
-    def send_push(self, push: Push) -> None:
+    def count(self, step: int, rows: int) -> None:
+        """Count the rows of a step, unless it is counted already."""
+        if step > self.counted:
+            self.counted, self._row_updates = step, self._row_updates + rows
+
+    def uncount(self, step: int, rows: int) -> None:
+        """Take back the count of a step, if it is the last one that is counted."""
+        if step == self.counted:
+            self.counted, self._row_updates = step - 1, self._row_updates - rows
+
+    def send_push(self, step: int, numbers: NDArray[Any], values: NDArray[np.uint8]) -> None:
         """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged."""
+        push = Push(step, numbers, values, self._row_updates)
+        self.count(step, len(numbers))
         self.unacknowledged.append(push)
         if self.state is LinkState.READY:
             self._transmit(push)
@@ -194,7 +213,9 @@ class Link:
     def _greet(self) -> None:
         session = self._session
         self.state = LinkState.GREETING
-        self._initiator = Initiator(session.key, session.me(), session.expected(self.peer), os.urandom(NONCE_BYTES))
+        self._initiator = Initiator(
+            session.key, session.me(), session.expected(self.peer), os.urandom(NONCE_BYTES), session.encoding
+        )
         self._say(Operation.HELLO, self._initiator.hello())
 
     def _drop(self, now: float, why: str) -> None:
@@ -262,6 +283,8 @@ class Link:
             self._stand_back()
             return
         self.applied = header.step
+        if self.counted < 0:
+            self.counted, self._row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
         while self.unacknowledged and self.unacknowledged[0].step <= header.step:
             self.unacknowledged.popleft()
@@ -275,9 +298,9 @@ class Link:
         return None if lookup is None else lookup.room(self.peer.index)
 
     def _transmit(self, push: Push) -> None:
-        size_bytes = payload_bytes(Operation.PUSH, len(push.numbers), self._session.dim)
+        size_bytes = push.numbers.nbytes + push.values.nbytes
         header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=size_bytes)
-        self._send(header, push.numbers, push.gradients)
+        self._send(replace(header, row_updates=push.row_updates), push.numbers, push.values)
 
     def _say(self, operation: Operation, payload: bytes) -> None:
         self._send(self._session.header(operation, size_bytes=len(payload)), payload)

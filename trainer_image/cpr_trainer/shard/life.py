@@ -15,6 +15,7 @@ from typing import assert_never
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.manifests import ShardManifest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
@@ -185,6 +186,7 @@ class Life:
             load_s=None if restored is None else restored.load_s,
             silent=tuple(f"trainer/{rank}" for rank in silent),
             problem=self._problem,
+            row_updates=None if progress is None else progress.row_updates,
         )
 
     def _give_up(self) -> Ending:
@@ -242,9 +244,9 @@ class Life:
         self._service.newest_save, self._service.given_up_step = restored.save, 0
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
-        self._saving.start(restored.chain, monotonic())
+        self._saving.start(restored.chain, restored.top, monotonic())
         self.state = ShardState.READY
-        self._service.start(Progress(generation, restored.applied, losses))
+        self._service.start(Progress(generation, restored.applied, losses, restored.row_updates))
         self._metrics.load_seconds.set(restored.load_s)
         _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
 
@@ -261,8 +263,16 @@ class Life:
         self._saving.on_given_up(given_up)
         self._problem = given_up.problem
         draft, progress = given_up.save.draft, self._service.progress
-        if draft.kind == "Flush":
+        if given_up.groundless and progress is not None and _is_last(draft, progress):
+            self._saving.save("Anchor", progress)
+        elif draft.kind == "Flush":
             self._open_loss = True
         elif draft.kind == "Anchor" and progress is not None:
             progress.dirty = True
             self._service.given_up_step = draft.step
+
+
+def _is_last(draft: ShardManifest, progress: Progress) -> bool:
+    """Whether this is the last cut of all: no other carries what it would have held, and no row has changed since."""
+    is_cut = draft.kind == "Anchor" and draft.generation == progress.generation
+    return is_cut and draft.samples == progress.total_samples

@@ -1,7 +1,7 @@
-"""Which samples a shard has lost: the steps of each rank that it never applied, as ranges of global samples.
+"""What a shard has lost: the steps of each rank that it never applied, as ranges of global samples and in row updates.
 
-A rank sends one push per step. Where its next push leaves steps out, they were applied by an incarnation that died
-before it saved them: lost, on this shard alone.
+A rank sends one push per step, and with it how many rows it pushed before. Where its next push leaves steps out, they
+were applied by an incarnation that died before it saved them: lost, on this shard alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.spec import samples_at
 from cpr_trainer.data.order import BatchOrder
 
@@ -67,6 +68,16 @@ class Losses:
         if not self.resumed:
             return None
         return samples_at(min(self.first_steps) - 1, order.batch_size, order.total_samples)
+
+
+def after_push(account: RowUpdates, rank: int, before: int, rows: int) -> RowUpdates:
+    """Return the account after a push of so many rows was applied; its rank has pushed `before` rows until then.
+
+    Those that the account does not know of are lost.
+    """
+    lost = before - account.pushed[rank]
+    pushed = tuple(before + rows if r == rank else count for r, count in enumerate(account.pushed))
+    return replace(account, pushed=pushed, lost=account.lost + lost)
 
 
 def order_of(total_samples: int, batch_size: int) -> BatchOrder:

@@ -16,10 +16,18 @@ from cpr_contract.exits import ExitCode
 from cpr_contract.reports import ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.exchange.frames import Operation, payload_bytes
+from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
-from cpr_trainer.runtime import BadSpecError, Environment, RosterFile, StatusServer, end_with, stop_on_sigterm
+from cpr_trainer.runtime import (
+    BadSpecError,
+    Environment,
+    RosterFile,
+    StatusServer,
+    Trace,
+    end_with,
+    stop_on_sigterm,
+)
 from cpr_trainer.shard.board import Board
 from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
@@ -65,7 +73,6 @@ class _Shard:
         self._environment = environment
         self._stop = stop
         self._rosters = RosterFile(environment.roster_file, ShardRoster)
-        self._next_poll = 0.0
 
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
@@ -84,6 +91,7 @@ class _Shard:
         arena = home.arena
         self.metrics.rows.set(len(arena.rows))
         service = Service(job, home.placement, first.index, arena, self.metrics)
+        service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
         limit = job.snapshots.max_bytes_per_s
@@ -91,8 +99,9 @@ class _Shard:
         saver = Saver(writer, life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:
-            service.on_change = chooser.tracker.note
-            self.metrics.tracker_bytes.set(chooser.tracker.memory_bytes)
+            tracker = chooser.tracker
+            service.on_change = tracker.note
+            self.metrics.tracker_bytes.set_function(lambda: tracker.memory_bytes)
         saving = Saving(job, first, service, saver, self.metrics, chooser)
         server = Server(
             (self._environment.address, self._environment.port_base + env.DATA_PORT),
@@ -100,7 +109,7 @@ class _Shard:
             lambda: _identity(job, life.roster),
             service,
             trainers=first.trainers,
-            limit_bytes=payload_bytes(Operation.PUSH, len(arena.rows), job.model.embedding_dim),
+            limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena.rows), job.model.embedding_dim),
         )
         try:
             life.begin(Restorer(store, job, home, life.post, random.Random()), saving)
@@ -108,11 +117,16 @@ class _Shard:
         finally:
             server.close()
             saver.close()
+            service.trace.close()
 
     def _turn_until_the_end(self, life: Life, server: Server) -> Ending:
         silence_s = self._environment.job.silence_s
+        next_look = monotonic()
         while True:
             server.turn(TURN_S, monotonic)
+            if monotonic() < next_look:
+                continue  # frames come by the thousand; everything else has time
+            next_look = monotonic() + TURN_S
             life.turn()
             if self._stop.is_set():
                 server.stop()
@@ -126,16 +140,12 @@ class _Shard:
                 return ending
 
     def _follow(self, life: Life, server: Server) -> Ending | None:
-        """Look at the roster from time to time; return how to end if it says so."""
-        now = monotonic()
-        if now < self._next_poll:
-            return None
-        self._next_poll = now + TURN_S
+        """Look at the roster; return how to end if it says so."""
         roster = self._poll()
         if roster is None:
             return None
         if roster.counters.group != life.roster.counters.group:
-            server.forget_silent(now, self._environment.job.silence_s)
+            server.forget_silent(monotonic(), self._environment.job.silence_s)
         return life.follow(roster)
 
     def _poll(self) -> ShardRoster | None:
@@ -148,6 +158,8 @@ class _Shard:
     def _show_figures(self, life: Life) -> None:
         report = self.board.report
         self.metrics.applied_step.set(report.applied_step)
+        if report.row_updates is not None:
+            self.metrics.lost_row_updates.set(max(report.row_updates.lost, 0))
         self.metrics.generation.set(report.counters.generation)
         self.metrics.ready.set(life.state is ShardState.READY)
 

@@ -24,6 +24,7 @@ class Metrics:
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
         self.rows = self._gauge("rows", "Rows held")
         self.tracker_bytes = self._gauge("tracker_bytes", "Memory that ranking rows for priority saves takes")
+        self.lost_row_updates = self._gauge("lost_row_updates", "Row updates lost since the job began, at most")
         self.applied_step = self._gauge("applied_step", "Last step applied of any trainer")
         self.generation = self._gauge("generation", "Generation of the roster")
         self.ready = self._gauge("ready", "1 while lookups and pushes are served")

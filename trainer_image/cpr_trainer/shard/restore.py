@@ -9,12 +9,12 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.exits import Problem
-from cpr_contract.manifests import Origin
+from cpr_contract.manifests import Origin, RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
@@ -42,7 +42,8 @@ _LAST_RETRY_S = 5.0
 class Restored:
     """The rows are loaded, and it is recorded from where.
 
-    `save` is None for first values. `chain` is what the next save may stand on, oldest first.
+    `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
+    last save that was put on top, empty for none.
     """
 
     save: SaveRef | None
@@ -50,7 +51,9 @@ class Restored:
     samples: int
     applied: tuple[int, ...]
     lost: Ranges
+    row_updates: RowUpdates
     load_s: float
+    top: str = ""
     chain: tuple[Link, ...] = ()
 
 
@@ -145,6 +148,15 @@ class Restorer:
             replayed=restored.replayed,
         )
         write_origin(self.store, origin)
-        applied = restored.applied or (0,) * roster.trainers
-        load_s = monotonic() - started
-        return Restored(save, restored.step, restored.samples, applied, restored.lost, load_s, restored.chain)
+        none = (0,) * roster.trainers
+        return Restored(
+            save,
+            restored.step,
+            restored.samples,
+            restored.applied or none,
+            restored.lost,
+            replace(restored.row_updates, pushed=restored.row_updates.pushed or none),
+            load_s=monotonic() - started,
+            top=restored.top,
+            chain=restored.chain,
+        )

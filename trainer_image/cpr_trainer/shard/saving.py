@@ -62,6 +62,7 @@ class Saving:
         self._metrics = metrics
         self._chooser = chooser
         self._links: tuple[Link, ...] = ()
+        self._top = ""  # the key of the newest save, on which a priority save is put
         self._under_way: Save | None = None
         first_place, places = service.places
         self._blank = ShardManifest(
@@ -90,9 +91,9 @@ class Saving:
         """Whether a complete save is not committed yet."""
         return self._under_way is not None and self._under_way.draft.kind != "Priority"
 
-    def start(self, links: tuple[Link, ...], now_s: float) -> None:
-        """Go on from a restore: the next save may stand on `links`."""
-        self._links = links
+    def start(self, links: tuple[Link, ...], top: str, now_s: float) -> None:
+        """Go on from a restore, in which the save `top` was put on last: the next save may stand on `links`."""
+        self._links, self._top = links, top
         if self._chooser is not None:
             self._chooser.start(now_s)
 
@@ -145,7 +146,7 @@ class Saving:
         if claim is None or claim.slots is None or progress is None or self._under_way is not None:
             return
         mark = replace(self._service.mark(progress), step=min(progress.applied))
-        draft = self._draft("Priority", mark, bits=self._rules.stored_bits)
+        draft = self._draft("Priority", mark, bits=self._rules.stored_bits, strategy=self._rules.strategy)
         changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
         self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
         self._metrics.cut_seconds.set(monotonic() - started_s)
@@ -158,7 +159,7 @@ class Saving:
         self._metrics.save_seconds.set(committed.save_s)
         if save is not self._under_way:
             return
-        self._under_way = None
+        self._under_way, self._top = None, saved.ref.key
         if self._chooser is not None and save.claim is not None:
             self._chooser.tracker.forget(save.claim)
         if save.draft.kind != "Priority":
@@ -166,8 +167,10 @@ class Saving:
             self._links = (*self._links, link) if save.draft.chain else (link,)
 
     def on_given_up(self, given_up: GivenUp) -> None:
-        """Forget nothing: the next save carries it."""
+        """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
         self._metrics.given_up_saves.inc()
+        if given_up.groundless:
+            self._links = ()
         if given_up.save is self._under_way:
             self._under_way = None
 
@@ -176,6 +179,9 @@ class Saving:
         if self._chooser is not None and claim is not None:
             self._chooser.tracker.mark(claim)
             save = replace(save, source=_Watched(capture, self._chooser.tracker))
+            if draft.kind == "Priority":
+                draft = replace(draft, after=self._top, added_updates=claim.added_updates)
+                save = replace(save, draft=draft)
         if draft.kind != "Priority":
             save.may_commit.set()
         self._under_way = save
@@ -190,5 +196,6 @@ class Saving:
             samples=mark.samples,
             applied=mark.applied,
             lost=mark.lost,
+            row_updates=mark.row_updates,
             **fields,
         )

@@ -10,23 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-import numpy as np
 import torch
 
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
-from cpr_trainer.exchange.frames import (
-    ROW_NUMBER_BYTES,
-    Frame,
-    FrameError,
-    Header,
-    Operation,
-    payload_bytes,
-)
+from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.placement import Ints, Placement
+from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, Ranges, order_of
+from cpr_trainer.shard.losses import Losses, Ranges, after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena
@@ -64,6 +59,7 @@ class Progress:
     generation: int
     applied: tuple[int, ...]
     losses: Losses
+    row_updates: RowUpdates
     total_samples: int = 0
     cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
     dirty: bool = False
@@ -83,6 +79,7 @@ class Mark:
     samples: int
     applied: tuple[int, ...]
     lost: Ranges
+    row_updates: RowUpdates
 
 
 class Service:
@@ -96,13 +93,16 @@ class Service:
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
         self.arena = arena
+        self.encoding = Encoding.of(job)
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.given_up_step = 0
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_change: Callable[[Ints], None] = lambda _slots: None
+        self.trace = Trace(None)
         self._job = job
+        self._dim = job.model.embedding_dim
         self._placement = placement
         self._index = index
         self._metrics = metrics
@@ -169,7 +169,7 @@ class Service:
         """Return what a save of the rows would hold now."""
         samples = samples_at(progress.applied_step, self._job.data.batch_size, progress.total_samples)
         lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
-        return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost)
+        return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost, progress.row_updates)
 
     def _take_in(self, header: Header) -> None:
         """Note what every frame of a trainer carries: the size of the job, and the next cut."""
@@ -195,7 +195,7 @@ class Service:
     def _handle(self, client: Client, frame: Frame) -> bool:
         """Handle one lookup or push; False if it must wait."""
         header, progress = frame.header, self.progress
-        if header.payload_bytes != payload_bytes(header.operation, header.count, self.arena.rows.shape[1]):
+        if header.payload_bytes != self.encoding.payload_bytes(header.operation, header.count, self._dim):
             raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
         if progress is None or header.generation != progress.generation:
             client.send(self.standing(client.rank, header.generation))
@@ -206,11 +206,13 @@ class Service:
         return self._push(client, frame, progress)
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        vectors = self.arena.gather(self._slots(frame)).numpy()
+        vectors = self.encoding.pack_values(self.arena.gather(self._slots(frame)))
+        self.trace.lap("look up")
         ticket, count = frame.header.ticket, len(vectors)
         header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=vectors.nbytes)
         client.send(header, vectors)
         self._metrics.rows_read.inc(count)
+        self.trace.lap("send")
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
         fate = fate_of(frame.header.step, progress.applied[client.rank], progress.cuts)
@@ -221,8 +223,11 @@ class Service:
                 client.send(self._header(Operation.ACK, client.rank))
             case Fate.APPLY:
                 self._apply(progress, frame)
+                self.trace.lap("apply")
                 client.send(self._header(Operation.ACK, client.rank))
                 self._cut_if_due(progress)
+                if client.rank == 0:
+                    self.trace.end(frame.header.step)
             case _:
                 assert_never(fate)
         self._metrics.pushes.labels(fate.name.lower()).inc()
@@ -235,13 +240,13 @@ class Service:
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
         if header.count:
             slots = self._slots(frame)
-            gradients = np.frombuffer(frame.payload, np.float32, offset=header.count * ROW_NUMBER_BYTES)
-            self.arena.apply(slots, torch.from_numpy(gradients).view(header.count, -1))
+            self.arena.apply(slots, self.encoding.unpack_values(frame.payload, header.count, self._dim))
             self.on_change(slots.numpy())
         before = progress.applied[header.rank]
         if progress.cuts.passed_over(header.step, before):
             progress.cuts, self._held_free = progress.cuts.void(), True
         progress.losses = progress.losses.applied(header.rank, before, header.step, order)
+        progress.row_updates = after_push(progress.row_updates, header.rank, header.row_updates, header.count)
         progress.applied = tuple(header.step if r == header.rank else s for r, s in enumerate(progress.applied))
         progress.dirty = True
         self._metrics.rows_changed.inc(header.count)
@@ -253,7 +258,7 @@ class Service:
             progress.dirty = False
 
     def _slots(self, frame: Frame) -> torch.Tensor:
-        numbers = np.frombuffer(frame.payload, np.int64, count=frame.header.count)
+        numbers = self.encoding.unpack_numbers(frame.payload, frame.header.count)
         try:
             return torch.from_numpy(self._placement.slots_on(self._index, numbers))
         except ValueError as error:
@@ -262,14 +267,15 @@ class Service:
     def _header(
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0
     ) -> Header:
-        save = self.newest_save
+        save, progress = self.newest_save, self.progress
         return Header(
             operation,
             roster=self.counters.roster,
             group=self.counters.group,
-            generation=self.counters.generation if self.progress is None else self.progress.generation,
+            generation=self.counters.generation if progress is None else progress.generation,
             rank=rank,
-            step=0 if self.progress is None else self.progress.applied[rank],
+            step=0 if progress is None else progress.applied[rank],
+            row_updates=0 if progress is None else progress.row_updates.pushed[rank],
             cut_step=self.given_up_step,
             saved_step=0 if save is None else save.step,
             saved_samples=0 if save is None else save.samples,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, assert_never
 
 import numpy as np
 import torch
 
-from cpr_contract.manifests import ManifestRef, Part, ShardManifest
+from cpr_contract.manifests import ManifestRef, Part, RowUpdates, ShardManifest
 from cpr_contract.spec import Bits, JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.snapshot.commit import read_manifest
@@ -58,7 +58,9 @@ class RestoredShard:
     `step`, `samples`, `applied` and `lost` are those to go on with: 0 and empty after `RestoreFrom` and `Seed`; `lost`
     is empty after `Anchor` too, since it counts from there. `ref` is the save's manifest, None for first values and
     where several were read. `chain`, oldest first, is what the next save may stand on. `replayed` are the priority
-    saves on top; `damaged` says what was wrong with those that are not among them.
+    saves on top; `damaged` says what was wrong with those that are not among them. `row_updates` go on from the save's
+    too, over rollbacks; they begin anew where the shard held other places then. What priority saves hold is taken off
+    what is lost: below 0 until the ranks have pushed again, and told what they pushed before.
     """
 
     step: int
@@ -69,6 +71,13 @@ class RestoredShard:
     chain: tuple[Link, ...] = ()
     replayed: tuple[ManifestRef, ...] = ()
     damaged: tuple[DamagedError, ...] = ()
+    row_updates: RowUpdates = RowUpdates()  # noqa: RUF009 -- frozen
+
+    @property
+    def top(self) -> str:
+        """The key of the last save that was put on top; empty for first values."""
+        below = "" if self.ref is None else self.ref.key
+        return self.replayed[-1].key if self.replayed else below
 
 
 def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
@@ -83,19 +92,22 @@ def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
     home.arena.epochs.clear()
     found = tuple(read_manifest(store, ShardManifest, save, candidate.layout) for save in candidate.saves)
     chain = _load_complete(store, candidate, home, found)
-    replayed, damaged = _load_priority(store, candidate, home)
+    on_top, damaged = _load_priority(store, candidate, home)
     home.arena.seed(home.placement, home.index, home.seeding)
     ref = found[0][1] if len(found) == 1 else None
+    replayed = tuple(ref for _, ref in on_top)
+    below = found[0][0].row_updates if chain else RowUpdates()
+    updates = _with_priority(below, "" if ref is None else ref.key, on_top, whole=not damaged)
     match candidate.kind:
         case "RestoreFrom" | "Seed":
-            return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged)
+            return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged, updates)
         case "Anchor":
             manifest = found[0][0]
             step, samples, applied = manifest.step, manifest.samples, manifest.applied
-            return RestoredShard(step, samples, applied, (), ref, chain, replayed, damaged)
+            return RestoredShard(step, samples, applied, (), ref, chain, replayed, damaged, updates)
         case "Save":
             m = found[0][0]
-            return RestoredShard(m.step, m.samples, m.applied, m.lost, ref, chain, replayed, damaged)
+            return RestoredShard(m.step, m.samples, m.applied, m.lost, ref, chain, replayed, damaged, updates)
         case _:
             assert_never(candidate.kind)
 
@@ -123,9 +135,9 @@ def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[
 
 def _load_priority(
     store: Store, candidate: Candidate, home: Home
-) -> tuple[tuple[ManifestRef, ...], tuple[DamagedError, ...]]:
+) -> tuple[tuple[Found, ...], tuple[DamagedError, ...]]:
     """Put the priority saves on top, as changes that no complete save holds; return which did, and what was wrong."""
-    replayed: list[ManifestRef] = []
+    replayed: list[Found] = []
     damaged: list[DamagedError] = []
     for wanted in candidate.priority:
         try:
@@ -135,8 +147,21 @@ def _load_priority(
         except DamagedError as error:
             damaged.append(error)
         else:
-            replayed.append(found[1])
+            replayed.append(found)
     return tuple(replayed), tuple(damaged)
+
+
+def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *, whole: bool) -> RowUpdates:
+    """Return the account with what priority saves hold beyond the save `below` (its key).
+
+    It is exact where each was made after the one that it is put on, tells how much it adds, and is `whole`. Otherwise
+    they hold more than can be told, and what is lost is a bound.
+    """
+    for manifest, ref in saves:
+        if manifest.after != below or manifest.added_updates is None:
+            return replace(account, exact=False)
+        account, below = replace(account, lost=account.lost - manifest.added_updates), ref.key
+    return account if whole else replace(account, exact=False)
 
 
 def _span(manifest: ShardManifest) -> tuple[int, int]:

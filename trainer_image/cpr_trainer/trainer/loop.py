@@ -204,10 +204,25 @@ class Loop:
     def _repair(self, pushed: int | None) -> None:
         """Push the steps up to `done` that this rank has not pushed to every shard."""
         stepper = self._stepper
-        for step in missing_steps(stepper.state.done, pushed, self._exchange.applied(), WINDOW):
+        missing = missing_steps(stepper.state.done, pushed, self._exchange.applied(), WINDOW)
+        self._count_up_to(missing.start)
+        for step in missing:
             _LOG.info("computing step %d again", step)
             stepper.repair(step)
         stepper.pushed = max(stepper.pushed or 0, stepper.state.done)
+
+    def _count_up_to(self, first: int) -> None:
+        """Let the count of this rank's row updates stand, on every shard, before step `first`: the next to be pushed.
+
+        Steps that a shard lost and nobody pushes again count; the data says how many rows they changed. There are such
+        steps only where this trainer and that shard were replaced together.
+        """
+        exchange, stepper = self._exchange, self._stepper
+        for step in range(min(exchange.counted()) + 1, first):
+            self._watch.attend_or_stop()
+            exchange.count(step, stepper.slice_of(step).access.unique)
+        for step in range(max(exchange.counted()), first - 1, -1):
+            exchange.uncount(step, stepper.slice_of(step).access.unique)
 
     def _finish(self, group: Group) -> AnchorRef | None:
         """All steps are trained: see to it that the last cut is committed, then part."""

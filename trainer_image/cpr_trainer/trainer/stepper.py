@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
 from torch import Tensor
@@ -46,13 +47,16 @@ class Stepper:
 
     def repair(self, step: int) -> None:
         """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
-        setup = self._setup
-        rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
-        wanted = slice_of(step, setup.dataset.take(rows), setup.placement)
+        wanted = self.slice_of(step)
         vectors = Vectors(self._exchange, wanted)
         vectors.ask_again()
-        computed = self._compute(wanted, self.shards.fetch(vectors))
-        self._push(wanted, computed)
+        self._push(wanted, self._compute(wanted, lambda: self.shards.fetch(vectors)))
+
+    def slice_of(self, step: int) -> Slice:
+        """Return this trainer's slice of any step."""
+        setup = self._setup
+        rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
+        return slice_of(step, setup.dataset.take(rows), setup.placement)
 
     def train(self, feed: Feed, group: Group, leading: Leading | None) -> None:
         """Train until the feed ends. Raises what ends a wait, Terminated only between steps or in a wait."""
@@ -71,32 +75,46 @@ class Stepper:
 
     def _step(self, vectors: Vectors, feed: Feed, group: Group, leading: Leading | None) -> Vectors | None:
         """Train the slice of `vectors`; return the vectors of the next, on their way."""
-        began, wanted = monotonic(), vectors.slice
+        began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
         self._board.set(samples_started=self._setup.samples_at(step))
-        arrived = self.shards.fetch(vectors)
-        group.announce(step)
-        following = self._look_ahead(feed, wanted)
-        computed = self._compute(wanted, arrived)
+        following = self._look_ahead(feed)
+        trace.lap("look ahead")
+
+        def fetch() -> Tensor:
+            trace.lap("bottom")
+            arrived = self.shards.fetch(vectors)
+            trace.lap("vectors")
+            group.announce(step)
+            return arrived
+
+        computed = self._compute(wanted, fetch)
+        trace.lap("compute")
         self._score(step, computed)
+        trace.lap("score")
         announced = leading.announce(step, self.pace.trained_s) if leading else 0
         with self._board.waiting(self._watch.attend_or_stop) as attend:
             self.cut_step = group.go(announced, attend).cut_step
+        trace.lap("go")
         self._reduce(step, group)
+        trace.lap("reduce")
         self._push(wanted, computed)
+        trace.lap("push")
         if following is not None:
             following.ask_late()
+        trace.lap("ask late")
         if leading is not None:
             leading.save(self.state)
         self._tell(began, leading)
+        trace.end(step)
         return following
 
-    def _look_ahead(self, feed: Feed, running: Slice) -> Vectors | None:
+    def _look_ahead(self, feed: Feed) -> Vectors | None:
         wanted = feed.take()
         if wanted is None:
             return None
         vectors = Vectors(self._exchange, wanted)
-        vectors.ask_early(running.access.unique)
+        vectors.ask_early()
         return vectors
 
     def _score(self, step: int, computed: Computed) -> None:
@@ -112,15 +130,15 @@ class Stepper:
             )
         )
 
-    def _compute(self, wanted: Slice, vectors: Tensor) -> Computed:
+    def _compute(self, wanted: Slice, fetch: Callable[[], Tensor]) -> Computed:
         size = self._setup.batch_size(wanted.step)
-        return compute(self.state.replica, wanted.batch, wanted.access, vectors, size)
+        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size)
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
         replica, scores = self.state.replica, self.state.scores
         show = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
-        to_merge = scores.to_merge() if show or self._setup.job.trainers == 1 else ()
+        to_merge = scores.to_merge() if show else ()
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
         with self._board.waiting(self._watch.attend) as attend:
             group.sum((replica.gradients, *to_merge), attend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,7 +71,7 @@ class Shard:
                 moved = (rows - self.saved[0]).square_().sum(dim=1)
                 scores = {s: float("inf") if s in self.carried else float(moved[s]) for s in range(ROWS)}
             case "Growth":
-                scores = {slot: float(state[slot] - self.saved[1][slot]) for slot in range(ROWS)}
+                scores = {slot: float(state[slot].sqrt() - self.saved[1][slot].sqrt()) for slot in range(ROWS)}
         return {slot: score for slot, score in scores.items() if slot not in SMALL}
 
 
@@ -127,7 +128,7 @@ def run_save(shard: Shard, save: Save) -> None:
     for some in np.array_split(np.array(claimed), 6):
         shard.tracker.wrote(some, at_mark[0][some], at_mark[1][some])
     if shard.strategy == "MFU":
-        assert claim.missed_updates == sum(n for slot, n in pending.items() if slot not in claimed)
+        assert claim.added_updates == (None if claim.slots is None else sum(pending[slot] for slot in claimed))
     if not save.commits:
         shard.recorded |= recorded_before
         shard.carried |= set(claimed)
@@ -153,8 +154,6 @@ def run(shard: Shard, course: list[list[int] | Save | str]) -> None:
             case list():
                 shard.push(event)
         choose(shard, 5)  # changes nothing: the account agrees at the next event as well
-    if shard.strategy == "MFU":
-        assert shard.tracker.pending_updates == shard.updates.total()
 
 
 @pytest.mark.parametrize("strategy", ["MFU", "SCAR", "Growth"])
@@ -209,6 +208,20 @@ def test_memory_is_as_stated(strategy: Strategy, least: int, most: int) -> None:
     assert least <= tracker.memory_bytes <= most
 
 
+@pytest.mark.parametrize("strategy", ["MFU", "SSU", "Growth"])
+def test_memory_is_what_is_taken(strategy: Strategy) -> None:
+    """Of SCAR as well, but Python does not see what torch takes."""
+    population = Population(100_000, np.arange(1000))
+    arena = Arena.empty(small_job(Path("unused"), dim=1), population.rows)
+    tracemalloc.start()
+    try:
+        tracker = make_tracker(strategy, arena, population, population.quota(0.125), np.random.default_rng(0))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tracker.memory_bytes <= taken < tracker.memory_bytes + 8192
+
+
 @pytest.mark.parametrize("strategy", ["MFU", "Growth"])
 def test_memory_taken_for_an_anchor_is_given_back(strategy: Strategy) -> None:
     shard = Shard(strategy, 5, 0)
@@ -249,5 +262,4 @@ def test_choosing_beside_pushes_loses_no_count() -> None:
     chooser.join()
     everything = tracker.choose(population.rows)
     tracker.mark(everything)
-    assert everything.token is not None
-    assert int(everything.token.sum()) == 200 * 5000 == tracker.pending_updates
+    assert everything.added_updates == 200 * 5000

@@ -1,7 +1,9 @@
-"""Growth: the rows whose accumulator of row-wise Adagrad grew most since they were last saved.
+"""Growth: the rows whose accumulator of row-wise Adagrad grew most, by its root, since they were last saved.
 
-The accumulator sums mean(g^2) of a row's updates, so its growth is an account of updates weighed by their gradients,
-kept by the optimizer anyway. What was saved of it takes 4 bytes a row; a push takes nothing.
+The accumulator a sums q = mean(g^2) of a row's updates, and an update moves the row by lr |g| / sqrt(a). The root grows
+by about q / (2 sqrt(a)): by the length of that step, times the size of the gradient. So its growth is an account of how
+far a row went, kept by the optimizer anyway; that of a itself would put hot rows first, which hardly move any more.
+What was saved of it takes 4 bytes a row; a push takes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class GrowthTracker(Tracker):
         return self._saved.nbytes + (0 if self._writing is None else self._writing.nbytes)
 
     def choose(self, count: int) -> Claim:
-        """Claim the rows whose accumulator grew most."""
+        """Claim the rows whose accumulator grew most, by its root."""
         return self._claim(largest(self._population, self._growth, count, self._rng))
 
     def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: ARG002 -- state says it all
@@ -47,7 +49,8 @@ class GrowthTracker(Tracker):
         self._writing[slots] = state.numpy()
 
     def _growth(self, chunk: slice) -> Floats:
-        return self._accumulator[chunk] - self._saved[chunk]
+        growth: Floats = np.sqrt(self._accumulator[chunk]) - np.sqrt(self._saved[chunk])
+        return growth
 
     def _mark(self, claim: Claim) -> None:  # noqa: ARG002 -- what a failed save wrote is forgotten, whatever comes next
         self._writing = None

@@ -1,7 +1,7 @@
 """MFU, most frequently used (CPR, section 4.3): the rows with the most updates since they were last saved.
 
 4 bytes a row. The counters are the exact account of updates that no save holds, so this strategy alone can tell how
-many a loss takes.
+many a priority save adds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ class MfuTracker(Tracker):
     While everything is being saved a second counter for each row is held: no counter is copied at the mark.
     """
 
-    pending_updates: int
-
     def __init__(self, population: Population, rng: np.random.Generator) -> None:
         super().__init__(population)
         self._rng = rng
         self._counters: Counters = np.zeros(population.rows, np.int32)
         self._before: Counters | None = None  # counts up to the mark of a claim of everything, until it is forgotten
-        self.pending_updates = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -39,7 +36,6 @@ class MfuTracker(Tracker):
     def note(self, slots: Ints) -> None:
         """Count one update of each row."""
         self._counters[slots] += 1
-        self.pending_updates += len(slots)
 
     def choose(self, count: int) -> Claim:
         """Claim the rows with the highest counters."""
@@ -59,21 +55,16 @@ class MfuTracker(Tracker):
             self._before = None
         if claim.slots is None:
             self._before, self._counters = self._counters, np.zeros(len(self._counters), np.int32)
-            claim.token = np.array([self.pending_updates])
             return
-        counts = self._counters[claim.slots]
-        claim.token = counts
-        claim.missed_updates = self.pending_updates - int(counts.sum())
+        claim.token = self._counters[claim.slots]
+        claim.added_updates = int(claim.token.sum())
 
     def _forget(self, claim: Claim) -> None:
-        assert claim.token is not None  # noqa: S101 -- set by the mark
         if claim.slots is None:
             self._before = None
-        else:
+        elif claim.token is not None:  # set by the mark
             self._counters[claim.slots] -= claim.token
-        self.pending_updates -= int(claim.token.sum())
 
     def _reset(self) -> None:
         self._counters.fill(0)
         self._before = None
-        self.pending_updates = 0

@@ -23,12 +23,13 @@ Ints = NDArray[np.int64]
 class Claim:
     """What one save is about to hold. slots: int64 [k], ascending; None for all rows.
 
-    missed_updates: row updates before the mark that this save does not hold; None if the strategy cannot tell.
+    added_updates: row updates that this save holds and none that is committed, known from the mark on; None if the
+    strategy does not count them.
     token: what the tracker keeps with it.
     """
 
     slots: Ints | None
-    missed_updates: int | None = None
+    added_updates: int | None = None
     token: NDArray[Any] | None = None
 
 
@@ -38,9 +39,6 @@ class Tracker(ABC):
     `choose` and `wrote` may run on another thread than the rest, beside `note`: `choose` reads what may change under
     it, so its ranking is as of some moment in between. `forget` must be over before the next `choose` begins.
     """
-
-    #: Row updates that no committed save holds; None if the strategy cannot tell.
-    pending_updates: int | None = None
 
     def __init__(self, population: Population) -> None:
         self._population = population
@@ -65,7 +63,6 @@ class Tracker(ABC):
     def mark(self, claim: Claim) -> None:
         """Note that the content of the claimed rows is fixed now: what is pushed from here on is in no save."""
         self._marked = claim
-        claim.missed_updates = 0 if claim.slots is None else None
         self._mark(claim)
 
     def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: B027 -- as above

@@ -1,0 +1,133 @@
+"""One shard as a real process over its incarnations, with a trainer that the test plays and a model of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from cpr_trainer.access import UniqueRows, find_access
+from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.seeding import Seeding
+from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
+
+ROWS, DIM, BATCH = (60, 5), 4, 10
+
+
+class Story:
+    """One shard over its incarnations, one trainer that the test plays, and a model of what the rows should be."""
+
+    def __init__(self, folder: Path, **rules: Any) -> None:
+        job = small_job(folder, rows=ROWS, dim=DIM)
+        rules = {"rebase": "Consecutive", "strategy": "MFU", "fraction": 1.0} | rules
+        self.job = replace(job, snapshots=replace(job.snapshots, **rules))
+        self.folder = folder
+        self.store = folder / "store" / "bucket"
+        self.placement = Placement.of(self.job.model, 1)
+        every = np.stack([np.arange(60), np.arange(60) % 5], axis=1)
+        self.rows = find_access(self.placement, every).unique
+        self.slots = torch.from_numpy(self.placement.slots_on(0, self.rows.numbers))
+        self.shards: list[ShardProcess] = []
+        self.exchange: Exchange | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+        for shard in self.shards:
+            shard.kill()
+
+    @property
+    def shard(self) -> ShardProcess:
+        return self.shards[-1]
+
+    def start(self, *program: str) -> None:
+        """Start the next incarnation."""
+        incarnation = len(self.shards) + 1
+        roster = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
+        command = (program,) if program else ()
+        self.shards.append(ShardProcess.start(self.folder, self.job, roster, *command))
+
+    def join(self) -> Exchange:
+        """Be a trainer with nothing unacknowledged."""
+        self.leave()
+        self.shard.wait_ready()
+        self.exchange = Exchange(self.job, 0, len(self.shards), KEY, 1000)
+        self.exchange.follow(trainer_roster((self.shard.peer,)))
+        self.exchange.wait_ready(PATIENCE_S)
+        return self.exchange
+
+    def leave(self) -> None:
+        if self.exchange is not None:
+            self.exchange.close()
+
+    def push(self, *steps: int, cut: int = 0) -> None:
+        """Push some steps and wait for their acknowledgements; a shard that dies meanwhile is what the test wants."""
+        assert self.exchange is not None
+        with contextlib.suppress(ShardsAwayError):
+            for step in steps:
+                self.exchange.push(step, self.rows_of(step), gradients(step)[touched(step)], cut, PATIENCE_S)
+            self.exchange.settle(PATIENCE_S)
+
+    def rows_of(self, step: int) -> UniqueRows:
+        """The rows that a step changes."""
+        return self.rows.select(touched(step))
+
+    def cut(self, *steps: int) -> None:
+        """Push up to a cut, and wait until it is committed, or the shard is dead."""
+        self.push(*steps, cut=steps[-1])
+        self.wait_for(lambda: self.saved_step() == steps[-1] or self.dead())
+
+    def saved_step(self) -> int:
+        assert self.exchange is not None
+        return self.exchange.saved()[0].step
+
+    def dead(self) -> bool:
+        return self.shard.process.poll() is not None
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def expected(self, *steps: int) -> Arena:
+        """The rows after exactly these steps."""
+        arena = Arena.empty(self.job, self.placement.size(0))
+        arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
+        for step in steps:
+            mask = touched(step)
+            arena.apply(self.slots[mask], gradients(step)[mask])
+        return arena
+
+    def assert_rows(self, expected: Arena) -> None:
+        exchange = self.join()
+        found = exchange.lookup(90, self.rows).result(PATIENCE_S)
+        assert torch.equal(found, expected.gather(self.slots))
+        ones = torch.ones(len(self.rows), DIM)
+        expected.apply(self.slots, ones)
+        exchange.push(90, self.rows, ones, 0, PATIENCE_S)
+        exchange.settle(PATIENCE_S)
+        found = exchange.lookup(91, self.rows).result(PATIENCE_S)
+        assert torch.equal(found, expected.gather(self.slots)), "the optimizer's state is that of the save, too"
+
+
+def touched(step: int) -> np.ndarray:
+    """Which of the 65 rows a step changes: some, never the same."""
+    return np.arange(sum(ROWS)) * step % 7 < 4
+
+
+def gradients(step: int) -> torch.Tensor:
+    return torch.randn(sum(ROWS), DIM, generator=torch.Generator().manual_seed(step))
