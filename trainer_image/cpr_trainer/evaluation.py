@@ -49,7 +49,7 @@ class ProgressiveValidation:
         skipped = max(0, self._unscored - first_sample)
         logits, labels = logits[skipped:].cpu(), labels[skipped:].cpu()
         bins = ((logits + _HIGHEST_LOGIT) * _BINS_PER_LOGIT).long().clamp_(0, BINS - 1)
-        self._own[:-1] += torch.bincount(bins + BINS * labels.long(), minlength=2 * BINS)
+        self._own.index_add_(0, bins + BINS * labels.long(), torch.ones_like(bins))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="sum")
         self._own[-1] += round(float(loss) * _PARTS_PER_NAT)
 

@@ -13,15 +13,26 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
-from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.exits import ExitCode, Problem
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
 from cpr_trainer.runtime.environment import termination_file
 
 _LOG = logging.getLogger("cpr_trainer")
+
+
+#: Roles that read a request from stdin and answer on stdout, and where they are.
+_ANSWERING = {
+    "experiment": "cpr_trainer.experiment.main",
+    "bench": "cpr_trainer.bench.main",
+    "evaluate": "cpr_trainer.evaluate",
+    "inspect": "cpr_trainer.data.inspect",
+    "inventory": "cpr_trainer.inventory",
+}
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -42,10 +53,13 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return end_with(termination_file(environ), problem, ExitCode.INTERNAL)
 
 
-def threads(environ: Mapping[str, str]) -> int:
-    """Return how many threads torch computes with: OMP_NUM_THREADS, else one for each processor of this process."""
+def threads(environ: Mapping[str, str], usual: int | None = None) -> int:
+    """Return how many threads torch computes with.
+
+    OMP_NUM_THREADS, else what is `usual` for the role, else one for each processor of this process.
+    """
     stated = environ.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and int(stated) else len(os.sched_getaffinity(0))
+    return int(stated) if stated.isdecimal() and int(stated) else usual or len(os.sched_getaffinity(0))
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -56,31 +70,50 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
             return train(Environment.read(environ))
         case "shard":
-            with _loading(environ):
+            with _loading(environ, usual_threads=1):  # one frame is too little work to be shared
                 from cpr_trainer.shard.main import run as serve
 
             return serve(Environment.read(environ))
-        case "experiment":
+        case "single":
             with _loading(environ):
-                from cpr_trainer.experiment.main import run as experiment
+                from cpr_trainer.experiment.single import run as train_alone
 
-            experiment(environ, sys.stdin, sys.stdout)
-            return ExitCode.OK
+            train_alone(environ)
+        case "samples":
+            with _loading(environ):
+                from cpr_trainer.experiment.samples import run as write_samples
+
+            write_samples(environ, options.rows, options.to)
+        case "gauge":
+            with _loading(environ):
+                from cpr_trainer.experiment.gauge import run as gauge
+
+            gauge(sys.stdin, sys.stdout)
+        case "experiment" | "bench" | "evaluate" | "inspect" | "inventory":
+            with _loading(environ):
+                answer = import_module(_ANSWERING[options.role]).run
+
+            answer(environ, sys.stdin, sys.stdout)
+        case "cleanup":
+            with _loading(environ):
+                from cpr_trainer.cleanup import run as clean_up
+
+            return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:
             with _loading(environ):
                 from cpr_trainer.export import run as export
 
             export(environ, options.anchor, options.to)
-            return ExitCode.OK
+    return ExitCode.OK
 
 
 @contextmanager
-def _loading(environ: Mapping[str, str]) -> Iterator[None]:
+def _loading(environ: Mapping[str, str], usual_threads: int | None = None) -> Iterator[None]:
     """Load torch, then a role's code, without looking for garbage: there is none, and a tenth of the time is saved."""
     gc.disable()
     import torch
 
-    torch.set_num_threads(threads(environ))
+    torch.set_num_threads(threads(environ, usual_threads))
     yield
     gc.freeze()
     gc.enable()
@@ -94,6 +127,21 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser(
         "experiment", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
     )
+    roles.add_parser(
+        "bench", help="measure saves of one shard: a SnapshotBench comes in by stdin, reports go out by stdout"
+    )
+    roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
+    samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
+    samples.add_argument("--rows", required=True, type=int, help="how many")
+    samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")
+    roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
+    roles.add_parser("inspect", help="look through data: an InspectionRequest comes in by stdin, DataFigures go out")
+    roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")
+    roles.add_parser(
+        "inventory", help="list, verify or prune saves: a Request comes in by stdin, the answer goes out by stdout"
+    )
+    cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
+    cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
     exporting = roles.add_parser("export", help="write the model of an anchor into a folder")
     exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
     exporting.add_argument("--to", required=True, type=Path, help="the folder, made if it is not there")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
-from cpr_operator.api.spec import CPRJobSpec, Data, ModelSpec, Snapshots
+from cpr_operator.api.spec import Columns, CPRJobSpec, Data, ModelSpec, Snapshots
 
 
 def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
@@ -19,6 +19,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
         shards=spec.shards.replicas,
         snapshots=_snapshots(spec.snapshots),
         silence_s=float(spec.failure_policy.silence_seconds),
+        precision=spec.trainers.precision,
     )
 
 
@@ -43,6 +44,16 @@ def _data(data: Data) -> contract.DataSpec:
         batch_size=data.batch_size,
         seed=data.seed,
         max_bad_lines=data.max_bad_lines,
+        columns=None if data.columns is None else _columns(data.columns),
+        header=data.header,
+        shuffle_rows=data.shuffle_rows,
+        hold_out=data.hold_out,
+    )
+
+
+def _columns(columns: Columns) -> contract.ColumnsSpec:
+    return contract.ColumnsSpec(
+        label=columns.label, counts=columns.counts, numbers=columns.numbers, categories=columns.categories
     )
 
 

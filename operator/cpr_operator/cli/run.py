@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
-import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,23 +20,17 @@ from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.document import DocumentError, changed_spec, read_job
 from cpr_operator.cli.kills import Kill, check_targets
+from cpr_operator.cli.operating import open_cluster, operating
 from cpr_operator.cli.progress import open_progress
 from cpr_operator.cli.report import report
 from cpr_operator.cli.summary import print_summary
 from cpr_operator.cli.watch import Watch
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
-from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Timing
-from cpr_operator.worker import Workers
 
 RUNS = Path("cprjob-runs")
 #: A shell's own exit code for a program that SIGINT ended.
 INTERRUPTED = 130
-#: A pod's change is acted upon after so many seconds: several come together.
-DEBOUNCE_S = 0.05
-#: Asking and writing cost nothing here, and runs are short.
-TIMING = Timing(running_s=1.0, changing_s=0.2, progress_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ async def _run(options: RunOptions, console: Console) -> int:
     document = None if options.file is None else read_job(options.file, options.changes, workdir / "store")
     if document is not None:
         _check_kills(options.kills, document["spec"])
-    async with _open_cluster(workdir) as cluster:
+    async with open_cluster(workdir, os.environ) as cluster:
         job = await _open_job(cluster, document, workdir, options.changes)
         _check_kills(options.kills, job.spec)
         watch, status = await _follow(cluster, job, options.kills, console)
@@ -85,18 +77,14 @@ async def _follow(
     cluster: LocalCluster, job: JobView, kills: tuple[Kill, ...], console: Console
 ) -> tuple[Watch, Status]:
     """Run passes and watch until the job is over."""
-    controller = Controller(cluster, time.time, timing=TIMING)
-    workers = Workers(controller.run_pass, random.Random())
-    cluster.subscribe(lambda: workers.wake(job.namespace, job.name, DEBOUNCE_S))
     progress = open_progress(console)
     watch = Watch(cluster, job, kills=kills, progress=progress, clock=time.monotonic)
     try:
         with _interrupts(watch):
-            workers.wake(job.namespace, job.name)
-            return watch, await watch.follow()
+            async with operating(cluster, job):
+                return watch, await watch.follow()
     finally:
         progress.close()
-        await workers.close()
 
 
 def _workdir(options: RunOptions) -> Path:
@@ -112,23 +100,6 @@ def _workdir(options: RunOptions) -> Path:
 def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
     parsed = parse_spec(spec)
     check_targets(kills, parsed.trainers.replicas, parsed.shards.replicas)
-
-
-@contextlib.asynccontextmanager
-async def _open_cluster(workdir: Path) -> AsyncIterator[LocalCluster]:
-    """A cluster in the folder, and the operator's log beside it; every process is gone at the end."""
-    cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=os.environ)
-    log = logging.FileHandler(workdir / "operator.log")
-    log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("cpr_operator")
-    logger.addHandler(log)
-    logger.setLevel(logging.INFO)
-    try:
-        yield cluster
-    finally:
-        await cluster.close()
-        logger.removeHandler(log)
-        log.close()
 
 
 async def _open_job(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,8 +73,3 @@ def test_an_empty_batch_needs_nothing() -> None:
     assert len(access.unique) == 0
     assert access.embeddings(torch.empty(0, 4)).shape == (0, 3, 4)
     assert access.sum_gradients(torch.empty(0, 3, 4)).shape == (0, 4)
-
-
-def test_a_batch_too_large_to_sort_is_refused() -> None:
-    with pytest.raises(ValueError, match="too large"):
-        find_access(Placement([2**43], 1), np.zeros((2**20 + 1, 1), np.int64))

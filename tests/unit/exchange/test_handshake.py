@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Initiator, Responder
 
 KEY = b"the key"
@@ -87,3 +88,12 @@ def test_noise_is_no_handshake(noise: bytes) -> None:
         responder().challenge(noise)
     with pytest.raises(HandshakeError, match="not a handshake"):
         initiator().prove(noise)
+
+
+def test_who_packs_rows_in_another_way_is_refused_by_either_side() -> None:
+    wide, narrow = Encoding(8, "fp32"), Encoding(4, "bf16")
+    shard = Responder(KEY, SHARD, b"b" * 16, wide)
+    with pytest.raises(HandshakeError, match=r"rows are packed as .*bf16.* there, and as .*fp32.* here"):
+        shard.challenge(Initiator(KEY, TRAINER, SHARD, b"a" * 16, narrow).hello())
+    trainer = Initiator(KEY, TRAINER, SHARD, b"a" * 16, wide)
+    trainer.prove(shard.challenge(trainer.hello()))

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.source import open_dataset, open_local
+from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.lone import Injection, LoneTrainer
 from cpr_trainer.experiment.losses import InjectedLosses, StepLoss
 from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.placement import Placement
+from cpr_trainer.store import Uris
 from support.local_job import small_job
 from support.model import SavedModel, assert_close, train_alone
 
@@ -29,7 +30,7 @@ def job(tmp_path: Path) -> JobSpec:
 
 
 def samples_of(job: JobSpec) -> Dataset:
-    return open_dataset(job.data, job.model.tables, open_local)
+    return open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
 
 
 def trained(job: JobSpec, losses: tuple[StepLoss, ...] = (), steps: int = STEPS) -> LoneTrainer:

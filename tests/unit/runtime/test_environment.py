@@ -64,6 +64,7 @@ def test_a_complete_environment_is_read(environ: dict[str, str]) -> None:
         ca_file=None,
         scratch_dir=Path("/scratch"),
         termination_file=Path("/word"),
+        step_trace=None,
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_trainer.exchange.encoding import Encoding
 
 NONCE_BYTES = 16
 #: No document of a handshake is longer; a stranger cannot make us buffer more.
@@ -44,20 +45,22 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First words: who calls, and whom its roster names. `nonce` is hex."""
+    """First words: who calls, whom its roster names, and how it packs rows, if it sends any. `nonce` is hex."""
 
     caller: Identity
     callee: Identity
     nonce: str
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The answer: who was reached. `nonce` and `proof` are hex."""
+    """The answer: who was reached, and how it packs rows. `nonce` and `proof` are hex."""
 
     callee: Identity
     nonce: str
     proof: str
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,13 @@ class Proof:
 class Initiator:
     """The side that connects. `nonce` must be fresh random bytes."""
 
-    def __init__(self, key: bytes, me: Identity, expected: Identity, nonce: bytes) -> None:
+    def __init__(
+        self, key: bytes, me: Identity, expected: Identity, nonce: bytes, encoding: Encoding | None = None
+    ) -> None:
         self._key = key
         self._expected = expected
-        self._hello = to_json(Hello(me, expected, nonce.hex())).encode()
+        self._encoding = encoding
+        self._hello = to_json(Hello(me, expected, nonce.hex(), encoding)).encode()
 
     def hello(self) -> bytes:
         """Return the payload of HELLO."""
@@ -90,26 +96,32 @@ class Initiator:
             raise HandshakeError(f"{_name(self._expected)} does not hold this job's key")
         if _member(challenge.callee) != _member(self._expected):
             raise HandshakeError(f"expected {_name(self._expected)}, reached {_name(challenge.callee)}")
+        _agree(self._encoding, challenge.encoding)
         return to_json(Proof(_proof(self._key, b"initiator", self._hello, unsigned))).encode(), challenge.callee
 
 
 class Responder:
     """The side that listens. `nonce` must be fresh random bytes."""
 
-    def __init__(self, key: bytes, me: Identity, nonce: bytes) -> None:
+    def __init__(self, key: bytes, me: Identity, nonce: bytes, encoding: Encoding | None = None) -> None:
         self._key = key
+        self._encoding = encoding
         self._me = me
         self._nonce = nonce
         self._hello = b""
         self._unsigned = b""
 
     def challenge(self, payload: bytes) -> bytes:
-        """Read a HELLO and return the payload of CHALLENGE. Raises HandshakeError if the caller is of another job."""
+        """Read a HELLO and return the payload of CHALLENGE.
+
+        Raises HandshakeError if the caller is of another job, or packs rows in another way.
+        """
         hello = _read(Hello, payload)
         if hello.caller.job_uid != self._me.job_uid:
             raise HandshakeError(f"{_name(self._me)} belongs to another job than {_name(hello.caller)}")
+        _agree(self._encoding, hello.encoding)
         self._hello = payload
-        challenge = Challenge(self._me, self._nonce.hex(), "")
+        challenge = Challenge(self._me, self._nonce.hex(), "", self._encoding)
         self._unsigned = to_json(challenge).encode()
         proof = _proof(self._key, b"responder", self._hello, self._unsigned)
         return to_json(replace(challenge, proof=proof)).encode()
@@ -134,6 +146,12 @@ def _proof(key: bytes, role: bytes, hello: bytes, unsigned: bytes) -> str:
     # Hashing each part first makes the three of fixed length: no two splits of the same bytes agree.
     parts = (hashlib.sha256(part).digest() for part in (role, hello, unsigned))
     return hmac.new(key, b"".join(parts), hashlib.sha256).hexdigest()
+
+
+def _agree(mine: Encoding | None, theirs: Encoding | None) -> None:
+    """Both sides know the job: they differ only where one is of another release."""
+    if mine != theirs:
+        raise HandshakeError(f"rows are packed as {theirs} there, and as {mine} here")
 
 
 def _same(one: str, other: str) -> bool:

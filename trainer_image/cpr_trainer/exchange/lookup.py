@@ -1,4 +1,4 @@
-"""A lookup under way: one request to each shard, one block of memory that the answers fill."""
+"""A lookup under way: one request to each shard, one block of memory that the answers fill as they come in."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ class ShardsAwayError(Exception):
 
 
 class PendingLookup:
-    """The vectors of some rows, on their way. `changed` is the exchange's condition; only it calls the last methods."""
+    """The vectors of some rows, on their way into `vectors`, [u, D], in the order of the rows.
 
-    def __init__(self, rows: UniqueRows, dim: int, changed: threading.Condition) -> None:
+    `changed` is the exchange's condition; only the exchange calls the last methods.
+    """
+
+    def __init__(self, rows: UniqueRows, vectors: Tensor, changed: threading.Condition) -> None:
         self._rows = rows
+        self._vectors = vectors
         self._changed = changed
-        self._vectors = torch.empty(len(rows), dim)
         self._missing = {shard for shard, (start, end) in enumerate(pairwise(rows.bounds)) if start < end}
         self._away: set[int] = set()
 
     def result(self, timeout_s: float) -> Tensor:
-        """Return the vectors, float32 [u, D], in the order of the rows.
+        """Return the vectors once all are there, in the order of the rows.
 
         Raises ShardsAwayError once a shard that was asked cannot answer: ask anew. Raises TimeoutError if nothing is
         decided in time; the lookup goes on, and may be waited for again.
@@ -50,7 +53,7 @@ class PendingLookup:
 
     def room(self, shard: int) -> memoryview:
         """Return where a shard's vectors belong, as bytes."""
-        return self._vectors[self._rows.on_shard(shard)].numpy().data.cast("B")
+        return self._vectors[self._rows.on_shard(shard)].view(torch.uint8).numpy().data.cast("B")
 
     def fill(self, shard: int) -> None:
         """Note that a shard's vectors are all there."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.roster import Counters, Peer
+from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.exchange.handshake import Identity
 
@@ -21,6 +22,7 @@ class Session:
     incarnation: int
     key: bytes
     dim: int
+    encoding: Encoding
     total_samples: int
     silence_s: float
     counters: Counters = _NO_ROSTER

@@ -43,7 +43,7 @@ class LoneTrainer:
     """
 
     def __init__(self, job: JobSpec, dataset: Dataset, seed: int) -> None:
-        self.order = replace(BatchOrder.of(job.data, dataset.rows), seed=seed)
+        self.order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
         self.validation = ProgressiveValidation(self.order.total_samples)
         self.replica = DenseReplica(job.model, seed)
         self._dataset = dataset
@@ -67,7 +67,7 @@ class LoneTrainer:
         batch = self._dataset.take(self.order.batch_indices(step))
         access = find_access(self._placement, batch.ids)
         slots = torch.from_numpy(access.unique.places)
-        computed = compute(self.replica, batch, access, self.arena.gather(slots), len(batch))
+        computed = compute(self.replica, batch, access, lambda: self.arena.gather(slots), len(batch))
         self.validation.add(computed.logits, computed.labels, self.order.slice_of(step).start)
         self.replica.step()
         self.arena.apply(slots, computed.row_gradients)

@@ -19,7 +19,7 @@ from cpr_trainer.experiment.saving import SavingShards
 from cpr_trainer.experiment.schedule import Schedule
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job
-from cpr_trainer.store import open_uri
+from cpr_trainer.store import Uris
 
 Report = Callable[[TrialReport], None]
 
@@ -32,9 +32,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     except ContractError as error:
         raise BadSpecError(f"The experiment cannot be read: {error}.", "Start it by `cprjob calibrate`.") from error
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    dataset = open_dataset(
-        job.data, job.model.tables, lambda uri: open_uri(uri, job.snapshots.store, credentials, authority)
-    )
+    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
     run_trials(job, dataset, experiment, lambda report: print(to_json(report), file=sink, flush=True))
 
 

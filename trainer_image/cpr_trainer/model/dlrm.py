@@ -43,7 +43,13 @@ class Dlrm(nn.Module):
 
         dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table. n may be 0.
         """
-        summary = self.bottom(dense)
+        return self.score(self.bottom(dense), embeddings)
+
+    def score(self, summary: Tensor, embeddings: Tensor) -> Tensor:
+        """Return logits, float32 [n], from what `bottom` made of the numbers, [n, D], and embeddings, [n, T, D].
+
+        Apart from `bottom`, which needs no embeddings: they may be on their way while it computes.
+        """
         vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))

@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.spec import ModelSpec, Precision
 from cpr_trainer.model.dlrm import Dlrm
 
 #: The epsilon of torch.optim.Adagrad.
 _ADAGRAD_EPSILON = 1e-10
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: Flat tensors in the state of each kind of dense optimizer: the parameters, then what it remembers.
 _STATE_TENSORS = {"SGD": 1, "Adagrad": 2}
 
@@ -21,13 +22,18 @@ class DenseReplica:
     """The dense network and its optimizer; `spec.dense_optimizer` is SGD or Adagrad, else ValueError.
 
     model: the network; its parameters and their gradients are views of the buffers below.
-    parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only.
+    parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
+    computes with, and takes embeddings in.
     """
 
-    def __init__(self, spec: ModelSpec, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, spec: ModelSpec, seed: int, device: torch.device | str = "cpu", precision: Precision = "fp32"
+    ) -> None:
         if spec.dense_optimizer.kind not in _STATE_TENSORS:
             raise ValueError(f"{spec.dense_optimizer.kind} is no dense optimizer")
         self._optimizer = spec.dense_optimizer
+        self._device = torch.device(device)
+        self.dtype = DTYPES[precision]
         self.model = Dlrm(spec, seed).to(device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
@@ -40,6 +46,10 @@ class DenseReplica:
             parameter.data = self.parameters[place].view_as(parameter)
             parameter.grad = self.gradients[place].view_as(parameter)
             start = place.stop
+
+    def autocast(self) -> torch.autocast:
+        """Return the context to compute the forward pass in."""
+        return torch.autocast(self._device.type, self.dtype, enabled=self.dtype is not torch.float32)
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero in place: backward adds to them."""

@@ -14,6 +14,7 @@ from cpr_trainer.runtime.environment import (
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.signals import stop_on_sigterm
 from cpr_trainer.runtime.status_server import StatusServer
+from cpr_trainer.runtime.trace import Trace
 
 __all__ = [
     "BadSpecError",
@@ -21,6 +22,7 @@ __all__ = [
     "Environment",
     "RosterFile",
     "StatusServer",
+    "Trace",
     "backoff",
     "check_contract",
     "end_with",

@@ -9,6 +9,7 @@ from pathlib import Path
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
 
 _START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."
@@ -39,7 +40,8 @@ def check_contract(version: int, what: str) -> None:
 class Environment:
     """What the operator tells a process through its environment.
 
-    `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none.
+    `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
+    where nobody measures.
     """
 
     job: JobSpec
@@ -51,6 +53,7 @@ class Environment:
     ca_file: Path | None
     scratch_dir: Path
     termination_file: Path
+    step_trace: Path | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -65,6 +68,7 @@ class Environment:
             ca_file=optional_path(environ, env.CA_FILE),
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
             termination_file=termination_file(environ),
+            step_trace=optional_path(environ, STEP_TRACE),
         )
 
 

@@ -91,7 +91,10 @@ class Server:
 
     def turn(self, timeout_s: float, clock: Callable[[], float]) -> None:
         """Wait up to `timeout_s` for the sockets, and handle what they have."""
+        trace = self._service.trace
+        trace.lap("rest")
         events = self._selector.select(timeout_s)
+        trace.lap("idle")
         now = clock()
         for key, mask in events:
             if key.data is None:
@@ -140,7 +143,7 @@ class Server:
             return
         link.settimeout(0.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES))
+        responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
         connection = Connection(link, responder, now)
         self._connections.add(connection)
         self._selector.register(link, selectors.EVENT_READ, connection)
@@ -152,6 +155,7 @@ class Server:
             if mask & selectors.EVENT_READ:
                 # One frame a turn: no trainer keeps the others waiting.
                 frame = connection.reader.read(connection.link)
+                self._service.trace.lap("receive")
                 if frame is not None:
                     self._on_frame(connection, frame, now)
         except (FrameError, HandshakeError) as error:

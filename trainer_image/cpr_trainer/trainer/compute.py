@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -19,7 +20,7 @@ from cpr_trainer.model.replica import DenseReplica
 class Computed:
     """One slice, computed. The dense gradient is in the replica.
 
-    row_gradients: float32 [u, D], of the unique rows. logits, labels: float32 [n]. loss_share: nats.
+    row_gradients: [u, D], of the unique rows, in the replica's dtype. logits, labels: float32 [n]. loss_share: nats.
     """
 
     row_gradients: Tensor
@@ -28,14 +29,19 @@ class Computed:
     loss_share: float
 
 
-def compute(replica: DenseReplica, batch: Batch, access: Access, vectors: Tensor, batch_size: int) -> Computed:
+def compute(
+    replica: DenseReplica, batch: Batch, access: Access, fetch: Callable[[], Tensor], batch_size: int
+) -> Computed:
     """Compute a slice of a global batch of `batch_size` samples; its gradients add up over trainers.
 
-    vectors: float32 [u, D], of the unique rows of `access`. Raises DivergedError if the loss is not finite.
+    fetch: returns the vectors, [u, D], of the unique rows of `access`; called when nothing is left to compute without
+    them. Raises DivergedError if the loss is not finite, and what `fetch` raises.
     """
-    embeddings = access.embeddings(vectors).requires_grad_()
     labels = torch.from_numpy(batch.labels)
-    logits = replica.model(torch.from_numpy(batch.dense), embeddings)
+    with replica.autocast():
+        summary = replica.model.bottom(torch.from_numpy(batch.dense))
+        embeddings = access.embeddings(fetch().to(replica.dtype)).requires_grad_()
+        logits = replica.model.score(summary, embeddings).float()
     loss = loss_share(logits, labels, batch_size)
     share = float(loss.detach())
     if not isfinite(share):

@@ -1,16 +1,15 @@
-"""Batches with the rows they need, prepared one step ahead; and their vectors, asked for as early as is exact."""
+"""Batches with the rows they need, prepared a step ahead; and their vectors, asked for as early as is exact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cpr_trainer.access import Access, UniqueRows, find_access
@@ -24,12 +23,25 @@ Await = Callable[[PendingLookup], Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The rows of a slice by when they may be read: `early` are those that the step before leaves alone.
+
+    place: int32 [u], where each row is among all early ones with all late ones after them.
+    """
+
+    early: UniqueRows
+    late: UniqueRows
+    place: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """This trainer's part of `step`, and the rows it needs."""
+    """This trainer's part of `step`, and the rows it needs. `split` is against the step before; None if unknown."""
 
     step: int
     batch: Batch
     access: Access
+    split: Split | None = None
 
 
 class Feed:
@@ -38,6 +50,7 @@ class Feed:
     def __init__(self, loader: Loader, placement: Placement) -> None:
         self._loader = loader
         self._placement = placement
+        self._before: UniqueRows | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed")
         self._ahead: Future[Slice | None] = self._thread.submit(self._prepare)
 
@@ -57,12 +70,26 @@ class Feed:
 
     def _prepare(self) -> Slice | None:
         step, batch = next(self._loader, (0, None))
-        return None if batch is None else slice_of(step, batch, self._placement)
+        if batch is None:
+            return None
+        prepared = slice_of(step, batch, self._placement, self._before)
+        self._before = prepared.access.unique
+        return prepared
 
 
-def slice_of(step: int, batch: Batch, placement: Placement) -> Slice:
-    """Find the rows of a batch."""
-    return Slice(step, batch, find_access(placement, batch.ids))
+def slice_of(step: int, batch: Batch, placement: Placement, before: UniqueRows | None = None) -> Slice:
+    """Find the rows of a batch; `before` are those of the step before, if they are known."""
+    access = find_access(placement, batch.ids)
+    return Slice(step, batch, access, None if before is None else _split(access.unique, before))
+
+
+def _split(rows: UniqueRows, before: UniqueRows) -> Split:
+    late = rows.shared_with(before)
+    place = np.empty(len(rows), np.int32)
+    first_late = len(rows) - int(np.count_nonzero(late))
+    place[~late] = np.arange(first_late, dtype=np.int32)
+    place[late] = np.arange(first_late, len(rows), dtype=np.int32)
+    return Split(rows.select(~late), rows.select(late), torch.from_numpy(place))
 
 
 class Vectors:
@@ -75,34 +102,37 @@ class Vectors:
     def __init__(self, exchange: Exchange, wanted: Slice) -> None:
         self.slice = wanted
         self._exchange = exchange
-        self._parts: list[tuple[NDArray[np.bool_], PendingLookup]] = []
-        self._late: NDArray[np.bool_] = np.ones(len(wanted.access.unique), np.bool_)
+        self._lookups: list[PendingLookup] = []
+        self._vectors: Tensor | None = None
 
-    def ask_early(self, running: UniqueRows) -> None:
-        """Ask for the rows that a step which changes `running` leaves alone."""
-        self._late = self.slice.access.unique.shared_with(running)
-        self._ask(~self._late)
+    def ask_early(self) -> None:
+        """Ask for the rows that the step before leaves alone."""
+        if self.slice.split is not None:
+            self._ask(self.slice.split.early, 0)
 
     def ask_late(self) -> None:
         """Ask for all other rows."""
-        self._ask(self._late)
+        split = self.slice.split
+        if split is None:
+            self.ask_again()
+        else:
+            self._ask(split.late, len(split.early))
 
     def ask_again(self) -> None:
         """Ask for everything anew: a shard was away."""
-        self._parts = []
-        self._ask(np.ones(len(self.slice.access.unique), np.bool_))
+        self.slice, self._lookups, self._vectors = replace(self.slice, split=None), [], None
+        self._ask(self.slice.access.unique, 0)
 
     def take(self, wait: Await) -> Tensor:
-        """Return the vectors, float32 [u, D], in the order of the slice's unique rows. Raises what `wait` raises."""
-        if len(self._parts) == 1:
-            return wait(self._parts[0][1])
-        parts = [(mask, wait(lookup)) for mask, lookup in self._parts]
-        vectors = torch.empty(len(self.slice.access.unique), parts[0][1].shape[1])
-        for mask, part in parts:
-            vectors[torch.from_numpy(mask)] = part
-        return vectors
+        """Return the vectors, [u, D], in the order of the slice's unique rows. Raises what `wait` raises."""
+        for lookup in self._lookups:
+            wait(lookup)
+        assert self._vectors is not None  # noqa: S101 -- they were asked for
+        split = self.slice.split
+        return self._vectors if split is None else self._vectors.index_select(0, split.place)
 
-    def _ask(self, mask: NDArray[np.bool_]) -> None:
-        rows = self.slice.access.unique
-        lookup = self._exchange.lookup(self.slice.step, rows if mask.all() else rows.select(mask))
-        self._parts.append((mask, lookup))
+    def _ask(self, rows: UniqueRows, first: int) -> None:
+        """Ask for rows whose vectors belong at `first` and after."""
+        if self._vectors is None:
+            self._vectors = self._exchange.room(len(self.slice.access.unique))
+        self._lookups.append(self._exchange.lookup(self.slice.step, rows, self._vectors[first : first + len(rows)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 
 from prometheus_client import CollectorRegistry
 
@@ -78,7 +79,8 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading)
-        return _run(loop, environment)
+        with closing(setup.trace):
+            return _run(loop, environment)
 
 
 def _run(loop: Loop, environment: Environment) -> ExitCode:

@@ -8,11 +8,11 @@ from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import OpenUri, open_dataset
+from cpr_trainer.data.source import open_dataset
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.runtime import BadSpecError, Environment
+from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.snapshot import DenseMeta
-from cpr_trainer.store import Store, open_store, open_uri
+from cpr_trainer.store import Store, Uris, open_store
 from cpr_trainer.trainer.saver import DenseCopy
 from cpr_trainer.trainer.state import DenseState
 
@@ -32,6 +32,7 @@ class Setup:
     order: BatchOrder
     placement: Placement
     layout: str
+    trace: Trace
 
     @classmethod
     def read(cls, environment: Environment, roster: TrainerRoster) -> Setup:
@@ -43,7 +44,8 @@ class Setup:
             raise BadSpecError(
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
-        dataset = open_dataset(job.data, job.model.tables, _opener(environment))
+        files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
+        dataset = open_dataset(job.data, job.model.tables, files)
         return cls(
             job=job,
             rank=roster.index,
@@ -53,9 +55,10 @@ class Setup:
             port_base=environment.port_base,
             store=open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file),
             dataset=dataset,
-            order=BatchOrder.of(job.data, dataset.rows),
+            order=BatchOrder.of(job.data, dataset.layout),
             placement=placement,
             layout=layout_hash(job.model),
+            trace=Trace(environment.step_trace),
         )
 
     @property
@@ -84,8 +87,3 @@ class Setup:
             dense_lost=state.lost,
         )
         return DenseCopy(meta, state.tensors())
-
-
-def _opener(environment: Environment) -> OpenUri:
-    spec = environment.job.snapshots.store
-    return lambda uri: open_uri(uri, spec, environment.credentials_dir, environment.ca_file)

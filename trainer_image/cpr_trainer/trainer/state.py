@@ -32,10 +32,11 @@ class DenseState:
     def __init__(self, job: JobSpec, total_samples: int) -> None:
         self.done = NO_STATE
         self.lost: Ranges = ()
-        self.replica = DenseReplica(job.model, job.data.seed)
+        self.replica = DenseReplica(job.model, job.data.seed, precision=job.precision)
         self.scores = Scores(ProgressiveValidation(total_samples))
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
+        self._alone = job.trainers == 1
 
     @property
     def samples(self) -> int:
@@ -63,7 +64,13 @@ class DenseState:
             self.lost = (*self.lost, (before, self.samples))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies on the CPU: float32 [k, p] of the network, int64 counters, int64 [n, 2] lost ranges."""
+        """Return copies on the CPU: float32 [k, p] of the network, int64 counters, int64 [n, 2] lost ranges.
+
+        Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
+        not ask anybody.
+        """
+        if self._alone:
+            self.scores.merge(*self.scores.to_merge())
         return {
             NETWORK: self.replica.state().cpu(),
             _EVALUATION: self.scores.merged(),

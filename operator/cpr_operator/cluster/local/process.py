@@ -37,6 +37,11 @@ class PodProcess:
             )
         return cls(process)
 
+    @property
+    def code(self) -> int | None:
+        """The exit code as Python has it; None while it runs."""
+        return self._process.returncode
+
     async def wait(self) -> int:
         """The exit code once it has ended; 128+n for signal n, as Kubernetes shows it. Its group is killed then."""
         code = await self._process.wait()

@@ -1,0 +1,89 @@
+"""Jobs to measure with: the models of the DLRM literature, over synthetic samples."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpr_contract.spec import Precision
+
+BATCH_SIZE = 2048
+#: More than any window trains: a run is ended, it does not come to its end.
+_ENDLESS = 2**40
+
+#: Distinct values of the categorical columns of Criteo's two data sets, the second with at most 40 M a column.
+_KAGGLE = (
+    "1460 583 10131227 2202608 305 24 12517 633 3 93145 5683 8351593 3194 27 14992 5461306 10 5652 2173 4 7046547 \
+    18 15 286181 105 142572"
+)
+_TERABYTE = (
+    "39884406 39043 17289 7420 20263 3 7120 1543 63 38532951 2953546 403346 10 2208 11938 155 4 976 14 39979771 \
+    25641295 39664984 585935 12972 108 36"
+)
+
+
+class Preset(enum.StrEnum):
+    """A model: Criteo Kaggle and Terabyte as in DLRM's own scripts, and MLPerf's."""
+
+    KAGGLE = "kaggle"
+    TERABYTE = "terabyte"
+    MLPERF = "mlperf"
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    columns: str
+
+
+_MODELS: Mapping[Preset, _Model] = {
+    Preset.KAGGLE: _Model(16, (512, 256, 64, 16), (512, 256, 1), _KAGGLE),
+    Preset.TERABYTE: _Model(64, (512, 256, 64), (512, 512, 256, 1), _TERABYTE),
+    Preset.MLPERF: _Model(128, (512, 256, 128), (1024, 1024, 512, 256, 1), _TERABYTE),
+}
+
+
+def document(  # noqa: PLR0913 -- a job has so many sides
+    preset: Preset,
+    *,
+    rows: int,
+    trainers: int,
+    shards: int,
+    precision: Precision,
+    samples: Path,
+    store: Path,
+    interval_s: int,
+) -> dict[str, Any]:
+    """A CPRJob of this model over the file `samples`, cut every `interval_s`. rows: the most that a table has."""
+    model = _MODELS[preset]
+    tables = [
+        {"name": f"c{place}", "rows": min(int(values), rows)}
+        for place, values in enumerate(model.columns.split(), start=1)
+    ]
+    return {
+        "apiVersion": "cprjob.io/v1alpha1",
+        "kind": "CPRJob",
+        "metadata": {"name": f"bench-{preset}", "namespace": "default"},
+        "spec": {
+            "image": "none",
+            "accuracyBudget": {"portionOfLostSamples": 0.1},
+            "model": {
+                "embeddingDim": model.dim,
+                "bottomMlp": list(model.bottom),
+                "topMlp": list(model.top),
+                "tables": tables,
+            },
+            "data": {"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
+            "trainers": {"replicas": trainers, "precision": precision},
+            "shards": {"replicas": shards},
+            "snapshots": {
+                "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+                "interval": {"mode": "Fixed", "seconds": interval_s},
+            },
+        },
+    }

@@ -1,0 +1,58 @@
+"""The operator's own controller over processes of this machine, for as long as a command lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.views import JobView
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Timing
+from cpr_operator.worker import Workers
+
+#: A pod's change is acted upon after so many seconds: several come together.
+DEBOUNCE_S = 0.05
+#: Asking and writing cost nothing here, and runs are short.
+TIMING = Timing(running_s=1.0, changing_s=0.2, progress_s=1.0)
+
+
+@contextlib.asynccontextmanager
+async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIterator[LocalCluster]:
+    """A cluster in the folder, and the operator's log beside it; every process is gone at the end."""
+    cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=environment)
+    log = logging.FileHandler(workdir / "operator.log")
+    log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("cpr_operator")
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+        logger.removeHandler(log)
+        log.close()
+
+
+@contextlib.asynccontextmanager
+async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING) -> AsyncIterator[None]:
+    """Run passes for the job meanwhile."""
+    controller = Controller(cluster, time.time, timing=timing)
+    workers = Workers(controller.run_pass, random.Random())
+    ended = False
+
+    def wake() -> None:
+        if not ended:  # the pods' own ends come after it
+            workers.wake(job.namespace, job.name, DEBOUNCE_S)
+
+    cluster.subscribe(wake)
+    workers.wake(job.namespace, job.name)
+    try:
+        yield
+    finally:
+        ended = True
+        await workers.close()

@@ -1,0 +1,83 @@
+"""One step's arithmetic: in which order it needs what, and what a lower precision changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, TableSpec
+from cpr_trainer.access import Access, find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.compute import Computed, compute
+
+SPEC = ModelSpec(
+    embedding_dim=8,
+    bottom_mlp=(32, 8),
+    top_mlp=(32, 1),
+    tables=tuple(TableSpec(f"t{place}", 20) for place in range(3)),
+    dense_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+)
+SAMPLES = 64
+
+
+def batch() -> tuple[Batch, Access, Tensor]:
+    """A batch, the rows it needs, and their vectors."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, 20, (SAMPLES, 3))
+    labels = rng.integers(0, 2, SAMPLES).astype(np.float32)
+    access = find_access(Placement.of(SPEC, 2), ids)
+    vectors = torch.from_numpy(rng.normal(size=(len(access.unique), 8)).astype(np.float32))
+    return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
+
+
+def computed(precision: Precision) -> tuple[Computed, DenseReplica]:
+    samples, access, vectors = batch()
+    replica = DenseReplica(SPEC, 1, precision=precision)
+    return compute(replica, samples, access, lambda: vectors, SAMPLES), replica
+
+
+def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done() -> None:
+    samples, access, vectors = batch()
+    replica, happened = DenseReplica(SPEC, 1), []
+    replica.model.bottom.register_forward_hook(lambda *_: happened.append("bottom"))
+    replica.model.top.register_forward_hook(lambda *_: happened.append("top"))
+
+    def fetch() -> Tensor:
+        happened.append("fetch")
+        return vectors
+
+    compute(replica, samples, access, fetch, SAMPLES)
+    assert happened == ["bottom", "fetch", "top"]
+
+
+def test_bfloat16_changes_a_step_by_its_rounding_alone() -> None:
+    (exact, full), (rounded, half) = computed("fp32"), computed("bf16")
+    assert exact.row_gradients.dtype is torch.float32
+    assert rounded.row_gradients.dtype is torch.bfloat16
+    assert half.gradients.dtype is half.parameters.dtype is rounded.logits.dtype is torch.float32
+    assert 0 < (rounded.logits - exact.logits).abs().max() < 0.1
+    for found, wanted in ((half.gradients, full.gradients), (rounded.row_gradients.float(), exact.row_gradients)):
+        assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
+
+
+def test_a_loss_that_is_no_number_ends_training() -> None:
+    samples, access, vectors = batch()
+    with pytest.raises(DivergedError, match="not finite"):
+        compute(DenseReplica(SPEC, 1), samples, access, lambda: vectors * torch.nan, SAMPLES)
+
+
+def test_an_empty_slice_is_computed_as_well() -> None:
+    samples, _, _ = batch()
+    none = replace(samples, dense=samples.dense[:0], ids=samples.ids[:0], labels=samples.labels[:0])
+    access = find_access(Placement.of(SPEC, 2), none.ids)
+    found = compute(DenseReplica(SPEC, 1), none, access, lambda: torch.empty(0, 8), SAMPLES)
+    assert found.row_gradients.shape == (0, 8)
+    assert found.loss_share == 0.0

@@ -1,0 +1,70 @@
+"""How row numbers and values travel: in as few bytes as the job allows. Both sides agree on it in the handshake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cpr_contract.spec import JobSpec, Precision
+from cpr_trainer.exchange.frames import Operation
+
+Ints = NDArray[np.int64]
+
+_INT32_ROWS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """`number_bytes` of a row number, little-endian; `values` as float32, or as bfloat16 that is rounded to nearest."""
+
+    number_bytes: Literal[4, 8]
+    values: Precision
+
+    @classmethod
+    def of(cls, job: JobSpec) -> Self:
+        """Return the encoding of a job: four bytes for numbers where all fit, values as its precision says."""
+        rows = sum(table.rows for table in job.model.tables)
+        return cls(4 if rows <= _INT32_ROWS else 8, job.precision)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of values that travel."""
+        return torch.bfloat16 if self.values == "bf16" else torch.float32
+
+    def payload_bytes(self, operation: Operation, count: int, dim: int) -> int:
+        """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows of `dim` values must have."""
+        match operation:
+            case Operation.LOOKUP:
+                return count * self.number_bytes
+            case Operation.VECTORS:
+                return count * dim * self.dtype.itemsize
+            case Operation.PUSH:
+                return count * (self.number_bytes + dim * self.dtype.itemsize)
+            case _:
+                raise ValueError(f"{operation.name} carries no rows")
+
+    def pack_numbers(self, numbers: Ints) -> NDArray[Any]:
+        """Return row numbers, int64 [k], as they travel."""
+        return numbers.astype(self._integer, copy=False)
+
+    def unpack_numbers(self, payload: memoryview, count: int) -> Ints:
+        """Return the row numbers, int64 [count], that a payload begins with."""
+        return np.frombuffer(payload, self._integer, count).astype(np.int64, copy=False)
+
+    def pack_values(self, values: Tensor) -> NDArray[np.uint8]:
+        """Return values [k, D] as they travel, row by row: uint8 [k, bytes of a row]. Copies only to convert them."""
+        return values.detach().to(self.dtype).contiguous().view(torch.uint8).numpy()
+
+    def unpack_values(self, payload: memoryview, count: int, dim: int) -> Tensor:
+        """Return the values that follow `count` row numbers in a payload, float32 [count, dim]."""
+        packed = np.frombuffer(payload, np.uint8, offset=count * self.number_bytes)
+        return torch.from_numpy(packed).view(self.dtype).view(count, dim).float()
+
+    @property
+    def _integer(self) -> type[np.signedinteger[Any]]:
+        return np.int32 if self.number_bytes == np.int32(0).itemsize else np.int64

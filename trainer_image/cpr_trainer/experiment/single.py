@@ -1,0 +1,81 @@
+"""Training without CPRJob: one process, plain torch, all tables in memory. What `cprjob bench train` compares with.
+
+Written to be as fast as one process can be: batches and their unique ids are prepared on threads beside, the tables
+are one matrix, gradients are summed by unique row, and the optimizer touches these rows alone. It saves nothing, keeps
+no score, and stops when it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
+from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.runtime import Trace, optional_path, read_job
+from cpr_trainer.store import Uris
+from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.feed import Feed
+
+_EPSILON = 1e-8
+
+
+class Tables:
+    """All tables one below the other: rows float32 [N, D], and with row-wise Adagrad an accumulator float32 [N]."""
+
+    def __init__(self, job: JobSpec, placement: Placement) -> None:
+        seeding = Seeding(job.model, job.data.seed)
+        chunks = placement.rows_of(0)
+        self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
+        self._rate = job.model.sparse_optimizer.learning_rate
+        adagrad = job.model.sparse_optimizer.kind == "RowWiseAdagrad"
+        self._accumulator = torch.zeros(placement.total) if adagrad else None
+
+    def update(self, places: Tensor, gradients: Tensor) -> None:
+        """Take a step of the optimizer. places: int64 [u], all different. gradients: float32 [u, D]."""
+        if self._accumulator is None:
+            self.rows.index_add_(0, places, gradients, alpha=-self._rate)
+            return
+        sums = self._accumulator.index_select(0, places).add_(gradients.square().mean(dim=1))
+        self._accumulator.index_copy_(0, places, sums)
+        steps = sums.sqrt_().add_(_EPSILON).reciprocal_().mul_(-self._rate)
+        self.rows.index_add_(0, places, gradients.mul_(steps.unsqueeze(1)))
+
+
+def run(environ: Mapping[str, str]) -> None:
+    """Train all steps of the job in the environment. Raises TrainerError."""
+    with closing(Trace(optional_path(environ, STEP_TRACE))) as trace:
+        train(read_job(environ), trace)
+
+
+def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
+    """Train all steps; return what they end in. Raises DataError, DivergedError."""
+    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    order = BatchOrder.of(job.data, dataset.layout)
+    placement = Placement.of(job.model, 1)
+    tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, precision=job.precision)
+    loader = Loader(dataset, order, rank=0, trainers=1, first_step=1)
+    with Feed(loader, placement) as feed:
+        while (wanted := feed.take()) is not None:
+            trace.lap("data")
+            places = torch.from_numpy(wanted.access.unique.places)
+            fetch = partial(tables.rows.index_select, 0, places)
+            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch))
+            trace.lap("compute")
+            replica.step()
+            trace.lap("optimizer")
+            tables.update(places, computed.row_gradients.float())
+            trace.lap("update")
+            trace.end(wanted.step)
+    return replica, tables
