@@ -40,4 +40,5 @@ ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
+ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 MAIN_CONTAINER = "main"

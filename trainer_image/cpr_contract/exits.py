@@ -1,4 +1,4 @@
-"""How a pod's process ends: exit codes, and the `Problem` it leaves in its termination file."""
+"""How a pod's process ends: exit codes, and what it leaves in its termination file."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ class Problem:
     reason: str
     message: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What a cleanup that ended well has deleted."""
+
+    objects: int
+    size_bytes: int

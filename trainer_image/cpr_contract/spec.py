@@ -39,19 +39,42 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnsSpec:
+    """The columns of a table that feed the model: by name, or by number from 1 where a file names none.
+
+    `counts` become log(1 + max(x, 0)), `numbers` stay as they are; both together are at most DENSE_FEATURES. The t-th
+    of `categories` feeds the t-th table.
+    """
+
+    label: str
+    counts: tuple[str, ...]
+    numbers: tuple[str, ...]
+    categories: tuple[str, ...]
+
+
+DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic"]
+
+
+@dataclass(frozen=True, slots=True)
 class DataSpec:
     """Where samples come from. `batch_size` is global: it does not depend on the number of trainers.
 
-    Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`.
+    Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `columns` are those of
+    CSV, TSV and Parquet; `header` says whether text files begin with their names. Rows are shuffled in windows of
+    `shuffle_rows`; the last portion `hold_out` of them is never trained.
     """
 
-    format: Literal["Criteo", "Synthetic"]
+    format: DataFormat
     uri: str | None
     epochs: int | None
     samples: int | None
     batch_size: int
     seed: int
     max_bad_lines: int
+    columns: ColumnsSpec | None = None
+    header: bool = True
+    shuffle_rows: int = 2**19
+    hold_out: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +113,16 @@ class SnapshotSpec:
     max_bytes_per_s: int | None = None
 
 
+#: What the dense network computes with, and embedding vectors and their gradients travel as.
+Precision = Literal["fp32", "bf16"]
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """All that the trainers and shards of one job must agree on. The model's seed is `data.seed`.
 
-    `silence_s` is how long a member may owe its peers a heartbeat before they call it silent.
+    `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
+    `precision`, parameters, rows and optimizers are float32.
     """
 
     contract: int
@@ -106,6 +134,7 @@ class JobSpec:
     shards: int
     snapshots: SnapshotSpec
     silence_s: float
+    precision: Precision = "fp32"
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:
