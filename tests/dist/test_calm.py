@@ -1,6 +1,5 @@
 """Jobs of real processes that lose nothing: what they end in is what one process alone ends in."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,3 @@ def test_several_trainers_learn_as_well(tmp_path: Path, trainers: int) -> None:
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
     assert model.scored == 48_000, "every sample is scored once, but for the first fifth"
-
-
-def test_bfloat16_learns_as_well(tmp_path: Path) -> None:
-    job = replace(small_job(tmp_path, samples=60_000), precision="bf16")
-    with LocalJob(job, tmp_path) as running:
-        running.start()
-        anchor = running.result()
-    model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
-    assert model.auc is not None
-    assert 0 < abs(model.auc - expected.auc) < 0.002

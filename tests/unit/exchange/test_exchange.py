@@ -16,11 +16,13 @@ import torch
 
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import TracedStep
 from cpr_operator.cluster.local.ports import free_block
 from cpr_trainer.access import UniqueRows, find_access
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.placement import Placement
+from cpr_trainer.runtime import Trace
 from cpr_trainer.tables.seeding import initial_rows
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
@@ -132,6 +134,23 @@ def test_in_bfloat16_vectors_travel_rounded_and_rows_stay_exact(job: JobSpec, ro
         exchange.close()
         for shard in shards:
             shard.close()
+
+
+def test_a_shard_tells_where_the_time_of_each_step_goes(
+    exchange: Exchange, pair: Pair, rows: UniqueRows, tmp_path: Path
+) -> None:
+    trace = Trace(tmp_path / "steps")
+    pair[0].do(lambda: setattr(pair[0].service, "trace", trace))
+    for step in (1, 2):
+        exchange.lookup(step, rows).result(WAIT_S)
+        push(exchange, rows, step)
+        exchange.settle(WAIT_S)
+    pair[0].do(lambda: setattr(pair[0].service, "trace", Trace(None)))
+    trace.close()
+    first, second = map(TracedStep.of_line, (tmp_path / "steps").read_text().splitlines())
+    assert (first.step, second.step) == (1, 2)
+    assert second.stages_s.keys() == {"idle", "receive", "look up", "send", "apply", "rest"}
+    assert sum(second.stages_s.values()) == pytest.approx(second.ended_s - first.ended_s, abs=1e-5)
 
 
 def test_each_shard_gets_one_push_per_step_also_an_empty_one(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
