@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.errors import DataError
 from cpr_trainer.store import (
     BucketMissingError,
     Store,
@@ -19,7 +16,6 @@ from cpr_trainer.store import (
     StoreUnreachableError,
     in_parallel,
     open_store,
-    open_uri,
 )
 from support.s3_servers import S3Server, ServerOf, free_port, write_credentials
 
@@ -121,37 +117,3 @@ def test_a_server_nobody_vouches_for_is_refused(server_of: ServerOf) -> None:
 def test_the_prefix_is_the_stores_own(spec: StoreSpec, server: S3Server) -> None:
     open_store(replace(spec, prefix="/team/x/"), server.credentials_dir, None).put("job/a", b"a")
     assert [entry.key for entry in open_store(spec, server.credentials_dir, None).list("")] == ["team/x/job/a"]
-
-
-def test_data_is_streamed_from_s3(spec: StoreSpec, server: S3Server) -> None:
-    text = b"1\t2\t3\n" * 500_000
-    open_store(spec, server.credentials_dir, None).put("clicks/day 0.gz", gzip.compress(text, 1))
-    with open_uri(f"s3://{spec.bucket}/clicks/day%200.gz", spec, server.credentials_dir, None) as stream:
-        assert gzip.GzipFile(fileobj=stream).read() == text
-
-
-def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Server) -> None:
-    data = os.urandom(4 << 20)
-    open_store(spec, server.credentials_dir, None).put("clicks", data)
-    with open_uri(f"s3://{spec.bucket}/clicks", spec, server.credentials_dir, None) as stream:
-        read = stream.read(1000)
-        stream.raw._response.close()  # type: ignore[attr-defined] -- as if the connection broke
-        assert read + stream.read() == data
-
-
-def test_a_stream_never_joins_two_versions(spec: StoreSpec, server: S3Server) -> None:
-    store = open_store(spec, server.credentials_dir, None)
-    store.put("clicks", bytes(4 << 20))
-    with open_uri(f"s3://{spec.bucket}/clicks", spec, server.credentials_dir, None) as stream:
-        stream.read(1000)
-        store.put("clicks", b"\x01" * (4 << 20))
-        stream.raw._response.close()  # type: ignore[attr-defined]
-        with pytest.raises(StoreError):
-            stream.read()
-
-
-@pytest.mark.parametrize("uri", ["s3://{bucket}/nothing", "s3://no-such-bucket/clicks", "s3://{bucket}/", "ftp://x/y"])
-def test_data_that_is_not_there_is_an_error_of_the_data(spec: StoreSpec, server: S3Server, uri: str) -> None:
-    uri = uri.format(bucket=spec.bucket)
-    with pytest.raises(DataError, match=uri):
-        open_uri(uri, spec, server.credentials_dir, None)

@@ -79,6 +79,10 @@ class Change:
 
 
 CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "epochs": 1}}
+COLUMNS = {"label": "click", "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
+PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/", "columns": COLUMNS, "epochs": 1}}
+CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
+THIRTEEN = [str(number) for number in range(1, 14)]
 AUC_DROP: Edits = {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.0005, "sensitivity": 0.002}}}
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
@@ -120,7 +124,46 @@ RULES = (
         "Synthetic data needs samples",
     ),
     Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
-    Case("spec.data.uri", CRITEO, {**CRITEO, "spec.data.uri": GONE}, "Criteo data needs a uri"),
+    Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "CSV, TSV and Parquet need columns"),
+    Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
+    Case(
+        "spec.data.header",
+        CSV | {"spec.data.header": False},
+        PARQUET | {"spec.data.header": False},
+        "only CSV and TSV files can lack a header",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
+        CSV | {"spec.data.columns.counts": THIRTEEN},
+        "the model takes 13 numeric features",
+    ),
+    Case(
+        "spec.data.columns.counts",
+        CSV | {"spec.data.columns.counts": ["clicks"]},
+        CSV | {"spec.data.columns.counts": ["click"]},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | {"spec.data.columns.numbers": []},
+        CSV | {"spec.data.columns.numbers": ["price", "click"]},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.categories",
+        CSV,
+        CSV | {"spec.data.columns.categories.1": "click"},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        PARQUET,
+        PARQUET | {"spec.data.columns.categories": ["user"]},
+        "each table needs a category of its own",
+    ),
     Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},
@@ -252,6 +295,19 @@ BOUNDS = (
         {"spec.model.sparseOptimizer.learningRate": 0},
     ),
     Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
+    Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
+    Case(
+        "spec.data.columns.label",
+        CSV | {"spec.data.columns.label": "a label"},
+        CSV | {"spec.data.columns.label": ""},
+    ),
+    Case(
+        "spec.data.columns.categories",
+        PARQUET,
+        PARQUET | {"spec.data.columns.categories": GONE},
+    ),
+    Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
+    Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),
     Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),
     Case("spec.data.seed", {"spec.data.seed": 2**31 - 1}, {"spec.data.seed": 1.5}),
     Case("spec.trainers.replicas", {"spec.trainers.replicas": 256}, {"spec.trainers.replicas": 257}),

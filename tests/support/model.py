@@ -12,12 +12,12 @@ from torch import Tensor
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset, open_local
+from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export import export_model
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.snapshot import read_anchor, read_tensors
-from cpr_trainer.store import open_store
+from cpr_trainer.store import Uris, open_store
 from cpr_trainer.tables.seeding import initial_rows
 from support.oracle import OracleResult, train
 
@@ -47,8 +47,8 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
 
 def train_alone(job: JobSpec) -> OracleResult:
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
-    dataset = open_dataset(job.data, job.model.tables, open_local)
-    order = BatchOrder.of(job.data, dataset.rows)
+    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    order = BatchOrder.of(job.data, dataset.layout)
     seed = job.data.seed
     return train(job.model, dataset, order, seed, lambda table, rows: initial_rows(job.model, seed, table, rows))
 

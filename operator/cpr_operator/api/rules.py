@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pydantic_core import PydanticCustomError
 
+from cpr_contract.spec import DENSE_FEATURES
+
 #: The error type by which `validate` knows a broken rule.
 BROKEN_RULE = "rule"
 
@@ -102,15 +104,54 @@ SYNTHETIC_URI = Rule(
     "spec.data",
     "spec.data.uri",
     "Synthetic data is made by the trainers and has no uri",
-    "remove spec.data.uri, or set spec.data.format to Criteo",
+    "remove spec.data.uri, or set spec.data.format to what lies there",
     "self.format != 'Synthetic' || !has(self.uri)",
 )
-CRITEO_URI = Rule(
+FILES_URI = Rule(
     "spec.data",
     "spec.data.uri",
-    "Criteo data needs a uri",
-    "state where the file lies, as s3://bucket/key or file:///path",
-    "self.format != 'Criteo' || has(self.uri)",
+    "data in files needs a uri",
+    "state where the files lie, as s3://bucket/key or file:///path",
+    "self.format == 'Synthetic' || has(self.uri)",
+)
+COLUMNS = Rule(
+    "spec.data",
+    "spec.data.columns",
+    "CSV, TSV and Parquet need columns, other formats have none",
+    "state spec.data.columns with these formats, and only then",
+    "(self.format in ['CSV', 'TSV', 'Parquet']) == has(self.columns)",
+)
+HEADER = Rule(
+    "spec.data",
+    "spec.data.header",
+    "only CSV and TSV files can lack a header",
+    "remove spec.data.header",
+    "self.header || self.format in ['CSV', 'TSV']",
+)
+FEATURES = Rule(
+    "spec.data.columns",
+    "spec.data.columns.numbers",
+    f"the model takes {DENSE_FEATURES} numeric features",
+    f"leave {DENSE_FEATURES} at most in counts and numbers together",
+    f"self.counts.size() + self.numbers.size() <= {DENSE_FEATURES}",
+)
+#: By the list that must not name the label.
+LABEL = {
+    field: Rule(
+        "spec.data.columns",
+        f"spec.data.columns.{field}",
+        "the label cannot be a feature",
+        "remove it from the list, or correct spec.data.columns.label",
+        f"!(self.label in self.{field})",
+    )
+    for field in ("counts", "numbers", "categories")
+}
+CATEGORIES = Rule(
+    "spec",
+    "spec.data",
+    "each table needs a category of its own",
+    "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order",
+    "!has(self.data.columns) || self.data.columns.categories.size() == self.model.tables.size()",
 )
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
@@ -219,7 +260,12 @@ STATIC = (
     EPOCHS_OR_SAMPLES,
     SYNTHETIC,
     SYNTHETIC_URI,
-    CRITEO_URI,
+    FILES_URI,
+    COLUMNS,
+    HEADER,
+    FEATURES,
+    *LABEL.values(),
+    CATEGORIES,
     FIXED_INTERVAL,
     GROWTH,
     PORTION_BUDGET,

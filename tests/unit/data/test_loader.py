@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.windows import Windows
 
 ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
 
@@ -15,9 +17,9 @@ ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
 class Numbers:
     """A dataset whose ids are the indices asked for; remembers the calls."""
 
-    rows = 30
-
-    def __init__(self, fail_at: int | None = None) -> None:
+    def __init__(self, fail_at: int | None = None, layout: Layout | None = None) -> None:
+        self.layout = layout or Layout.whole(30)
+        self.expected: list[list[int]] = []
         self.calls = 0
         self.called = threading.Semaphore(0)
         self._fail_at = fail_at
@@ -28,6 +30,9 @@ class Numbers:
         if self.calls == self._fail_at:
             raise OSError("disk gone")
         return Batch(np.zeros((len(indices), 13), np.float32), indices[:, None], np.zeros(len(indices), np.float32))
+
+    def expect(self, blocks: np.ndarray) -> None:
+        self.expected.append(blocks.tolist())
 
 
 def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: int = 1) -> Loader:
@@ -84,3 +89,16 @@ def test_any_step_can_be_had_out_of_turn() -> None:
     with loader(Numbers(), rank=1, trainers=2, first_step=4) as batches:
         assert batches.batch(2).ids[:, 0].tolist() == ORDER.batch_indices(2).tolist()[5:]
         assert next(batches)[0] == 4
+
+
+def test_blocks_of_the_present_window_and_the_next_are_expected() -> None:
+    layout = Layout.of([10] * 6, list(range(6)))
+    windows = Windows(layout, 20, 10, 4)
+    order = BatchOrder(60, 60, 10, 4, windows)
+    dataset = Numbers(layout=layout)
+    with Loader(dataset, order, rank=0, trainers=1, first_step=3) as batches:
+        assert [step for step, _ in batches] == [3, 4, 5, 6]
+        batches._scout.submit(int).result()
+        second, third = (windows.blocks_of(number, 0, 1).tolist() for number in (1, 2))
+        assert dataset.expected == [second + third, third]
+    assert dataset.expected[-1] == [], "nothing more is read"

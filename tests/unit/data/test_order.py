@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.spec import DataSpec
+from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.permutation import permute
 
@@ -78,10 +79,11 @@ def test_an_order_counts_samples_or_whole_epochs() -> None:
     def spec(epochs: int | None, samples: int | None) -> DataSpec:
         return DataSpec("Criteo", "x", epochs, samples, 32, 5, 0)
 
-    assert BatchOrder.of(spec(3, None), 10) == BatchOrder(10, 30, 32, 5)
-    assert BatchOrder.of(spec(None, 25), 10) == BatchOrder(10, 25, 32, 5)
+    ten = Layout.whole(10)
+    assert BatchOrder.of(spec(3, None), ten) == BatchOrder(10, 30, 32, 5)
+    assert BatchOrder.of(spec(None, 25), ten) == BatchOrder(10, 25, 32, 5)
     with pytest.raises(ValueError, match="neither"):
-        BatchOrder.of(spec(None, None), 10)
+        BatchOrder.of(spec(None, None), ten)
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:

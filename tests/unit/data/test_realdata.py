@@ -10,8 +10,8 @@ import pytest
 from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, TableSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.data.source import open_dataset, open_local
 from support.oracle import random_rows, train
+from support.table_data import everything, read
 
 pytestmark = pytest.mark.realdata
 
@@ -29,14 +29,14 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def clicks(path: Path) -> Dataset:
-    return open_dataset(DataSpec("Criteo", path.as_uri(), 1, None, 128, 1, 0), TABLES, open_local)
+    return read(DataSpec("Criteo", path.as_uri(), 1, None, 128, 1, 0), TABLES)
 
 
 def test_real_lines_read_as_a_plain_loop_reads_them(path: Path, clicks: Dataset) -> None:
     with gzip.open(path, "rt") as stream:
         lines = [line.rstrip("\n").split("\t") for line in stream]
-    assert clicks.rows == len(lines) == 80_000
-    batch = clicks.take(np.arange(clicks.rows))
+    assert clicks.layout.rows == len(lines) == 80_000
+    batch = everything(clicks)
     assert batch.labels.tolist() == [float(line[0]) for line in lines]
     counts = np.array([[max(int(cell or 0), 0) for cell in line[1:14]] for line in lines], np.float64)
     assert np.array_equal(batch.dense, np.log1p(counts).astype(np.float32))
@@ -56,8 +56,8 @@ def test_the_oracle_learns_real_clicks(clicks: Dataset) -> None:
         dense_optimizer=OptimizerSpec("Adagrad", 0.02),
         sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.02),
     )
-    order = BatchOrder(clicks.rows, clicks.rows, 128, seed=1)
+    order = BatchOrder(clicks.layout.rows, clicks.layout.rows, 128, seed=1)
     result = train(model, clicks, order, 1, random_rows(1, 8))
     assert result.auc > 0.65
-    rate = float(clicks.take(np.arange(clicks.rows)).labels.mean())
+    rate = float(everything(clicks).labels.mean())
     assert result.log_loss < -rate * np.log(rate) - (1 - rate) * np.log(1 - rate), "better than knowing the rate only"

@@ -8,22 +8,16 @@ import pytest
 from cpr_contract.spec import DataSpec, TableSpec
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
-from cpr_trainer.data.source import open_dataset, open_local
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import DataError
 from support.oracle import exact_auc
+from support.table_data import assert_same, read
 
 TABLES = tuple(TableSpec(f"t{place}", rows) for place, rows in enumerate([1, 2, 3, 100, 1000, 50_000]))
 
 
 def synthetic(rows: int = 3000, seed: int = 5, tables: tuple[TableSpec, ...] = TABLES) -> SyntheticDataset:
     return SyntheticDataset(rows, seed, tables)
-
-
-def assert_same(one: Batch, other: Batch) -> None:
-    assert np.array_equal(one.dense, other.dense)
-    assert np.array_equal(one.ids, other.ids)
-    assert np.array_equal(one.labels, other.labels)
 
 
 def test_a_row_is_the_same_however_it_is_asked_for() -> None:
@@ -75,9 +69,9 @@ def test_the_planted_model_scores_well_on_its_labels() -> None:
 def test_a_written_file_reads_as_the_same_samples(tmp_path: Path, name: str, tables: tuple[TableSpec, ...]) -> None:
     write_criteo_tsv(tmp_path / name, 3000, 5, tables)
     spec = DataSpec("Criteo", (tmp_path / name).as_uri(), 1, None, 32, 0, 0)
-    read = open_dataset(spec, tables, open_local)
-    assert read.rows == 3000
-    assert_same(read.take(np.arange(3000)), synthetic(tables=tables).take(np.arange(3000)))
+    dataset = read(spec, tables)
+    assert dataset.layout.rows == 3000
+    assert_same(dataset.take(np.arange(3000)), synthetic(tables=tables).take(np.arange(3000)))
     assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
 
 
@@ -95,24 +89,8 @@ def test_a_written_file_has_the_layout_of_criteo(tmp_path: Path) -> None:
 
 
 def test_synthetic_data_is_as_long_as_stated() -> None:
-    assert open_dataset(DataSpec("Synthetic", None, None, 77, 32, 5, 0), TABLES, open_local).rows == 77
+    assert read(DataSpec("Synthetic", None, None, 77, 32, 5, 0), TABLES).layout.rows == 77
     with pytest.raises(DataError, match="length"):
-        open_dataset(DataSpec("Synthetic", None, 1, None, 32, 5, 0), TABLES, open_local)
+        read(DataSpec("Synthetic", None, 1, None, 32, 5, 0), TABLES)
     with pytest.raises(DataError, match="place"):
-        open_dataset(DataSpec("Criteo", None, 1, None, 32, 5, 0), TABLES, open_local)
-
-
-def test_local_files_open_by_path_and_by_uri(tmp_path: Path) -> None:
-    path = tmp_path / "a file%41.tsv"
-    path.write_bytes(b"x")
-    for uri in (str(path), path.as_uri()):
-        with open_local(uri) as stream:
-            assert stream.read() == b"x"
-
-
-@pytest.mark.parametrize("uri", ["/no/such/file", "file:///no/such/file", "/", "s3://bucket/key", "file://host/x"])
-def test_what_is_no_readable_local_file_is_named(uri: str) -> None:
-    with pytest.raises(DataError) as caught:
-        open_local(uri)
-    assert caught.value.message.startswith(uri)
-    assert caught.value.remedy
+        read(DataSpec("Criteo", None, 1, None, 32, 5, 0), TABLES)

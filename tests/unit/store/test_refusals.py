@@ -9,8 +9,7 @@ import urllib3
 from minio.error import ServerError
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.errors import DataError
-from cpr_trainer.store import StoreError, StoreFullError, StoreUnreachableError, open_store, open_uri
+from cpr_trainer.store import StoreError, StoreFullError, StoreUnreachableError, open_store
 from cpr_trainer.store.folder import FolderStore, _store_error
 from cpr_trainer.store.s3_errors import refusal, translated
 
@@ -113,15 +112,3 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def full(_descriptor: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_local_data_is_opened_by_path_and_by_uri(tmp_path: Path) -> None:
-    file = tmp_path / "click log.tsv"
-    file.write_bytes(b"0\t1")
-    spec = StoreSpec(tmp_path.as_uri(), None, "bucket", "")
-    for uri in (str(file), file.as_uri()):
-        with open_uri(uri, spec, None, None) as stream:
-            assert stream.read() == b"0\t1"
-    for uri in (str(file) + "x", "s3://bucket/key"):
-        with pytest.raises(DataError, match=r"data\.uri"):
-            open_uri(uri, spec, None, None)

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_trainer.data.layout import Ints, Layout
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -30,8 +32,14 @@ class Dataset(Protocol):
     """A finite set of samples in a fixed order, read by position. Safe to call from several threads."""
 
     @property
-    def rows(self) -> int:
-        """Number of samples; at least 1."""
+    def layout(self) -> Layout:
+        """How its rows lie, one at least; some may turn out to be no samples."""
 
-    def take(self, indices: NDArray[np.int64]) -> Batch:
-        """Return the samples at `indices` (int64 [n], each in [0, rows), repeats allowed) in that order."""
+    def take(self, indices: Ints) -> Batch:
+        """Return the samples at `indices` (int64 [n], each in [0, layout.rows), repeats allowed) in that order.
+
+        Rows that are no samples are left out. Raises DataError.
+        """
+
+    def expect(self, blocks: Ints) -> None:
+        """Read these blocks of `layout` ahead, in that order; those expected before and not begun are not needed."""

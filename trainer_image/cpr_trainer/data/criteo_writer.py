@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
-from cpr_trainer.data.criteo_stream import CATEGORIES, COLUMNS
+from cpr_trainer.data.columns import CRITEO_NAMES
 from cpr_trainer.data.synthetic import RawRows, SyntheticDataset
 from cpr_trainer.hashing import U64, WORD_BYTES
 
@@ -26,7 +26,8 @@ def write_criteo_tsv(path: Path, rows: int, seed: int, tables: Sequence[TableSpe
     dataset = SyntheticDataset(rows, seed, tables)
     options = pa.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     # The names stand for a schema only: no header is written.
-    schema = pa.schema([(name, pa.string() if name in CATEGORIES else pa.int64()) for name in COLUMNS])
+    kinds = [pa.int64()] * (1 + DENSE_FEATURES) + [pa.string()] * CATEGORICAL_FEATURES
+    schema = pa.schema(list(zip(CRITEO_NAMES, kinds, strict=True)))
     compression = "gzip" if path.suffix == ".gz" else None
     with (
         pa.output_stream(str(path), compression=compression) as stream,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, TableSpec
+from cpr_contract.spec import TableSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.hashing import U64
 
 MOST_TABLE_ROWS = 2**31 - 1
 
 
-def dense_features(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+def count_features(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float32]:
     """Return log(1 + max(count, 0)), float32, of any shape; missing counts come as 0.
 
     The columns are counts: the few negative ones (-1, -2) are marks for "unknown" and are treated as missing.
@@ -28,12 +28,12 @@ def table_rows(hashes: U64, rows: int) -> NDArray[np.int64]:
     return (hashes % np.uint64(rows)).astype(np.int64)
 
 
-def check_tables(tables: Sequence[TableSpec]) -> None:
-    """Raise DataError if the Criteo layout cannot feed `tables`: table t takes the t-th categorical column."""
-    if not 1 <= len(tables) <= CATEGORICAL_FEATURES:
+def check_tables(tables: Sequence[TableSpec], most: int) -> None:
+    """Raise DataError if data with up to `most` categories cannot feed `tables`: table t takes the t-th."""
+    if not 1 <= len(tables) <= most:
         raise DataError(
-            f"The model has {len(tables)} tables, the data {CATEGORICAL_FEATURES} categorical columns.",
-            f"Give the model 1 to {CATEGORICAL_FEATURES} tables.",
+            f"The model has {len(tables)} tables, the data {most} categorical columns.",
+            f"Give the model 1 to {most} tables.",
         )
     for table in tables:
         if not 1 <= table.rows <= MOST_TABLE_ROWS:

@@ -7,15 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.windows import Windows
 
 
 class Loader(Iterator[tuple[int, Batch]]):
     """Yields (step, the slice of trainer `rank` of `trainers`) from `first_step` to the last step.
 
-    One thread stays exactly one step ahead. An error while a batch is prepared is raised where that batch would be
-    returned. Use as a context manager, or call `close`.
+    One thread stays exactly one step ahead; another has the dataset read the present window and the next. An error
+    while a batch is prepared is raised where that batch would be returned. Use as a context manager, or call `close`.
     """
 
     def __init__(self, dataset: Dataset, order: BatchOrder, *, rank: int, trainers: int, first_step: int) -> None:
@@ -24,7 +27,9 @@ class Loader(Iterator[tuple[int, Batch]]):
         self._rank = rank
         self._trainers = trainers
         self._next_step = first_step
+        self._window = -1
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+        self._scout = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader-scout")
         self._ahead = self._prepare()
 
     def __next__(self) -> tuple[int, Batch]:
@@ -43,15 +48,30 @@ class Loader(Iterator[tuple[int, Batch]]):
         self.close()
 
     def close(self) -> None:
-        """End the thread; iteration is over."""
+        """End the threads; iteration is over."""
         self._ahead = None
+        self._scout.shutdown(wait=True, cancel_futures=True)
+        self._dataset.expect(np.empty(0, np.int64))
         self._thread.shutdown(wait=True)
 
     def _prepare(self) -> Future[Batch] | None:
         if self._next_step > self._order.steps:
             return None
+        if (windows := self._order.windows) is not None:
+            window = windows.window_of(self._slice(self._next_step).start)
+            if window != self._window:
+                self._window = window
+                self._scout.submit(self._look_ahead, windows, window)
         return self._thread.submit(self.batch, self._next_step)
+
+    def _look_ahead(self, windows: Windows, window: int) -> None:
+        wanted = [each for each in (window, window + 1) if windows.first_sample(each) < self._order.total_samples]
+        blocks = [windows.blocks_of(each, self._rank, self._trainers) for each in wanted]
+        self._dataset.expect(np.concatenate([np.empty(0, np.int64), *blocks]))
+
+    def _slice(self, step: int) -> range:
+        return self._order.slice_of(step, self._rank, self._trainers)
 
     def batch(self, step: int) -> Batch:
         """Return this trainer's slice of any step, out of turn: what a trainer that came back has to compute again."""
-        return self._dataset.take(self._order.indices_of(self._order.slice_of(step, self._rank, self._trainers)))
+        return self._dataset.take(self._order.indices_of(self._slice(step)))

@@ -1,8 +1,9 @@
 """Which rows a step trains: a pure function of (seed, step).
 
 Steps count from 1; after step t, min(t * batch_size, total_samples) samples are trained. The stream of samples goes
-round the rows epoch after epoch, each in an order of its own. Trainer r of W takes an even, contiguous slice of each
-batch: the batch itself knows nothing of W.
+round the rows epoch after epoch, each in an order of its own: over all rows where they fit into a window of
+`shuffle_rows`, else by `windows`. Trainer r of W takes an even, contiguous slice of each batch: the batch itself knows
+nothing of W.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpr_contract.spec import DataSpec, samples_at, steps_in
+from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.permutation import permute
+from cpr_trainer.data.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +26,22 @@ class BatchOrder:
     total_samples: int
     batch_size: int
     seed: int
+    windows: Windows | None = None
 
     @classmethod
-    def of(cls, data: DataSpec, rows: int) -> BatchOrder:
-        """Return the order that `data` asks for over `rows` rows: a number of samples, or of whole epochs.
+    def of(cls, data: DataSpec, layout: Layout) -> BatchOrder:
+        """Return the order that `data` asks for over a dataset: a number of samples, or of whole epochs.
 
-        Raises ValueError if it states neither.
+        Rows that are held out are never in it. Raises ValueError if `data` states neither.
         """
-        if data.samples is not None:
-            return cls(rows, data.samples, data.batch_size, data.seed)
-        if data.epochs is not None:
-            return cls(rows, data.epochs * rows, data.batch_size, data.seed)
-        raise ValueError("data states neither samples nor epochs")
+        rows = held_out(data, layout.rows).start
+        total = data.samples if data.epochs is None else data.epochs * rows
+        if total is None:
+            raise ValueError("data states neither samples nor epochs")
+        windows = None
+        if layout.blocks > 1 and rows > data.shuffle_rows:
+            windows = Windows(layout.first(rows), data.shuffle_rows, data.batch_size, data.seed)
+        return cls(rows, total, data.batch_size, data.seed, windows)
 
     @property
     def steps(self) -> int:
@@ -55,14 +61,24 @@ class BatchOrder:
         size = samples_at(step, self.batch_size, self.total_samples) - start
         return range(start + rank * size // trainers, start + (rank + 1) * size // trainers)
 
-    def indices_of(self, samples: range) -> NDArray[np.int64]:
+    def indices_of(self, samples: range) -> Ints:
         """Return the dataset rows of a contiguous range of global sample numbers, int64 [len(samples)]."""
+        if self.windows is not None:
+            return self.windows.rows_at(samples)
         numbers = np.arange(samples.start, samples.stop, dtype=np.int64)
         epochs, positions = np.divmod(numbers, self.rows)
         if numbers.size and epochs[0] == epochs[-1]:
             epochs = epochs[:1]
         return permute(positions, epochs, self.rows, self.seed)
 
-    def batch_indices(self, step: int) -> NDArray[np.int64]:
+    def batch_indices(self, step: int) -> Ints:
         """Return the dataset rows of the whole batch of `step`, int64 [n]."""
         return self.indices_of(self.slice_of(step))
+
+
+def held_out(data: DataSpec, rows: int) -> range:
+    """Return the rows, of so many, that are scored and never trained: the last, which logs in order of time make new.
+
+    One row at least is trained.
+    """
+    return range(rows - min(int(rows * data.hold_out), rows - 1), rows)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.spec import DENSE_FEATURES, TableSpec
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.features import check_tables, dense_features, table_rows
+from cpr_trainer.data.features import check_tables, count_features, table_rows
+from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.hashing import GOLDEN, U64, WORD_BYTES, hash_words, key64, mix64, scale_to
 
 _DOMAIN = 0x53594E54  # Keeps these numbers apart from the sample order, which may have the same seed.
@@ -54,22 +55,25 @@ class SyntheticDataset:
     """`rows` samples of seed `seed` for `tables`."""
 
     def __init__(self, rows: int, seed: int, tables: Sequence[TableSpec]) -> None:
-        check_tables(tables)
-        self._rows = rows
+        check_tables(tables, CATEGORICAL_FEATURES)
+        self._layout = Layout.whole(rows)
         self._tables = tuple(tables)
         self._seed = seed
 
     @property
-    def rows(self) -> int:
-        """Number of samples."""
-        return self._rows
+    def layout(self) -> Layout:
+        """One block: any row is made as fast as any other."""
+        return self._layout
 
-    def take(self, indices: NDArray[np.int64]) -> Batch:
+    def expect(self, blocks: Ints) -> None:
+        """Nothing has to be read."""
+
+    def take(self, indices: Ints) -> Batch:
         """Return the samples at `indices`, int64 [n]."""
         raw = self.raw(indices)
-        return Batch(dense_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
+        return Batch(count_features(raw.counts), self._ids(raw.categories), raw.labels.astype(np.float32))
 
-    def raw(self, indices: NDArray[np.int64]) -> RawRows:
+    def raw(self, indices: Ints) -> RawRows:
         """Return the rows at `indices`, int64 [n], as they stand in a file."""
         columns = np.arange(1 + 2 * DENSE_FEATURES + len(self._tables), dtype=np.uint64) * GOLDEN
         row_keys = mix64(key64(_DOMAIN, self._seed) + indices.astype(np.uint64) * GOLDEN)
@@ -100,7 +104,7 @@ class SyntheticDataset:
         """The planted model, float64 [n]: an effect of each id, uniform in +-1, and a weight of +-1 for each count."""
         tables = key64(_DOMAIN, self._seed, 1) + np.arange(len(self._tables), dtype=np.uint64) * GOLDEN
         effects = 2 * _uniform(mix64(mix64(tables)[None, :] ^ ids.astype(np.uint64))) - 1
-        centred = (dense_features(counts).astype(np.float64) - _FEATURE_MEAN) / _FEATURE_SPREAD
+        centred = (count_features(counts).astype(np.float64) - _FEATURE_MEAN) / _FEATURE_SPREAD
         signs = np.where(np.arange(DENSE_FEATURES) % 2 == 0, 1.0, -1.0)
         parts = _TABLE_DECAY ** np.arange(len(self._tables))
         by_ids = (effects * parts).sum(axis=1) * np.sqrt(3 / np.square(parts).sum())

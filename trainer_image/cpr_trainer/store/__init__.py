@@ -11,10 +11,11 @@ from cpr_trainer.store.errors import (
     StoreFullError,
     StoreUnreachableError,
 )
-from cpr_trainer.store.opening import open_store, open_uri
+from cpr_trainer.store.opening import open_store
 from cpr_trainer.store.parallel import in_parallel
 from cpr_trainer.store.protocol import Entry, Received, Store
 from cpr_trainer.store.throttle import Throttle
+from cpr_trainer.store.uris import Uris
 
 __all__ = [
     "BucketMissingError",
@@ -30,8 +31,8 @@ __all__ = [
     "StoreFullError",
     "StoreUnreachableError",
     "Throttle",
+    "Uris",
     "checksum",
     "in_parallel",
     "open_store",
-    "open_uri",
 ]

@@ -1,4 +1,4 @@
-"""An object of an S3-compatible store as a stream: data for training is read once, from front to back."""
+"""An object of an S3-compatible store as a file: data for training, read from front to back or by blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_object(client: Minio, bucket: str, key: str) -> io.BufferedReader:
 
 
 class _ObjectStream(io.RawIOBase):
-    """Reads with one request, and goes on with another where the connection breaks."""
+    """Reads on with one request; begins another where the connection breaks, and after a seek."""
 
     def __init__(self, client: Minio, bucket: str, key: str) -> None:
         super().__init__()
@@ -32,10 +32,23 @@ class _ObjectStream(io.RawIOBase):
         status = self._status()
         self._size = int(status.size or 0)
         self._same = {"If-Match": f'"{status.etag}"'}  # a resumed read must not join two versions
-        self._response = self._request()
+        self._response: Any = None
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if position != self._position:
+            self._drop()
+            self._position = position
+        return position
 
     def readinto(self, buffer: Any) -> int:
         for _ in range(_RESUMES):
@@ -43,13 +56,14 @@ class _ObjectStream(io.RawIOBase):
                 return self._read_some(memoryview(buffer).cast("B"))
             except (urllib3.exceptions.HTTPError, OSError):
                 self._drop()
-                self._response = self._request()
         with translated(self._bucket, self._key):
             return self._read_some(memoryview(buffer).cast("B"))
 
     def _read_some(self, buffer: memoryview) -> int:
-        if self._position == self._size:
+        if self._position >= self._size:
             return 0
+        if self._response is None:
+            self._response = self._request()
         data = self._response.read(len(buffer))
         if not data:
             raise urllib3.exceptions.ProtocolError(f"{self._key} ended after {self._position} of {self._size} bytes")
@@ -64,8 +78,6 @@ class _ObjectStream(io.RawIOBase):
 
     @persistent
     def _request(self) -> Any:
-        if self._position >= self._size:
-            return None
         with translated(self._bucket, self._key):
             return self._client.get_object(
                 self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)

@@ -1,0 +1,27 @@
+"""`cprjob evaluate`: a finished model's score on the rows that its job held out, by the trainer image's own code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+
+from rich.console import Console
+
+from cpr_contract.codec import from_json, to_dict
+from cpr_contract.evaluation import Evaluation, EvaluationRequest
+from cpr_contract.spec import JobSpec
+from cpr_operator.cli.export import Source
+from cpr_operator.cli.trials import ask_trainer_image
+
+
+def evaluate(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> None:
+    """Print the score. Raises TrialError if the model or the data cannot be read, or nothing is held out."""
+    job = from_json(JobSpec, source.job_spec)
+    with closing(ask_trainer_image("evaluate", job, EvaluationRequest(source.anchor), environment)) as lines:
+        (found,) = (from_json(Evaluation, line) for line in lines)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+        return
+    auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
+    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: AUC {auc}, log loss {found.log_loss:.5f}")

@@ -1,0 +1,105 @@
+"""Training data in a real object store: found, streamed and read by blocks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.data import unpacking
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
+from cpr_trainer.store import StoreError, Uris, in_parallel, open_store
+from support.s3_servers import S3Server
+from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, read, write
+
+pytestmark = pytest.mark.store
+
+
+@pytest.fixture
+def uris(spec: StoreSpec, server: S3Server) -> Uris:
+    return Uris(spec, server.credentials_dir, None)
+
+
+def put(spec: StoreSpec, server: S3Server, key: str, data: bytes) -> None:
+    open_store(spec, server.credentials_dir, None).put(key, data)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("ending", WRITERS)
+def test_files_are_the_same_samples_wherever_they_lie(
+    spec: StoreSpec, server: S3Server, uris: Uris, tmp_path: Path, ending: str
+) -> None:
+    data = write(clicks(400), tmp_path, ending, files=3)
+    for path in tmp_path.iterdir():
+        put(spec, server, f"clicks/day 0/{path.name}", path.read_bytes())
+    put(spec, server, "clicks/day 0/_SUCCESS", b"")
+    put(spec, server, "clicks/other", b"no data")
+    local = read(data)
+    for pattern in ("day%200/", f"day*/*.{ending}", f"day 0/part-00?.{ending}"):
+        remote = open_dataset(replace(data, uri=f"s3://{spec.bucket}/clicks/{pattern}"), TABLES, uris)
+        assert remote.layout.blocks == local.layout.blocks > 3
+        some = np.random.default_rng(1).permutation(400)[:300]
+        assert_same(remote.take(some), local.take(some))
+        assert_same(everything(remote), everything(local))
+
+
+def test_a_bucket_may_hold_more_files_than_a_listing(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
+    in_parallel(lambda number: put(spec, server, f"part-{number:04d}", b""), range(1100))
+    found = uris.find(f"s3://{spec.bucket}/part-*")
+    assert found == tuple(f"s3://{spec.bucket}/part-{number:04d}" for number in range(1100))
+
+
+def test_a_stream_is_read_from_any_place(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
+    data = os.urandom(3 << 20)
+    put(spec, server, "clicks", data)
+    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+        for start, size in [(2 << 20, 1000), (0, 5), (5, 1 << 20), (7, 3), (len(data) - 2, 9)]:
+            assert stream.seek(start) == start
+            assert stream.read(size) == data[start : start + size]
+        assert stream.seek(-10, os.SEEK_END) == len(data) - 10
+        assert stream.read() == data[-10:]
+        assert stream.read(1) == b""
+
+
+def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
+    data = os.urandom(4 << 20)
+    put(spec, server, "clicks", data)
+    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+        start = stream.read(1000)
+        stream.raw._response.close()  # type: ignore[attr-defined] -- as if the connection broke
+        assert start + stream.read() == data
+
+
+def test_a_stream_never_joins_two_versions(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
+    put(spec, server, "clicks", bytes(4 << 20))
+    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+        stream.read(1000)
+        put(spec, server, "clicks", b"\x01" * (4 << 20))
+        stream.raw._response.close()  # type: ignore[attr-defined]
+        with pytest.raises(StoreError):
+            stream.read()
+
+
+@pytest.mark.parametrize("uri", ["s3://{bucket}/nothing", "s3://no-such-bucket/clicks"])
+def test_an_object_that_is_not_there_is_an_error_of_the_data(spec: StoreSpec, uris: Uris, uri: str) -> None:
+    uri = uri.format(bucket=spec.bucket)
+    with pytest.raises(DataError, match=uri):
+        uris.open(uri)
+
+
+@pytest.mark.parametrize("uri", ["s3://{bucket}/nothing/", "s3://{bucket}/*.csv", "s3://no-such-bucket/clicks/"])
+def test_a_pattern_without_an_object_is_an_error_of_the_data(spec: StoreSpec, uris: Uris, uri: str) -> None:
+    uri = uri.format(bucket=spec.bucket)
+    with pytest.raises(DataError) as caught:
+        uris.find(uri)
+    assert uri in caught.value.message

@@ -1,0 +1,126 @@
+"""`cprjob data inspect` and `cprjob evaluate`, around what the trainer image answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cpr_contract.codec import to_json
+from cpr_contract.evaluation import Evaluation, EvaluationRequest
+from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.cli import data, evaluate
+from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.export import Source
+from support.documents import PARQUET, edited
+
+FIGURES = DataFigures(
+    format="CSV",
+    header=True,
+    files=2,
+    rows=1000,
+    bad=2,
+    faults=("a.csv, line 3: column [x] is 'y', not 0 or 1",),
+    columns=(
+        ColumnFigures("click", "integer", 0, 0.0, 1.0, 2, "label"),
+        ColumnFigures("user", "text", 125, None, None, 12345, "table user, 10 rows"),
+        ColumnFigures("tags", "list<int64>", 0, None, None, None, ""),
+    ),
+    reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
+)
+
+
+class TrainerImage:
+    """Answers every request alike; remembers them."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, JobSpec | None, Any]] = []
+
+    def __call__(self, role: str, job: JobSpec | None, request: object, environment: object) -> Iterator[bytes]:
+        self.asked.append((role, job, request))
+        yield to_json(self.answer).encode()
+
+
+def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
+    monkeypatch.setattr(data, "ask_trainer_image", image)
+    console = Console(file=io.StringIO(), width=120)
+    code = data.inspect_data(target, console, {}, as_json=as_json)
+    return code, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = run("/data/*.csv", TrainerImage(FIGURES), monkeypatch)
+    assert code == 1, "some rows are bad"
+    for words in (
+        "CSV, with a header: 2 files, 1,000 rows",
+        "12.5%",
+        "12,345",
+        "table user, 10 rows",
+        "2 bad rows, the first:",
+        "a.csv, line 3: column [x] is 'y', not 0 or 1",
+        "1,800 samples in 15 steps from 900 rows, shuffled in 3 windows; 100 are held out",
+    ):
+        assert words in output
+
+
+def test_json_is_what_the_trainer_image_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, output = run("/data/*.csv", TrainerImage(FIGURES), monkeypatch, as_json=True)
+    assert json.loads(output) == json.loads(to_json(FIGURES))
+
+
+@pytest.mark.parametrize(
+    ("target", "uri"),
+    [("/data/a.csv", "/data/a.csv"), ("file:///data/", "file:///data/"), ("clicks/", "{here}/clicks/")],
+)
+def test_files_are_named_as_the_trainer_image_finds_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, uri: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = TrainerImage(FIGURES)
+    run(target, image, monkeypatch)
+    assert image.asked == [("inspect", None, InspectionRequest(uri.format(here=tmp_path)))]
+
+
+def test_a_manifest_names_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(json.dumps(edited(PARQUET)))  # JSON is YAML
+    image = TrainerImage(FIGURES)
+    run(str(manifest), image, monkeypatch)
+    ((role, job, request),) = image.asked
+    assert (role, request) == ("inspect", InspectionRequest(None))
+    assert job is not None
+    assert job.data.uri == "s3://clicks/day=*/"
+
+
+def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(json.dumps(edited({"spec.data.format": "ORC"})))
+    with pytest.raises(InvalidDocumentError):
+        run(str(manifest), TrainerImage(FIGURES), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("auc", "words"),
+    [(0.71234567, "AUC 0.71235, log loss 0.50000"), (None, "AUC not defined, all labels are the same")],
+)
+def test_an_evaluation_is_told(monkeypatch: pytest.MonkeyPatch, auc: float | None, words: str) -> None:
+    image = TrainerImage(Evaluation(1500, 100, auc, 0.5))
+    monkeypatch.setattr(evaluate, "ask_trainer_image", image)
+    job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
+    console = Console(file=io.StringIO(), width=120)
+    evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=False)
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "step 1,500, 100 held-out samples" in output
+    assert words in output
+    assert image.asked == [("evaluate", job, EvaluationRequest("the/anchor"))]
+    evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=True)
+    assert '"log_loss": 0.5' in console.file.getvalue()  # type: ignore[attr-defined]

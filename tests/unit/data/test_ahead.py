@@ -1,0 +1,129 @@
+"""Blocks are read ahead, in order, and never more of them than memory is meant for."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_trainer.data import unpacking
+from cpr_trainer.data.ahead import Ahead
+from cpr_trainer.data.blocks import Block
+from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.rows import Rows
+from support.table_data import clicks, read, write
+
+BLOCKS = tuple(Block("f", 10 * number, 10, number, 1) for number in range(12))
+
+
+class Numbered:
+    """Reads blocks that hold their number; notes what is fetched, and waits where told to."""
+
+    def __init__(self) -> None:
+        self.fetched: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.fail_at: int | None = None
+
+    def fetch(self, block: Block) -> int:
+        self.go.wait(10)
+        self.fetched.append(block.start)
+        if block.start == self.fail_at:
+            raise OSError("disk gone")
+        return block.start
+
+    def decode(self, number: int, fetched: int) -> Rows:
+        n = BLOCKS[number].rows
+        return Rows(np.zeros((n, 13), np.float32), np.full((n, 1), fetched, np.int32), np.zeros(n, np.uint8), {})
+
+
+def ahead_of(form: Numbered, most_rows: int = 120) -> Ahead:
+    return Ahead(BLOCKS, form.fetch, form.decode, most_rows)
+
+
+def numbers(got: list[Rows]) -> list[int]:
+    return [int(rows.ids[0, 0]) for rows in got]
+
+
+def test_blocks_are_read_in_the_order_they_are_expected_in() -> None:
+    form = Numbered()
+    ahead = ahead_of(form)
+    ahead.expect([5, 3, 9])
+    assert numbers(ahead.get([3, 9, 5, 3])) == [3, 9, 5, 3]
+    assert form.fetched == [5, 3, 9]
+
+
+def test_a_block_is_read_once_while_it_is_kept_and_again_after_that() -> None:
+    form = Numbered()
+    ahead = ahead_of(form, most_rows=30)
+    for number in (0, 1, 2, 0, 1, 2):
+        ahead.get([number])
+    assert form.fetched == [0, 1, 2]
+    ahead.get([3])
+    ahead.get([2])
+    ahead.get([0])
+    assert form.fetched == [0, 1, 2, 3, 0], "the one not used for longest had to go"
+
+
+def test_what_is_no_longer_expected_is_not_read() -> None:
+    form = Numbered()
+    ahead = ahead_of(form)
+    form.go.clear()
+    ahead.expect([0, 1, 2, 3])
+    ahead.expect([7])
+    form.go.set()
+    assert numbers(ahead.get([7])) == [7]
+    assert set(form.fetched) <= {0, 7}, "one may have been begun"
+
+
+def test_a_block_that_is_waited_for_comes_though_others_are_expected() -> None:
+    form = Numbered()
+    ahead = ahead_of(form)
+    form.go.clear()
+    got: list[int] = []
+    waiting = threading.Thread(target=lambda: got.extend(numbers(ahead.get([4, 5, 6]))))
+    waiting.start()
+    while len(ahead._kept) < 3:
+        pass
+    ahead.expect([1])
+    form.go.set()
+    waiting.join(10)
+    assert got == [4, 5, 6]
+
+
+def test_an_error_appears_where_the_block_is_wanted_and_nowhere_else() -> None:
+    form = Numbered()
+    form.fail_at = 2
+    ahead = ahead_of(form)
+    ahead.expect([1, 2, 3])
+    assert numbers(ahead.get([1, 3])) == [1, 3]
+    with pytest.raises(OSError, match="disk gone"):
+        ahead.get([2])
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv.zst", "parquet"])
+def test_memory_is_two_windows_however_long_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2**14)
+    rows = clicks(2000)
+    data = replace(write(rows * 20, tmp_path, ending, files=40), shuffle_rows=4000, batch_size=100)
+    dataset = read(data)
+    order = BatchOrder.of(data, dataset.layout)
+    assert order.rows == 40_000
+    seen = 0
+    tracemalloc.start()
+    with Loader(dataset, order, rank=0, trainers=1, first_step=1) as batches:
+        for _, batch in batches:
+            seen += len(batch)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seen == 40_000
+    row_bytes = 13 * 4 + 2 * 4 + 1
+    most = (2 * 4000 + 4 * 700) * row_bytes
+    assert peak < most + 2**20 < 40_000 * row_bytes, "blocks on their way, and the order of three windows, beside"

@@ -1,0 +1,239 @@
+"""What is wrong with data is told with its file, its row and its column."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cpr_contract.spec import DataSpec, TableSpec
+from cpr_trainer.data import unpacking
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
+from support.table_data import COLUMNS, TABLES, Click, as_table, as_text, assert_same, clicks, everything, read, spec
+
+CRITEO_TABLES = tuple(TableSpec(f"c{number}", 1000 + number) for number in range(26))
+HEAD = "click,age,views,price,user,item"
+
+
+def criteo(label: object = 1, counts: list[object] | None = None) -> bytes:
+    columns = [label, *(counts or range(13)), *(f"{k:08x}" for k in range(26))]
+    return "\t".join(map(str, columns)).encode()
+
+
+# What is wrong, and what the message says of it.
+FAULTS = {
+    "a column too few": (b"\t".join([b"1"] * 39), "it has 39 columns instead of 40"),
+    "a column too many": (b"\t".join([b"1"] * 41), "it has 41 columns instead of 40"),
+    "a label beyond 1": (criteo(2), "column 1 is '2', not 0 or 1"),
+    "no label": (criteo(""), "column 1 is empty, not 0 or 1"),
+    "an empty line": (b"", "column 1 is empty, not 0 or 1"),
+    "a word for a count": (criteo(1, [1, 2, "x7", *[3] * 10]), "column 4 is 'x7', not a number or empty"),
+    "no finite number": (criteo(1, [*[3] * 12, "1e999"]), "column 14 is '1e999', not a number or empty"),
+    "bytes that are no text": (
+        criteo(1).replace(b"\t5\t", b"\t\xff\t", 1),
+        r"column 7 is '\\xff', not a number or empty",
+    ),
+}
+
+
+def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> object:
+    (folder / "clicks.tsv").write_bytes(data)
+    criteo_spec = DataSpec("Criteo", f"{folder}/clicks.tsv", 1, None, 8, 0, allowed)
+    return everything(read(criteo_spec, CRITEO_TABLES))
+
+
+@pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, fault: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_criteo(tmp_path, b"\n".join([criteo(), criteo(), bad, criteo()]))
+    assert caught.value.reason == "BadData"
+    assert caught.value.message.startswith(f"{tmp_path}/clicks.tsv, line 3: {fault}")
+    assert "maxBadLines" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("bad", "fault"), FAULTS.values(), ids=FAULTS)
+def test_bad_lines_up_to_the_limit_are_left_out(tmp_path: Path, bad: bytes, fault: str) -> None:
+    good = [criteo(0, [k] * 13) for k in range(3)]
+    data = b"\n".join([bad, good[0], bad, good[1], good[2], bad]) + b"\n"
+    assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"line 6: (it has|column)") as caught:
+        read_criteo(tmp_path, data, 2)
+    assert fault in caught.value.message
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(["good", *FAULTS]), max_size=200), st.integers(0, 8), st.sampled_from([700, 2000, 10**6])
+)
+def test_bad_lines_keep_their_place_wherever_blocks_end(
+    tmp_path: Path, kinds: list[str], allowed: int, block_bytes: int
+) -> None:
+    data = b"".join((criteo() if kind == "good" else FAULTS[kind][0]) + b"\n" for kind in ["good", *kinds])
+    bad = {number: FAULTS[kind][1] for number, kind in enumerate(kinds, start=2) if kind != "good"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
+        if len(bad) <= allowed:
+            assert len(read_criteo(tmp_path, data, allowed)) == 1 + len(kinds) - len(bad)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(DataError) as caught:
+                read_criteo(tmp_path, data, allowed)
+            place, _, fault = caught.value.message.partition(": ")
+            number = int(place.rpartition(" ")[2])
+            assert sorted(bad).index(number) >= allowed, "those before it are allowed"
+            assert fault.startswith(bad[number])
+            if block_bytes == 10**6:
+                assert number == sorted(bad)[allowed], "the first too many, where it is known"
+
+
+def test_a_batch_leaves_bad_rows_out_and_keeps_the_order(tmp_path: Path) -> None:
+    lines = as_text([Click(1, age=number) for number in range(10)], ",").splitlines()
+    lines[4], lines[8] = b"1,word,0,0,u,7", b"1,2"
+    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
+    dataset = read(replace(spec("CSV", f"{tmp_path}/a.csv"), max_bad_lines=2))
+    assert dataset.layout.rows == 10
+    batch = dataset.take(np.array([9, 3, 7, 2, 3, 0]))
+    assert np.expm1(batch.dense[:, 0]).round().tolist() == [9, 2, 0]
+
+
+def test_lines_are_counted_with_the_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{HEAD}\n1,1,1,1,u,7\n1,1,1,cheap,u,7\n")
+    with pytest.raises(DataError, match=r"a\.csv, line 3: column price is 'cheap', not a number or empty"):
+        everything(read(spec("CSV", f"{tmp_path}/a.csv")))
+
+
+def test_rows_of_parquet_are_named(tmp_path: Path) -> None:
+    table = as_table([Click(1), Click(0), Click(1, price=float("nan")), Click(1)])
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    with pytest.raises(DataError, match=r"a\.parquet, row 3: column price is nan, not a number or empty"):
+        everything(read(spec("Parquet", f"{tmp_path}/a.parquet")))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "fault"),
+    [
+        ("price", pa.array(["1", "2"]), "column price is string, not a number"),
+        ("click", pa.array(["1", "2"]), "column click is string, not a number"),
+        ("user", pa.array([1.5, 2.5]), "column user is double, not text or an integer"),
+        ("user", pa.array([[1], [2, 3]]), "column user is list<.*int64>, not text or an integer"),
+        ("item", pa.array([1, 2], pa.timestamp("ms")), r"column item is timestamp\[ms\], not text or an integer"),
+    ],
+    ids=["text for a number", "text for a label", "numbers with points", "lists", "times"],
+)
+def test_columns_of_parquet_with_other_types_are_refused(
+    tmp_path: Path, column: str, values: pa.Array, fault: str
+) -> None:
+    table = as_table([Click(1), Click(0)])
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, values), tmp_path / "a.parquet", store_schema=False)
+    with pytest.raises(DataError, match=rf"a\.parquet: {fault}"):
+        read(spec("Parquet", f"{tmp_path}/a.parquet"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "a.csv").write_bytes(as_text(clicks(3), ","))
+    pq.write_table(as_table(clicks(3)), tmp_path / "a.parquet")
+    data = replace(
+        spec("CSV" if ending == "csv" else "Parquet", f"{tmp_path}/a.{ending}"),
+        columns=replace(COLUMNS, numbers=("cost",)),
+    )
+    with pytest.raises(DataError, match=r"no columns 'cost'; its columns are click, age, views, price, user, item"):
+        read(data)
+
+
+def test_a_name_that_two_columns_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{HEAD},user\n1,1,1,1,u,7,v\n")
+    with pytest.raises(DataError, match="2 columns 'user'"):
+        read(spec("CSV", f"{tmp_path}/a.csv"))
+
+
+def test_line_breaks_in_quotes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f'{HEAD}\n1,1,1,1,"a\nb",7\n')
+    with pytest.raises(DataError, match=r"line 2: it has 5 columns|without line breaks in quotes"):
+        everything(read(spec("CSV", f"{tmp_path}/a.csv")))
+
+
+def test_a_line_longer_than_a_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 1000)
+    with pytest.raises(DataError, match="a line of more than 1000 bytes"):
+        read_criteo(tmp_path, criteo(counts=["1" * 5000] + [1] * 12))
+
+
+@pytest.mark.parametrize("kept", [3, 100, 0.5, -8, -1])
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_truncated_file_is_an_error_however_it_ends(tmp_path: Path, kept: float, packing: str) -> None:
+    text = as_text(clicks(2000), ",")
+    packed = gzip.compress(text) if packing == "gzip" else bytes(pa.compress(text, "zstd", asbytes=True))
+    (tmp_path / "a.csv").write_bytes(packed[: int(len(packed) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(DataError, match=r"a\.csv (cannot be read to its end: .+|has no columns)"):
+        everything(read(replace(spec("CSV", f"{tmp_path}/a.csv"), max_bad_lines=10**6)))
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(as_text(clicks(200), ",")))
+    packed[-6] ^= 1  # The checksum.
+    (tmp_path / "a.csv").write_bytes(packed)
+    with pytest.raises(DataError, match="cannot be read to its end"):
+        read(spec("CSV", f"{tmp_path}/a.csv"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "text"])
+def test_what_is_no_parquet_is_an_error(tmp_path: Path, damage: str) -> None:
+    pq.write_table(as_table(clicks(50)), tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[:-100] if damage == "cut" else as_text(clicks(50), ","))
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read to its end"):
+        read(spec("Parquet", f"{tmp_path}/a.parquet"))
+
+
+@pytest.mark.parametrize("data", [b"", gzip.compress(b""), HEAD.encode(), HEAD.encode() + b"\n"])
+def test_data_without_a_row_is_an_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.csv has no row"):
+        read(spec("CSV", f"{tmp_path}/a.csv"))
+
+
+def test_a_file_that_changes_while_it_trains_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(as_text(clicks(50), ","))
+    dataset = read(spec("CSV", f"{tmp_path}/a.csv"))
+    (tmp_path / "a.csv").write_bytes(as_text(clicks(20), ","))
+    with pytest.raises(DataError, match=r"a\.csv has 50 lines where 20 rows are read"):
+        everything(dataset)
+
+
+def test_a_source_that_fails_is_no_bad_data() -> None:
+    class Broken(io.RawIOBase):
+        def read(self, _: int = -1) -> bytes:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+        def readable(self) -> bool:
+            return True
+
+        def seekable(self) -> bool:
+            return True
+
+        def seek(self, *_: int) -> int:
+            return 0
+
+        def tell(self) -> int:
+            return 1000
+
+    class Sources:
+        def find(self, uri: str) -> tuple[str, ...]:
+            return (uri,)
+
+        def open(self, _: str) -> io.RawIOBase:
+            return Broken()
+
+    for name in ("CSV", "Parquet"):
+        with pytest.raises(ConnectionResetError):
+            open_dataset(spec(name, "s3://b/k"), TABLES, Sources())  # type: ignore[arg-type]

@@ -1,0 +1,150 @@
+"""What is told of data before a job reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.inspection import ColumnFigures, DataFigures
+from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_trainer.data.criteo_writer import write_criteo_tsv
+from cpr_trainer.data.figures import Distinct
+from cpr_trainer.data.inspect import inspect_files, inspect_job
+from cpr_trainer.errors import DataError
+from cpr_trainer.hashing import mix64
+from support.table_data import COLUMNS, FILES, TABLES, WRITERS, Click, as_text, clicks, spec, write
+
+OPTIMIZERS = OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1)
+
+
+def job(data: DataSpec) -> JobSpec:
+    store = StoreSpec("file:///nowhere", None, "b", "")
+    model = ModelSpec(4, (4,), (1,), TABLES, *OPTIMIZERS)
+    return JobSpec(CONTRACT_VERSION, "u", "n", model, data, 1, 1, SnapshotSpec(store, 2, 30.0, None), 10.0)
+
+
+def columns(figures: DataFigures) -> dict[str, ColumnFigures]:
+    return {column.name: column for column in figures.columns}
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_columns_are_told_the_same_of_every_format(tmp_path: Path, ending: str) -> None:
+    rows = clicks(1000)
+    write(rows, tmp_path, ending, files=2)
+    figures = inspect_files(f"{tmp_path}/", FILES)
+    assert (figures.format, figures.files, figures.rows, figures.bad) == (WRITERS[ending][0], 2, 1000, 0)
+    found = columns(figures)
+    assert list(found) == ["click", "age", "views", "price", "user", "item"]
+    for name, column in found.items():
+        cells = [getattr(row, name) for row in rows]
+        present = [cell for cell in cells if cell is not None]
+        assert column.missing == len(cells) - len(present)
+        assert column.distinct == len(set(present))
+        if name != "user":
+            assert (column.lowest, column.highest) == (min(present), max(present))
+    kinds = [column.kind for column in figures.columns]
+    if ending == "parquet":
+        assert kinds == ["int8", "int64", "int64", "double", "text", "int64"]
+    else:
+        assert kinds == ["integer", "integer", "integer", "number", "text", "integer"]
+    assert figures.reading is None
+
+
+def test_a_column_is_what_all_its_cells_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,c,d\n1,1,,x\n2,2.5,,3\n")
+    (tmp_path / "b.csv").write_text("a,b,c,d\n3,,,\n1e2x,1,,4\n")
+    found = columns(inspect_files(f"{tmp_path}/*", FILES))
+    assert [found[name].kind for name in "abcd"] == ["text", "number", "empty", "text"]
+    assert (found["a"].lowest, found["b"].lowest, found["b"].highest) == (None, 1, 2.5)
+    assert [found[name].missing for name in "abcd"] == [0, 1, 4, 1]
+
+
+def test_lists_and_times_of_parquet_are_told(tmp_path: Path) -> None:
+    table = pa.table({"l": [[1], None, [2, 3]], "t": pa.array([1, 1, None], pa.timestamp("ms"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = columns(inspect_files(f"{tmp_path}/a.parquet", FILES))
+    assert found["l"].kind.startswith("list<")
+    assert (found["l"].distinct, found["l"].missing) == (None, 1)
+    assert (found["t"].kind, found["t"].distinct, found["t"].missing) == ("timestamp[ms]", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "header"),
+    [
+        ("a,b\n1,2\n", "CSV", True),
+        ("1,b\n1,2\n", "CSV", False),
+        ('"a ""x""","b,c"\n1,2\n', "CSV", True),
+        ("a\tb\n1\t2\n", "TSV", True),
+        ("0\t1\n1\t2\n", "TSV", False),
+        ("\ufeffa,b\r\n1,2\r\n", "CSV", True),
+    ],
+)
+def test_the_format_is_guessed_by_the_first_line(tmp_path: Path, text: str, form: str, *, header: bool) -> None:
+    (tmp_path / "data").write_text(text, newline="")
+    figures = inspect_files(f"{tmp_path}/data", FILES)
+    assert (figures.format, figures.header, figures.rows) == (form, header, text.count("\n") - header)
+
+
+def test_criteo_is_known_by_its_columns(tmp_path: Path) -> None:
+    write_criteo_tsv(tmp_path / "clicks", 100, 1, (TableSpec("a", 10),))
+    figures = inspect_files(f"{tmp_path}/clicks", FILES)
+    assert (figures.format, figures.header, len(figures.columns)) == ("Criteo", False, 40)
+
+
+def test_a_job_is_told_what_it_would_read(tmp_path: Path) -> None:
+    data = replace(write(clicks(1000), tmp_path, "tsv", files=3), epochs=2, hold_out=0.1, shuffle_rows=400)
+    figures = inspect_job(job(data), FILES)
+    feeds = {name: column.feeds for name, column in columns(figures).items()}
+    assert feeds == {
+        "click": "label",
+        "age": "count",
+        "views": "count",
+        "price": "number",
+        "user": "table user, 100 rows",
+        "item": "table item, 50 rows",
+    }
+    reading = figures.reading
+    assert reading is not None
+    assert (reading.trained, reading.held_out, reading.samples, reading.windows) == (900, 100, 1800, 3)
+    assert reading.steps == 1800 / data.batch_size
+
+
+def test_columns_that_a_job_does_not_read_are_not_told(tmp_path: Path) -> None:
+    data = replace(write(clicks(10), tmp_path, "parquet"), columns=replace(COLUMNS, counts=(), numbers=("age",)))
+    assert set(columns(inspect_job(job(data), FILES))) == {"click", "age", "user", "item"}
+
+
+def test_bad_rows_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    lines = as_text([Click(1)] * 30, ",").splitlines()
+    lines[5] = b"1,2"
+    lines[9:29] = [b"7,3,0,0.5,u,7"] * 20
+    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
+    figures = inspect_job(job(spec("CSV", f"{tmp_path}/a.csv")), FILES)
+    assert figures.bad == 21
+    assert len(figures.faults) == 10
+    assert figures.faults[0] == f"{tmp_path}/a.csv, line 6: it has 2 columns instead of 6"
+    assert figures.faults[1] == f"{tmp_path}/a.csv, line 10: column click is '7', not 0 or 1"
+    assert inspect_files(f"{tmp_path}/a.csv", FILES).bad == 1, "without a job any cell is right"
+
+
+def test_data_that_is_made_cannot_be_inspected() -> None:
+    with pytest.raises(DataError, match="nothing to inspect"):
+        inspect_job(job(DataSpec("Synthetic", None, None, 10, 1, 0, 0)), FILES)
+
+
+@pytest.mark.parametrize("different", [0, 1, 4095, 4096, 100_000])
+def test_different_values_are_counted_within_the_error_that_is_stated(different: int) -> None:
+    distinct = Distinct()
+    values = mix64(np.arange(different).astype(np.uint64))
+    for part in np.array_split(np.concatenate((values, values[: different // 2])), 7):
+        distinct.add(part)
+    if different < 4096:
+        assert distinct.count() == different
+    else:
+        assert abs(distinct.count() / different - 1) < 4 / np.sqrt(4096)

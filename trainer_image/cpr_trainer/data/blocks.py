@@ -1,0 +1,74 @@
+"""The nouns of reading: files, the blocks that they are read in, and what turns a block into rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+from cpr_trainer.errors import DataError
+
+
+class Files(Protocol):
+    """Where data lies. Safe to use from several threads."""
+
+    def find(self, uri: str) -> tuple[str, ...]:
+        """Return the URIs of the files that `uri` names, sorted: one file, all below a prefix, or those of a glob.
+
+        Raises DataError if there is none.
+        """
+
+    def open(self, uri: str) -> BinaryIO:
+        """Open one file to read, with seek. Raises DataError if it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`rows` consecutive rows of a file, after `first` others.
+
+    start, size: where they lie: bytes of the text, once it is unpacked, or the row group of Parquet and its bytes.
+    """
+
+    uri: str
+    first: int
+    rows: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The blocks of one file. `in_turn`: they can only be read one after the other."""
+
+    blocks: tuple[Block, ...]
+    in_turn: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """A block's columns as a pyarrow table, without the rows that have another number of cells: `ragged`, by row."""
+
+    table: Any
+    ragged: dict[int, str]
+
+
+class Format(Protocol):
+    """How files of one format are read. Safe to use from several threads, but for `fetch`."""
+
+    def index(self, uri: str) -> Index:
+        """Find a file's blocks. Raises DataError if it is damaged, or lacks a column."""
+
+    def fetch(self, block: Block) -> Any:
+        """Read a block, after `index` of its file; cheap if it follows the one fetched before. Raises DataError."""
+
+    def parse(self, block: Block, fetched: Any) -> Parsed:
+        """Return the columns of what `fetch` returned. Raises DataError."""
+
+    def place(self, block: Block, row: int) -> str:
+        """Name a row (from 0) of a block for a message, as "file, line 7"."""
+
+
+def unreadable(uri: str, error: Exception, remedy: str) -> Exception:
+    """Return the error to raise: DataError, or the same where the source failed and not its content."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error  # pyarrow's own errors carry no number.
+    return DataError(f"{uri} cannot be read to its end: {error}.", remedy)

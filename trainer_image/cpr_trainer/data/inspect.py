@@ -1,0 +1,130 @@
+"""`python -m cpr_trainer inspect`: figures of files, and of what a job would make of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.inspection import DataFigures, InspectionRequest, Reading
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
+from cpr_trainer.data.blocks import Files, Format, Index
+from cpr_trainer.data.columns import CRITEO_NAMES, columns_of
+from cpr_trainer.data.figures import ColumnSummary
+from cpr_trainer.data.layout import Layout
+from cpr_trainer.data.order import BatchOrder, held_out
+from cpr_trainer.data.rows import decode
+from cpr_trainer.data.source import format_of
+from cpr_trainer.data.tables import index_files, layout_of
+from cpr_trainer.data.unpacking import Text
+from cpr_trainer.errors import DataError
+from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.store import Uris
+
+_FAULTS_SHOWN = 10
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read an `InspectionRequest` from `source` and write the `DataFigures` to `sink`. Raises TrainerError."""
+    try:
+        request = from_json(InspectionRequest, source.read())
+    except ContractError as error:
+        raise BadSpecError(f"The request cannot be read: {error}.", "Start it by `cprjob data inspect`.") from error
+    if request.uri is not None:
+        figures = inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", "")))
+    else:
+        job = read_job(environ)
+        credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+        figures = inspect_job(job, Uris(job.snapshots.store, credentials, authority))
+    print(to_json(figures), file=sink, flush=True)
+
+
+def inspect_files(uri: str, files: Files) -> DataFigures:
+    """Return the figures of all columns of the files that `uri` names. Raises DataError."""
+    found = files.find(uri)
+    data = guess(found[0], files)
+    form = format_of(data, None, files)
+    return _gather(data, form, index_files(found, form), None)
+
+
+def inspect_job(job: JobSpec, files: Files) -> DataFigures:
+    """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
+    if job.data.uri is None:
+        raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
+    form = format_of(job.data, columns_of(job.data, len(job.model.tables)), files)
+    return _gather(job.data, form, index_files(files.find(job.data.uri), form), job)
+
+
+def guess(uri: str, files: Files) -> DataSpec:
+    """Return how a file is written, by its first bytes. Raises DataError."""
+    with files.open(uri) as stream:
+        if stream.read(4) == b"PAR1":
+            return _spec("Parquet", uri)
+        stream.seek(0)
+        line = Text(stream, uri).read(0, 1 << 16).partition(b"\n")[0].decode("utf-8-sig", "replace").rstrip("\r")
+    tabs = "\t" in line
+    cells = line.split("\t") if tabs else next(csv.reader([line]), [])
+    names = not any(_is_number(cell) for cell in cells)
+    if tabs and not names and len(cells) == len(CRITEO_NAMES):
+        return _spec("Criteo", uri)
+    return _spec("TSV" if tabs else "CSV", uri, header=names)
+
+
+def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec | None) -> DataFigures:
+    """Go through all blocks once."""
+    summaries: dict[str, ColumnSummary] = {}
+    bad, faults = 0, list[str]()
+    for block in (block for index in indices for block in index.blocks):
+        parsed = form.parse(block, form.fetch(block))
+        for name in parsed.table.column_names:
+            summaries.setdefault(name, ColumnSummary(name)).add(parsed.table.column(name))
+        wrong = parsed.ragged
+        if job is not None:
+            wrong = decode(parsed, columns_of(data, len(job.model.tables)), job.model.tables).faults
+        bad += len(wrong)
+        for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
+            faults.append(f"{form.place(block, row)}: {wrong[row]}")
+    layout = layout_of(indices)
+    feeds = {} if job is None else _feeds(job)
+    return DataFigures(
+        format=data.format,
+        header=data.header and data.format in {"CSV", "TSV"},
+        files=len(indices),
+        rows=layout.rows,
+        bad=bad,
+        faults=tuple(faults),
+        columns=tuple(summary.figures(", ".join(feeds.get(name, ()))) for name, summary in summaries.items()),
+        reading=None if job is None else _reading(data, layout),
+    )
+
+
+def _feeds(job: JobSpec) -> dict[str, list[str]]:
+    """Say what each column becomes, by its name."""
+    columns, tables = columns_of(job.data, len(job.model.tables)), job.model.tables
+    feeds: dict[str, list[str]] = {columns.label: ["label"]}
+    uses = [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
+    uses += [(name, f"table {to.name}, {to.rows} rows") for name, to in zip(columns.categories, tables, strict=True)]
+    for name, use in uses:
+        feeds.setdefault(name, []).append(use)
+    return feeds
+
+
+def _reading(data: DataSpec, layout: Layout) -> Reading:
+    order = BatchOrder.of(data, layout)
+    windows = 1 if order.windows is None else order.windows.per_epoch
+    out = held_out(data, layout.rows)
+    return Reading(order.rows, len(out), order.total_samples, order.steps, windows)
+
+
+def _spec(form: DataFormat, uri: str, *, header: bool = False) -> DataSpec:
+    return DataSpec(form, uri, 1, None, 1, 0, 0, header=header)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""Tables as Parquet. A row group is a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cpr_contract.spec import ColumnsSpec
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, unreadable
+from cpr_trainer.data.columns import check_names, numeric, used
+from cpr_trainer.data.open_files import OpenFiles
+from cpr_trainer.errors import DataError
+
+_REMEDY = "It must be a whole Parquet file; write it anew."
+
+
+class ParquetFormat:
+    """Reads row groups: the columns in use, or all of them."""
+
+    def __init__(self, files: Files, columns: ColumnsSpec | None) -> None:
+        self._files = files
+        self._columns = columns
+        self._wanted = None if columns is None else list(used(columns))
+        texts = () if columns is None else columns.categories
+        self._open = OpenFiles(lambda uri: _OpenTable(files.open(uri), texts))
+
+    def index(self, uri: str) -> Index:
+        """Read a file's footer. Raises DataError."""
+        with self._files.open(uri) as stream:
+            try:
+                file = pq.ParquetFile(stream)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise unreadable(uri, error, _REMEDY) from error
+            if self._columns is not None:
+                check_names(self._columns, file.schema_arrow.names, uri)
+                _check_types(self._columns, file.schema_arrow, uri)
+            blocks, first = [], 0
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                if group.num_rows:
+                    blocks.append(Block(uri, first, group.num_rows, number, group.total_byte_size))
+                first += group.num_rows
+            return Index(tuple(blocks), in_turn=False)
+
+    def fetch(self, block: Block) -> Any:
+        """Read a row group as a pyarrow table. Raises DataError."""
+        try:
+            return self._open.get(block.uri).read(block.start, self._wanted)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise unreadable(block.uri, error, _REMEDY) from error
+
+    def parse(self, block: Block, fetched: Any) -> Parsed:
+        """Check that a row group is the one that was indexed. Raises DataError."""
+        if fetched.num_rows != block.rows:
+            raise DataError(f"{block.uri} has changed since it was opened.", "Files must not change while they train.")
+        return Parsed(fetched, {})
+
+    def place(self, block: Block, row: int) -> str:
+        """Name a row, from 1."""
+        return f"{block.uri}, row {block.first + row + 1}"
+
+
+class _OpenTable:
+    """A Parquet file, open; its footer is parsed once."""
+
+    def __init__(self, stream: BinaryIO, texts: Sequence[str]) -> None:
+        self._stream = stream
+        self._file = pq.ParquetFile(stream, read_dictionary=list(texts), pre_buffer=True)
+
+    def read(self, group: int, columns: list[str] | None) -> Any:
+        """Return some columns of a row group, or all, as a pyarrow table."""
+        return self._file.read_row_group(group, columns=columns)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def _check_types(columns: ColumnsSpec, schema: Any, uri: str) -> None:
+    """Raise DataError for a column whose values are no single numbers, or no texts and no integers."""
+    for name in numeric(columns):
+        if not _is_number(kind := schema.field(name).type):
+            raise DataError(f"{uri}: column {name} is {kind}, not a number.", "Correct data.columns.")
+    for name in columns.categories:
+        if not _is_category(kind := schema.field(name).type):
+            raise DataError(
+                f"{uri}: column {name} is {kind}, not text or an integer.",
+                "Correct data.columns: a category is one text or integer a sample.",
+            )
+
+
+def _is_number(kind: Any) -> bool:
+    types = pa.types
+    return any((types.is_integer(kind), types.is_floating(kind), types.is_boolean(kind), types.is_decimal(kind)))
+
+
+def _is_category(kind: Any) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_category(kind.value_type)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return types.is_integer(kind) or types.is_boolean(kind) or any(is_text(kind) for is_text in texts)

@@ -1,0 +1,128 @@
+"""From the columns of a table, as text or as Parquet stores them, to what the model takes: no loop over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cpr_contract.spec import DENSE_FEATURES, ColumnsSpec, TableSpec
+from cpr_trainer.data.blocks import Parsed
+from cpr_trainer.data.cells import Cells
+from cpr_trainer.data.features import count_features, table_rows
+
+_SHOWN_BYTES = 40
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of one block.
+
+    dense: float32 [n, 13]. ids: int32 [n, T]. labels: uint8 [n]. faults: what is wrong with rows that are no samples,
+    by row; their values mean nothing.
+    """
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    faults: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def decode(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Rows:
+    """Convert the columns of a block with as many categories as there are `tables`.
+
+    A label is 0 or 1. A feature is a finite decimal number; where it is absent (an empty cell, a null) it is 0, and so
+    are features that the data does not have. A category is a string or an integer, and an absent one is the empty
+    string: equal texts have equal ids, whatever format they come from.
+    """
+    table, faults = parsed.table, dict[int, str]()
+    labels = _numbers(table.column(columns.label))
+    _blame(faults, table, columns.label, (labels != 0) & (labels != 1), "0 or 1")
+    dense = np.zeros((table.num_rows, DENSE_FEATURES), np.float32)
+    for place, name in enumerate(columns.counts + columns.numbers):
+        values = _numbers(table.column(name))
+        _blame(faults, table, name, np.isinf(values), "a number or empty")
+        values = np.where(np.isfinite(values), values, 0)
+        dense[:, place] = count_features(values) if place < len(columns.counts) else values
+    ids = np.empty((table.num_rows, len(tables)), np.int32)
+    for place, (name, target) in enumerate(zip(columns.categories, tables, strict=True)):
+        ids[:, place] = _ids(table.column(name), target.rows)
+    rows = Rows(dense, ids, (labels == 1).astype(np.uint8), faults)
+    return _spread(rows, parsed.ragged) if parsed.ragged else rows
+
+
+def _blame(faults: dict[int, str], table: Any, name: str, wrong: NDArray[np.bool_], wanted: str) -> None:
+    """Note the rows where a column is wrong; the first fault of a row stands."""
+    for row in np.flatnonzero(wrong).tolist():
+        faults.setdefault(row, f"column {name} is {shown(table.column(name)[row].as_py())}, not {wanted}")
+
+
+def shown(value: object) -> str:
+    """Return a cell for a message, cut to 40 bytes."""
+    if isinstance(value, bytes):
+        value = value[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return "empty" if value in {None, ""} else repr(value)[: _SHOWN_BYTES + 2]
+
+
+def _numbers(column: Any) -> NDArray[np.float64]:
+    """Return a column as numbers, float64 [n]: absent is NaN, and what is no number that float32 holds is infinite."""
+    parsed = pa.chunked_array([_parsed(chunk) for chunk in column.chunks], pa.float64())
+    values: NDArray[np.float64] = parsed.to_numpy()
+    usable = np.abs(values) <= _LARGEST
+    if usable.all():
+        return values
+    absent = parsed.is_null().to_numpy()
+    return np.where(absent, np.nan, np.where(usable, values, np.inf))
+
+
+def _parsed(column: Any) -> Any:
+    """Return a column as pyarrow doubles: absent is null, what is no number NaN."""
+    if not pa.types.is_binary(column.type):
+        return column.cast(pa.float64(), safe=False)
+    present = pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
+    try:
+        return present.cast(pa.float64())
+    except pa.ArrowInvalid:  # Some cell is none: look at each different one.
+        unique = present.dictionary_encode()
+        values = pa.array([_parsed_cell(cell) for cell in unique.dictionary], pa.float64())
+        return values.take(unique.indices)
+
+
+def _parsed_cell(cell: Any) -> float:
+    try:
+        return float(cell.cast(pa.float64()).as_py())
+    except pa.ArrowInvalid:
+        return float("nan")
+
+
+def _ids(column: Any, rows: int) -> NDArray[np.int32]:
+    """Return the row in a table of `rows` rows of each cell, int32 [n]: every different text is hashed once."""
+    absent = table_rows(Cells.of_arrow(pa.array([b""])).hashes(), rows)
+    parts = [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        numbers = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
+        texts = coded.dictionary.cast(pa.string() if numbers else pa.binary())
+        known = np.concatenate((table_rows(Cells.of_arrow(texts).hashes(), rows), absent))
+        parts.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts).astype(np.int32)
+
+
+def _spread(rows: Rows, ragged: dict[int, str]) -> Rows:
+    """Put the rows that were parsed at the places that they have among the ragged ones."""
+    count = len(rows) + len(ragged)
+    places = np.setdiff1d(np.arange(count), np.fromiter(ragged, np.int64))
+    dense = np.zeros((count, rows.dense.shape[1]), np.float32)
+    ids = np.zeros((count, rows.ids.shape[1]), np.int32)
+    labels = np.zeros(count, np.uint8)
+    dense[places], ids[places], labels[places] = rows.dense, rows.ids, rows.labels
+    return Rows(dense, ids, labels, ragged | {int(places[row]): fault for row, fault in rows.faults.items()})

@@ -1,0 +1,115 @@
+"""Samples in files: found, indexed, and read by blocks, of which as many stay in memory as shuffling needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from cpr_contract.spec import DENSE_FEATURES, DataSpec, TableSpec
+from cpr_trainer.data.ahead import Ahead
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.blocks import Format, Index
+from cpr_trainer.data.columns import columns_of
+from cpr_trainer.data.layout import Ints, Layout
+from cpr_trainer.data.rows import Rows, decode
+from cpr_trainer.errors import DataError
+
+_INDEXED_AT_ONCE = 8
+
+
+class TableDataset:
+    """The samples of one or many files, in the order of their names.
+
+    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 53 + 4 T bytes a row.
+    """
+
+    def __init__(self, data: DataSpec, tables: Sequence[TableSpec], form: Format, indices: Sequence[Index]) -> None:
+        self._columns = columns_of(data, len(tables))
+        self._tables = tuple(tables)
+        self._form = form
+        self._blocks = tuple(block for index in indices for block in index.blocks)
+        self._layout = layout_of(indices)
+        self._bad = BadRows(data.max_bad_lines)
+        most_rows = 2 * data.shuffle_rows + 4 * max(block.rows for block in self._blocks)
+        self._ahead = Ahead(self._blocks, form.fetch, self._decode, most_rows)
+
+    @property
+    def layout(self) -> Layout:
+        """How the rows lie."""
+        return self._layout
+
+    def take(self, indices: Ints) -> Batch:
+        """Return the samples at `indices`, int64 [n], without those of bad rows. Raises DataError."""
+        numbers = self._layout.blocks_of(indices)
+        order = np.argsort(numbers, kind="stable")
+        needed, starts = np.unique(numbers[order], return_index=True)
+        dense = np.empty((len(indices), DENSE_FEATURES), np.float32)
+        ids = np.empty((len(indices), len(self._tables)), np.int64)
+        labels = np.empty(len(indices), np.float32)
+        good = np.ones(len(indices), np.bool_)
+        parts = np.split(order, starts[1:])
+        for number, places, rows in zip(needed.tolist(), parts, self._ahead.get(needed.tolist()), strict=False):
+            within = indices[places] - self._layout.starts[number]
+            dense[places], ids[places], labels[places] = rows.dense[within], rows.ids[within], rows.labels[within]
+            if rows.faults:
+                good[places] = ~np.isin(within, list(rows.faults))
+        return Batch(dense, ids, labels) if good.all() else Batch(dense[good], ids[good], labels[good])
+
+    def expect(self, blocks: Ints) -> None:
+        """Read these blocks ahead."""
+        self._ahead.expect(blocks.tolist())
+
+    def _decode(self, number: int, fetched: Any) -> Rows:
+        block = self._blocks[number]
+        rows = decode(self._form.parse(block, fetched), self._columns, self._tables)
+        self._bad.add(number, [(self._form.place(block, row), rows.faults[row]) for row in sorted(rows.faults)])
+        return rows
+
+
+class BadRows:
+    """The bad rows that were met, by block; at most `limit` may be left out. Safe to use from several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._met: dict[int, list[tuple[str, str]]] = {}
+
+    def add(self, block: int, faults: list[tuple[str, str]]) -> None:
+        """Note the bad rows of a block, each (its place, its fault), in order. Raises DataError if there are too many.
+
+        The error names the first too many of the blocks met so far, in the order of the data.
+        """
+        if not faults:
+            return
+        with self._lock:
+            self._met[block] = faults
+            met = [fault for number in sorted(self._met) for fault in self._met[number]]
+        if len(met) > self._limit:
+            place, fault = met[self._limit]
+            raise DataError(
+                f"{place}: {fault} (bad rows so far: {len(met)}, allowed: {self._limit}).",
+                "Correct the row, or allow more bad ones (maxBadLines); those are skipped.",
+            )
+
+
+def index_files(uris: Sequence[str], form: Format) -> list[Index]:
+    """Index files, several at once. Raises DataError, also if there is no row in them."""
+    with ThreadPoolExecutor(max_workers=_INDEXED_AT_ONCE) as pool:
+        indices = list(pool.map(form.index, uris))
+    if not any(index.blocks for index in indices):
+        raise DataError(f"{', '.join(uris[:2])} has no row: it is empty.", "Check data.uri and the files there.")
+    return indices
+
+
+def layout_of(indices: Sequence[Index]) -> Layout:
+    """Return how the rows of these files lie: a file that has to be read in turn is one unit, else each block is."""
+    sizes = [block.rows for index in indices for block in index.blocks]
+    units: list[int] = []
+    for index in indices:
+        first = units[-1] + 1 if units else 0
+        units += [first + (0 if index.in_turn else place) for place in range(len(index.blocks))]
+    return Layout.of(sizes, units)

@@ -1,0 +1,86 @@
+"""`python -m cpr_trainer evaluate`: scores a saved model on the rows that its job holds out, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.evaluation import Evaluation, EvaluationRequest
+from cpr_contract.manifests import DenseManifest
+from cpr_contract.spec import DataSpec, JobSpec
+from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.layout import Ints
+from cpr_trainer.data.order import held_out
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
+from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.snapshot import NETWORK, Candidate, Home, load_shard, read_anchor, read_tensors, resolve_anchor
+from cpr_trainer.store import Store, Uris, open_store
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read an `EvaluationRequest` from `source` and write the `Evaluation` to `sink`. Raises TrainerError."""
+    job = read_job(environ)
+    try:
+        request = from_json(EvaluationRequest, source.read())
+    except ContractError as error:
+        raise BadSpecError(f"The request cannot be read: {error}.", "Start it by `cprjob evaluate`.") from error
+    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
+    store = open_store(job.snapshots.store, credentials, authority)
+    print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
+
+
+@torch.no_grad()
+def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> Evaluation:
+    """Score the model of an anchor on the held-out rows.
+
+    Takes the memory of one shard, and of the rows that the held-out samples need. Raises BadSpecError if the job holds
+    nothing out, DataError, LayoutError if the anchor is of another model, DamagedError, StoreError.
+    """
+    if not held_out(job.data, dataset.layout.rows):
+        raise BadSpecError("The job holds no rows out.", "Set data.holdOut before it starts.")
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
+    replica = DenseReplica(job.model, job.data.seed)
+    replica.load_state(read_tensors(store, manifest)[NETWORK])
+    placement = Placement.of(job.model, len(manifest.shards))
+    needed = np.unique(np.concatenate([placement.numbers(each.ids).ravel() for each in _batches(job.data, dataset)]))
+    vectors = _vectors(job, store, manifest, placement, needed)
+    scores = ProgressiveValidation(0)
+    for batch in _batches(job.data, dataset):
+        places = torch.from_numpy(np.searchsorted(needed, placement.numbers(batch.ids)))
+        logits = replica.model(torch.from_numpy(batch.dense), vectors[places])
+        scores.add(logits, torch.from_numpy(batch.labels), 0)
+    scores.merge(scores.take_delta())
+    log_loss = scores.log_loss()
+    if log_loss is None:
+        raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
+    return Evaluation(manifest.step, scores.samples, scores.auc(), log_loss)
+
+
+def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:
+    """Yield the held-out samples, in the order of the data."""
+    rows = held_out(data, dataset.layout.rows)
+    for start in range(rows.start, rows.stop, data.batch_size):
+        yield dataset.take(np.arange(start, min(start + data.batch_size, rows.stop)))
+
+
+def _vectors(job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints) -> Tensor:
+    """Return the saved rows with these numbers, float32 [len(numbers), D]."""
+    vectors = torch.empty(len(numbers), job.model.embedding_dim)
+    shards, slots = placement.locate(numbers)
+    for index, save in enumerate(manifest.shards):
+        home = Home.of(job, placement, index)
+        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
+        here = torch.from_numpy(shards == index)
+        vectors[here] = home.arena.rows[torch.from_numpy(slots[shards == index])]
+    return vectors
