@@ -24,6 +24,7 @@ from cpr_operator.cli.run import RunOptions
 from cpr_operator.cli.run import run as run_job
 from cpr_operator.cli.simulate import Preset, SimulateOptions
 from cpr_operator.cli.simulate import simulate as simulate_jobs
+from cpr_operator.cli.snapshots import snapshots
 from cpr_operator.cli.validate import validate_files
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
+app.add_typer(snapshots)
 
 
 def main() -> None:

@@ -88,8 +88,19 @@ def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
 def test_every_command_and_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
-    assert set(commands) == {"bench", "calibrate", "run", "validate", "export", "plan", "simulate", "version"}
-    commands |= {f"bench {name}": command for name, command in commands.pop("bench").commands.items()}
+    assert set(commands) == {
+        "bench",
+        "calibrate",
+        "run",
+        "validate",
+        "export",
+        "plan",
+        "simulate",
+        "snapshots",
+        "version",
+    }
+    for group in ("bench", "snapshots"):
+        commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
     for name, command in commands.items():
         assert f"## cprjob {name}" in text, name
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]

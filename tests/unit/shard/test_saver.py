@@ -6,12 +6,13 @@ import random
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from cpr_trainer.shard.saver import Committed, GivenUp, News, Save, SaveFailed, Saver
-from cpr_trainer.snapshot import Writer
-from cpr_trainer.store import StoreFullError
+from cpr_trainer.snapshot import Link, Writer
+from cpr_trainer.store import BucketMissingError, StoreFullError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench
 
@@ -27,11 +28,11 @@ class Bench(ShardBench):
         self.news = Told()
         self.saver = Saver(Writer(self.store, self.arena), self.news.put, random.Random(1))
 
-    def submit(self, step: int, *, may_commit: bool = True) -> Save:
+    def submit(self, step: int, *, may_commit: bool = True, base: tuple[Link, ...] = (), **changes: Any) -> Save:
         self.change(step)
         epoch = self.arena.epochs.now
-        capture = self.arena.capture_changes(0)
-        save = Save(self.draft(step), capture, epoch, capture, None)
+        capture = self.arena.capture_changes(base[-1].epoch if base else 0)
+        save = Save(self.draft(step, base, **changes), capture, epoch, capture, None)
         if may_commit:
             save.may_commit.set()
         self.saver.submit(save)
@@ -102,6 +103,43 @@ def test_a_save_that_training_outruns_is_given_up() -> None:
     assert told.save is save
     assert told.problem.reason == "SaveOutrun"
     assert bench.saver.idle
+    bench.saver.close()
+
+
+def missing(_key: str) -> None:
+    raise BucketMissingError("The store has no bucket.", "Create it.")
+
+
+def test_a_save_whose_bucket_vanishes_is_given_up() -> None:
+    bench = Bench(missing)
+    save = bench.submit(3)
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert (told.save, told.problem.reason) == (save, "BucketMissing")
+    assert bench.saver.idle
+    bench.saver.close()
+
+
+def test_a_flush_waits_for_its_bucket() -> None:
+    failures = iter(range(2))
+    bench = Bench(lambda key: missing(key) if next(failures, None) is not None else None)
+    bench.submit(3, kind="Flush")
+    assert [type(bench.told()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
+    bench.saver.close()
+
+
+def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
+    bench = Bench()
+    base = bench.submit(3)
+    told = bench.told()
+    assert isinstance(told, Committed)
+    link = Link(told.saved.ref, base.epoch, 1, 1)
+    bench.store.delete([link.ref.key])
+    bench.submit(6, base=(link,))
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert link.ref.key in told.problem.message
+    assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
     bench.saver.close()
 
 

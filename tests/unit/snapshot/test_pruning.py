@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -7,11 +8,23 @@ import torch
 
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.snapshot import DamagedError, DenseMeta, Pruner, newest_dense, save_dense, write_origin
-from cpr_trainer.snapshot.pruning import stale
+from cpr_contract.spec import Rebase
+from cpr_trainer.snapshot import (
+    Candidate,
+    DamagedError,
+    DenseMeta,
+    Pruner,
+    basis,
+    delete_saves,
+    newest_dense,
+    save_dense,
+    write_origin,
+)
+from cpr_trainer.snapshot.pruning import everything, needed_by, on_line, stale
 from cpr_trainer.store import Entry
+from support.job_saves import JobBench
 from support.memory_store import MemoryStore
-from support.saves import ShardBench, origin, same
+from support.saves import ShardBench, Values, origin, same
 
 
 def anchor(step: int) -> AnchorRef:
@@ -70,6 +83,28 @@ def test_a_save_that_others_stand_on_stays_as_long_as_they_do() -> None:
     assert {key.split("/")[-2] for key in store.objects if "step-" in key} == {"step-000000025"}
 
 
+@pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
+def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
+    store, rng = MemoryStore(), random.Random(rule)
+    bench = ShardBench(store)
+    write_origin(store, origin(1))
+    pruner = Pruner(store, "uid", grace_s=0.0)
+    saved: dict[int, Values] = {}
+    most = 0
+    for step in range(1, 40):
+        bench.change(*sorted(rng.sample(range(80), rng.randrange(1, 40))))
+        base = basis(rule, bench.links)
+        bench.save(step, base)
+        saved[step] = bench.values()
+        kept = tuple(anchor(n) for n in (step - 1, step) if n)
+        pruner.prune(kept)
+        for candidate in bench.choices():
+            if candidate.step >= kept[0].step:
+                assert same(bench.values(bench.restore(candidate)[1]), saved[candidate.step])
+        most = max(most, sum(key.endswith("manifest.json") for key in store.objects))
+    assert most < 36, "something was pruned"
+
+
 def test_manifests_are_read_once() -> None:
     reads: list[str] = []
 
@@ -114,4 +149,56 @@ def test_what_is_young_is_needed_or_is_not_older_than_the_oldest_anchor_stays(
     part, manifest = f"{name}/part-00000", f"{name}/manifest.json"
     listing = entries((part, 2000.0), (manifest, age_s), ("000000020/part-00000", 0.0))
     chains = {"live": (ManifestRef(FOLDER + "000000004/manifest.json", ""),)}
-    assert stale(listing, 10, chains, 60.0) == ((FOLDER + part, FOLDER + manifest) if goes else ())
+    stays = stale(listing, 10, chains, 60.0)
+    assert [entry.key for entry in stays] == ([FOLDER + part, FOLDER + manifest] if goes else [])
+
+
+@pytest.mark.parametrize(
+    ("anchors", "forks", "expected"),
+    [
+        ([(1, 10), (1, 20)], {}, [(1, 10), (1, 20)]),
+        ([(1, 10), (1, 20), (2, 30)], {2: 20}, [(1, 10), (1, 20), (2, 30)]),
+        ([(1, 10), (1, 20), (1, 30)], {2: 10}, [(1, 10)]),
+        ([(1, 10), (1, 20), (2, 15), (2, 30), (3, 16)], {2: 10, 3: 15}, [(1, 10), (2, 15), (3, 16)]),
+        ([(1, 10), (2, 20), (3, 5)], {2: 10, 3: 0}, [(3, 5)]),
+        ([], {2: 10}, []),
+    ],
+)
+def test_only_anchors_on_the_line_of_the_newest_generation_are_places_to_go_back_to(
+    anchors: list[tuple[int, int]], forks: dict[int, int], expected: list[tuple[int, int]]
+) -> None:
+    assert list(on_line(anchors, forks)) == expected
+
+
+def test_a_generation_whose_beginning_nobody_knows_is_named() -> None:
+    with pytest.raises(KeyError, match="3"):
+        on_line([(1, 10), (3, 20)], {})
+
+
+def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
+    store = MemoryStore()
+    bench = JobBench(store)
+    bench.serve()
+    for step in (10, 20, 30):
+        spared = bench.anchor(step)
+        values = [shard.values() for shard in bench.shards]
+    later = bench.anchor(40)
+    bench.dense(45)
+    store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
+    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json")))
+    assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, spared.key))
+    for shard, value in zip(bench.shards, values, strict=True):
+        candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
+        assert same(shard.values(shard.restore(candidate)[1]), value)
+    assert later.key not in store.objects
+    delete_saves(store, everything(store, "uid"))
+    assert list(store.objects) == ["other/gen-0001/dense/group-0001/step-000000001/manifest.json"]
+
+
+def test_nothing_goes_while_an_anchor_that_is_spared_cannot_be_read() -> None:
+    store = MemoryStore()
+    bench = JobBench(store)
+    spared = bench.anchor(10)
+    store.put(bench.shards[1].links[0].ref.key, b"spoilt")
+    with pytest.raises(DamagedError):
+        everything(store, "uid", (spared.key,))

@@ -11,7 +11,7 @@ import torch
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.snapshot import DenseMeta, Pruner, find_anchor, read_anchor
-from cpr_trainer.store import StoreUnreachableError
+from cpr_trainer.store import BucketMissingError, StoreUnreachableError
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
@@ -20,15 +20,18 @@ _PATIENCE_S = 30.0
 
 
 class _FlakyStore(MemoryStore):
-    """Cannot be reached while `down`."""
+    """Cannot be reached while `down`; while its bucket is `missing`, nothing can be written to `dense`."""
 
     def __init__(self) -> None:
         super().__init__(self._check)
         self.down = False
+        self.missing = False
 
-    def _check(self, _key: str) -> None:
+    def _check(self, key: str) -> None:
         if self.down:
             raise StoreUnreachableError("The store does not answer.", "Wait.")
+        if self.missing and "/dense/" in key:
+            raise BucketMissingError("There is no bucket.", "Create it.")
 
 
 class _World:
@@ -134,6 +137,17 @@ def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
     world.wait_for(lambda saves: saves.problem and saves.problem.reason == "StoreUnreachable")
     world.store.down = False
     world.wait_for(lambda saves: saves.dense_save and saves.problem is None)
+
+
+def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
+    world.store.missing = True
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.commit_shard(1, 5)
+    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "BucketMissing")
+    world.store.missing = False
+    world.wait_for(lambda saves: not world.saver.busy and saves.problem is None)
+    assert find_anchor(world.store, "job", 1, 5) is None
 
 
 def test_only_the_newest_anchors_stay(world: _World) -> None:

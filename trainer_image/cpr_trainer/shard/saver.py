@@ -14,8 +14,8 @@ from cpr_contract.exits import Problem
 from cpr_contract.manifests import ShardManifest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.snapshot import SavedShard, Source, Writer
-from cpr_trainer.store import ExistsError, StoreError
+from cpr_trainer.snapshot import DamagedError, SavedShard, Source, Writer
+from cpr_trainer.store import BucketMissingError, ExistsError, StoreError
 from cpr_trainer.tables.capture import Capture, EndedError, OutrunError
 from cpr_trainer.tables.priority import Claim
 
@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _POLL_S = 0.05
+#: A save that its bucket vanished under may be made anew at once, but not more often.
+_WITHOUT_BUCKET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +62,15 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenUp:
-    """A save failed and will not be repeated: the rows are not as they were any more."""
+    """A save failed and will not be repeated: the rows, or the store, are not as they were any more."""
 
     save: Save
     problem: Problem
+
+    @property
+    def groundless(self) -> bool:
+        """Whether what it stands on, or was written of it already, is gone from the store."""
+        return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
 
 
 #: What becomes of a save; an error that nobody foresaw ends the process.
@@ -151,7 +158,11 @@ class Saver:
         return Committed(save, saved, monotonic() - started)
 
     def _insist(self, save: Save, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns once the store lets it. Raises EndedError, OutrunError, ExistsError."""
+        """Return what `attempt` returns once the store lets it. Raises EndedError, OutrunError, ExistsError.
+
+        With its bucket, what was written of a save is gone, and what it stands on: BucketMissingError ends it. Only a
+        flush goes on, since none comes after it.
+        """
         delays = backoff(self._rng)
         while True:
             self._check(save)
@@ -160,11 +171,17 @@ class Saver:
             except ExistsError:
                 raise
             except StoreError as error:
+                if isinstance(error, BucketMissingError) and save.draft.kind != "Flush":
+                    self._pause(save, _WITHOUT_BUCKET_S)
+                    raise
                 _LOG.warning("save of step %d: %s", save.draft.step, error)
                 self._tell(SaveFailed(problem_of(error)))
                 delay_s = max(next(delays), error.retry_after_s)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._save is not save, delay_s)
+            self._pause(save, delay_s)
+
+    def _pause(self, save: Save, delay_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._save is not save, delay_s)
 
     def _check(self, save: Save) -> None:
         if self._closing or self._save is not save:

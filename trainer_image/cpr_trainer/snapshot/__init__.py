@@ -15,7 +15,7 @@ from cpr_trainer.snapshot.dense import (
 from cpr_trainer.snapshot.errors import DamagedError, LayoutError, SnapshotError
 from cpr_trainer.snapshot.lineage import Candidate
 from cpr_trainer.snapshot.loading import EXACT, Home, RestoredShard, load_shard
-from cpr_trainer.snapshot.pruning import Pruner
+from cpr_trainer.snapshot.pruning import Pruner, delete_saves, everything, on_line
 from cpr_trainer.snapshot.rebase import Link, basis
 from cpr_trainer.snapshot.shards import candidates, read_shard_manifest, write_origin
 from cpr_trainer.snapshot.writing import Insist, SavedShard, Source, Writer
@@ -41,10 +41,13 @@ __all__ = [
     "basis",
     "candidates",
     "commit_anchor",
+    "delete_saves",
+    "everything",
     "find_anchor",
     "load_dense",
     "load_shard",
     "newest_dense",
+    "on_line",
     "read_anchor",
     "read_shard_manifest",
     "read_tensors",

@@ -9,7 +9,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
 from cpr_trainer.snapshot.errors import DamagedError
-from cpr_trainer.snapshot.names import dense_save, shard_save
+from cpr_trainer.snapshot.names import place_of
 from cpr_trainer.store import ExistsError, MissingError, Store, checksum
 
 Document = TypeVar("Document", ShardManifest, DenseManifest, Origin)
@@ -51,9 +51,8 @@ def read_manifest(store: Store, kind: type[Manifest], ref: ManifestRef, layout: 
         manifest, found = read_document(store, kind, ref.key, ref.digest)
     except MissingError as error:
         raise DamagedError(ref.key, "is missing") from error
-    place = shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
-    if place.manifest != ref.key:
-        raise DamagedError(ref.key, "belongs elsewhere: " + place.manifest)
+    if place_of(manifest).manifest != ref.key:
+        raise DamagedError(ref.key, "belongs elsewhere: " + place_of(manifest).manifest)
     if manifest.layout != layout:
         raise DamagedError(ref.key, "was saved with another layout")
     return manifest, found

@@ -74,6 +74,11 @@ def dense_save(manifest: DenseManifest) -> SaveName:
     return SaveName(f"{group}/{step_folder(m.step, kind)}/", m.group, m.step, kind)
 
 
+def place_of(manifest: ShardManifest | DenseManifest) -> SaveName:
+    """Return the name under which this manifest belongs."""
+    return shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
+
+
 def part_name(number: int) -> str:
     """Return the last piece of a part's key."""
     return f"part-{number:05d}"
@@ -87,6 +92,11 @@ def origin_key(job_uid: str, generation: int, index: int, incarnation: int) -> s
 def origins_in(keys: Iterable[str]) -> dict[int, str]:
     """Incarnations that recorded an origin, and its key, among the keys of one shard and generation."""
     return {int(found["number"]): key for key in keys if (found := _ORIGIN.fullmatch(key))}
+
+
+def is_origin(key: str) -> bool:
+    """Tell whether an object is an origin."""
+    return _ORIGIN.fullmatch(key) is not None
 
 
 def parse_save(key: str) -> SaveName | None:

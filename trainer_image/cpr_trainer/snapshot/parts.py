@@ -49,6 +49,14 @@ class Shape:
         """Return the shape that a manifest gives a part."""
         return cls(dim, bits, state, part.rows, part.first, part.span)
 
+    @classmethod
+    def read(cls, head: bytes | bytearray) -> Shape:
+        """Return the shape that a part states in its head. Raises PartError."""
+        if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+            raise PartError(f"begins with {bytes(head[: len(_MAGIC)])!r}, not {_MAGIC!r}")
+        _, dim, bits, state, rows, first, span = _HEADER.unpack_from(head)
+        return cls(dim, bits, bool(state), rows, first, span)
+
     @property
     def contiguous(self) -> bool:
         """Whether the rows follow one another."""

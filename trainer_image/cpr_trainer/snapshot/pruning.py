@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from cpr_contract.manifests import MANIFEST, ManifestRef, ShardManifest
+from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot.commit import read_document
 from cpr_trainer.snapshot.names import SaveName, committed_in, parse_save
-from cpr_trainer.store import Entry, Store, in_parallel
+from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
 #: What is younger stays: somebody may be about to read it.
 GRACE_S = 60.0
@@ -25,23 +25,24 @@ class Pruner:
         self._chains: dict[str, tuple[ManifestRef, ...]] = {}
 
     def prune(self, keep: tuple[AnchorRef, ...]) -> int:
-        """Delete saves before the oldest anchor in `keep` that no later one stands on; return how many objects went.
-
-        Manifests go before parts, so that nothing half deleted looks like a save. What was never committed goes too.
-        With nothing to keep, nothing is deleted. Raises StoreError; DamagedError if a save that is needed cannot be
-        read: nobody knows what it stands on.
-        """
+        """Delete what `superfluous` finds; return how many objects went."""
         if not keep:
             return 0
-        oldest_step = min(anchor.step for anchor in keep)
+        doomed = self.superfluous(min(anchor.step for anchor in keep))
+        delete_saves(self._store, doomed)
+        return len(doomed)
+
+    def superfluous(self, oldest_step: int, now_s: float = 0.0) -> tuple[Entry, ...]:
+        """Return the objects of saves before `oldest_step`, that of an anchor, on which no later save stands.
+
+        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Raises
+        StoreError; DamagedError if a save that is needed cannot be read: nobody knows what it stands on.
+        """
         entries = self._store.list(f"{self._job_uid}/")
         live = [save.manifest for save in committed_in(entry.key for entry in entries) if save.step >= oldest_step]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        doomed = stale(entries, oldest_step, self._chains, self._grace_s)
-        self._store.delete(key for key in doomed if key.endswith("/" + MANIFEST))
-        self._store.delete(key for key in doomed if not key.endswith("/" + MANIFEST))
-        return len(doomed)
+        return stale(entries, oldest_step, self._chains, self._grace_s, now_s)
 
     def _read(self, keys: list[str]) -> None:
         read = in_parallel(lambda key: read_document(self._store, ShardManifest, key)[0].chain, keys)
@@ -49,21 +50,69 @@ class Pruner:
 
 
 def stale(
-    entries: Iterable[Entry], oldest_step: int, chains: Mapping[str, tuple[ManifestRef, ...]], grace_s: float
-) -> tuple[str, ...]:
-    """Return the keys of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
+    entries: Iterable[Entry],
+    oldest_step: int,
+    chains: Mapping[str, tuple[ManifestRef, ...]],
+    grace_s: float,
+    now_s: float = 0.0,
+) -> tuple[Entry, ...]:
+    """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
 
     The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard. A save goes
-    whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time.
+    whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time, or `now_s`
+    if that is later.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
-    old: dict[SaveName, list[str]] = defaultdict(list)
+    old: dict[SaveName, list[Entry]] = defaultdict(list)
     touched_s: dict[SaveName, float] = defaultdict(float)
-    now_s = 0.0
     for entry in entries:
         now_s = max(now_s, entry.modified_s)
         save = parse_save(entry.key)
         if save is not None and save.step < oldest_step and save.manifest not in needed:
-            old[save].append(entry.key)
+            old[save].append(entry)
             touched_s[save] = max(touched_s[save], entry.modified_s)
-    return tuple(key for save, keys in old.items() if touched_s[save] <= now_s - grace_s for key in keys)
+    return tuple(entry for save, found in old.items() if touched_s[save] <= now_s - grace_s for entry in found)
+
+
+def on_line(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return those anchors (generation, step) that the newest generation can go back to, oldest first.
+
+    `forks` says at which step each generation but the first began. Of a generation, only anchors up to the step at
+    which a later one began are on the line. Raises KeyError naming a generation whose beginning is not known.
+    """
+    found = sorted(anchors)
+    limits, limit = dict[int, float](), float("inf")
+    for generation in sorted({generation for generation, _ in found} | set(forks), reverse=True):
+        limits[generation] = limit
+        if generation > 1:
+            limit = min(limit, forks[generation])
+    return tuple((generation, step) for generation, step in found if step <= limits[generation])
+
+
+def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[Entry, ...]:
+    """Return all objects of a job but those that the anchors `spared` (keys of their manifests) need.
+
+    Raises StoreError; DamagedError if a spared anchor is there and cannot be read.
+    """
+    kept = {key for anchor in spared for key in needed_by(store, anchor)}
+    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in kept)
+
+
+def needed_by(store: Store, anchor: str) -> tuple[str, ...]:
+    """Return the keys of all objects that an anchor is restored from; none if it is not there. Raises as above."""
+    try:
+        dense, _ = read_document(store, DenseManifest, anchor)
+        saves = in_parallel(lambda ref: read_document(store, ShardManifest, ref.key)[0], dense.shards)
+        bases = {ref.key for save in saves for ref in save.chain}
+        saves += in_parallel(lambda key: read_document(store, ShardManifest, key)[0], bases)
+    except MissingError:  # nobody can restore it
+        return ()
+    parts = (*dense.parts, *(part for save in saves for part in save.parts))
+    return (anchor, *(ref.key for ref in dense.shards), *bases, *(part.key for part in parts))
+
+
+def delete_saves(store: Store, entries: Iterable[Entry]) -> None:
+    """Delete objects, manifests before parts, so that nothing half deleted looks like a save. Raises StoreError."""
+    keys = [entry.key for entry in entries]
+    store.delete(key for key in keys if key.endswith("/" + MANIFEST))
+    store.delete(key for key in keys if not key.endswith("/" + MANIFEST))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import ManifestRef, Part, ShardManifest
-from cpr_trainer.snapshot.commit import write_once
+from cpr_trainer.snapshot.commit import read_manifest, write_once
 from cpr_trainer.snapshot.names import part_name, shard_save
 from cpr_trainer.snapshot.parts import rows_per_part, shape_of
 from cpr_trainer.snapshot.quantise import encode_rows
@@ -79,7 +80,12 @@ class Writer:
         return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
 
     def commit(self, manifest: ShardManifest, insist: Insist) -> SavedShard:
-        """Commit what was written. Raises what `insist` raises; ExistsError if other content has this name."""
+        """Commit what was written, unless what it stands on is gone.
+
+        Raises what `insist` raises; DamagedError; ExistsError if other content has this name.
+        """
+        for base in manifest.chain:
+            insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
         ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
         return SavedShard(manifest, ref, self._epochs.changed_rows)
 

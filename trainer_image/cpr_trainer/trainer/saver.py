@@ -29,7 +29,7 @@ from cpr_trainer.snapshot import (
     read_shard_manifest,
     save_dense,
 )
-from cpr_trainer.store import ExistsError, Store, StoreError
+from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -134,6 +134,8 @@ class Saver:
             try:
                 self._advance()
             except (StoreError, DamagedError) as error:
+                if isinstance(error, BucketMissingError):
+                    self._cut = None  # what shards committed of it is gone; the next cut comes at its time
                 self._note(problem=problem_of(error))
                 self._ended.wait(next(delays))
                 continue

@@ -1,0 +1,91 @@
+"""`cprjob snapshots` in order: the trainer image's own code looks into the store; what it found is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TypeVar
+
+from rich.console import Console
+
+from cpr_contract.codec import from_json, to_dict
+from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.snapshots.show import show_damage, show_points, show_pruning, show_verification
+from cpr_operator.cli.snapshots.source import Source
+from cpr_operator.cli.trials import ask_trainer_image
+
+Answer = TypeVar("Answer", Listing, Verification, Pruning)
+
+#: Exit code where something is damaged.
+DAMAGED = 1
+
+
+def list_points(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
+    """Show all points; returns the exit code. Raises TrialError if the store cannot be read."""
+    request = Request("List", source.store, source.job_uid)
+    found = _ask(request, Listing, environment)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_points(console, found.points)
+        show_damage(console, found.damaged)
+    return DAMAGED if found.damaged else 0
+
+
+def verify_saves(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
+    """Read all saves and show what is damaged; returns the exit code. Raises TrialError as above."""
+    request = Request("Verify", source.store, source.job_uid, model=source.model)
+    found = _ask(request, Verification, environment)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_verification(console, found)
+    return DAMAGED if found.damaged else 0
+
+
+def prune_saves(  # noqa: PLR0913 -- what to do, and how to tell
+    source: Source,
+    keep: int | None,
+    console: Console,
+    environment: Mapping[str, str],
+    *,
+    delete: bool,
+    as_json: bool,
+) -> None:
+    """Show what goes, and delete it if told so; `keep` 0 lets nothing stay, None the job's own number of anchors.
+
+    Raises OptionError for a job that still works with its saves, TrialError as above.
+    """
+    check_phase(source, everything=keep == 0)
+    request = Request(
+        action="Prune",
+        store=source.store,
+        job_uid=source.job_uid,
+        keep=source.keep if keep is None else keep,
+        forks=source.forks,
+        delete=delete,
+    )
+    found = _ask(request, Pruning, environment)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_pruning(console, found)
+
+
+def check_phase(source: Source, *, everything: bool) -> None:
+    """Raises OptionError if the job's phase says that somebody works with its saves, or will."""
+    if source.phase is None or source.phase in TERMINAL_PHASES:
+        return
+    if source.phase != "Suspended":
+        raise OptionError(f"the job is {source.phase}: its leader prunes after every anchor")
+    if everything:
+        raise OptionError("the job is Suspended: it could not be resumed; delete the job first")
+
+
+def _ask(request: Request, kind: type[Answer], environment: Mapping[str, str]) -> Answer:
+    with closing(ask_trainer_image("inventory", None, request, environment)) as lines:
+        (line,) = lines
+    return from_json(kind, line)

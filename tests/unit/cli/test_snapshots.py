@@ -1,0 +1,170 @@
+"""`cprjob snapshots`: over saves of a real writer, read by the trainer image's own process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from cpr_contract.spec import StoreSpec
+from cpr_operator.cli.app import app
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.snapshots.command import check_phase
+from cpr_operator.cli.snapshots.source import Source, find_source
+
+QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
+runner = CliRunner()
+
+
+def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -> Path:
+    """A CPRJob as kubectl get -o yaml writes it."""
+    job = yaml.safe_load(QUICKSTART.read_text("utf-8"))
+    job["spec"]["snapshots"] = {"keep": 3, "store": {"endpoint": f"file://{folder}", "bucket": "saves", "prefix": "a"}}
+    if uid is not None:
+        job["metadata"]["uid"] = uid
+    if phase is not None:
+        anchor = {"key": "k", "digest": "d", "generation": 1, "step": 20, "samples": 200}
+        forks = [{"generation": 1}, {"generation": 2, "anchor": anchor}, {"generation": 3}]
+        job["status"] = {"phase": phase, "startTime": "2026-01-01T00:00:00Z", "forks": forks}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job), "utf-8")
+    return path
+
+
+class TestWhichStore:
+    def test_a_jobs_file_names_store_uid_model_and_what_its_status_knows(self, tmp_path: Path) -> None:
+        found = find_source(str(document(tmp_path, phase="Succeeded")), None, None, None)
+        assert found.store == StoreSpec(f"file://{tmp_path}", None, "saves", "a")
+        assert (found.job_uid, found.keep, found.phase) == (UID, 3, "Succeeded")
+        assert found.forks == ((2, 20), (3, 0))
+        assert found.model is not None
+
+    def test_a_file_that_was_never_applied_names_no_job(self, tmp_path: Path) -> None:
+        found = find_source(str(document(tmp_path, uid=None)), None, None, None)
+        assert (found.job_uid, found.phase, found.forks) == (None, None, ())
+        assert find_source(str(document(tmp_path)), None, None, "another").job_uid == "another"
+
+    def test_a_local_run_is_found_in_its_folder(self, tmp_path: Path) -> None:
+        path = tmp_path / "jobs" / "default" / "job.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(yaml.safe_load(document(tmp_path, phase="Running").read_text("utf-8"))), "utf-8")
+        assert find_source(None, tmp_path, None, None).phase == "Running"
+
+    @pytest.mark.parametrize(
+        ("uri", "endpoint", "store"),
+        [
+            ("file:///some/folder", None, StoreSpec("file:///some/folder", None, "", "")),
+            ("s3://bucket", "https://host", StoreSpec("https://host", None, "bucket", "")),
+            ("s3://bucket/a/b/", "http://host:9000", StoreSpec("http://host:9000", None, "bucket", "a/b")),
+        ],
+    )
+    def test_a_bare_store_knows_no_job(self, uri: str, endpoint: str | None, store: StoreSpec) -> None:
+        assert find_source(uri, None, endpoint, None) == Source(store, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ls"], "--workdir"),
+        (["ls", "s3://bucket"], "--endpoint"),
+        (["ls", "s3://", "--endpoint", "http://h"], "s3://bucket/prefix"),
+        (["ls", "https://host/bucket"], "s3://bucket/prefix"),
+        (["verify", "file:///folder", "--endpoint", "http://h"], "s3://bucket/prefix"),
+        (["verify", "file:///folder", "--workdir", "."], "either"),
+        (["prune", str(QUICKSTART), "--endpoint", "http://h"], "names its own"),
+        (["prune", "nowhere.yaml"], "cannot read"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], says: str) -> None:
+    result = runner.invoke(app, ["snapshots", *arguments])
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_a_file_with_wrong_fields_names_them(tmp_path: Path) -> None:
+    path = document(tmp_path)
+    path.write_text(path.read_text("utf-8").replace("keep: 3", "keep: 1"), "utf-8")
+    result = runner.invoke(app, ["snapshots", "ls", str(path)])
+    assert result.exit_code == 1
+    assert "spec.snapshots.keep" in result.output
+
+
+@pytest.mark.parametrize(
+    ("phase", "everything", "allowed"),
+    [
+        (None, True, True),
+        ("Succeeded", True, True),
+        ("Failed", False, True),
+        ("Suspended", False, True),
+        ("Suspended", True, False),
+        ("Running", False, False),
+        ("Recovering", True, False),
+        ("Suspending", False, False),
+    ],
+)
+def test_a_job_that_works_with_its_saves_is_not_pruned_by_hand(phase: Any, *, everything: bool, allowed: bool) -> None:
+    source = Source(StoreSpec("file:///nowhere", None, "", ""), None, phase=phase)
+    if allowed:
+        check_phase(source, everything=everything)
+    else:
+        with pytest.raises(OptionError, match=phase):
+            check_phase(source, everything=everything)
+
+
+class TestOnAStore:
+    """One anchor, written by the trainer image's own code, and a part of another job that was never committed."""
+
+    @pytest.fixture
+    def uri(self, tmp_path: Path) -> str:
+        from cpr_trainer.store import open_store  # noqa: PLC0415 -- torch, which other tests here do without
+        from support.job_saves import JobBench  # noqa: PLC0415
+
+        bench = JobBench(open_store(StoreSpec(tmp_path.as_uri(), None, "", ""), None, None))
+        bench.anchor(10)
+        return tmp_path.as_uri()
+
+    def run(self, *arguments: str) -> Result:
+        return runner.invoke(app, ["snapshots", *arguments], catch_exceptions=False)
+
+    def test_points_are_listed(self, uri: str) -> None:
+        result = self.run("ls", uri)
+        assert result.exit_code == 0
+        for words in ("job uid", "Anchor", "640", "stands on"):
+            assert words in result.output
+        (point,) = json.loads(self.run("ls", uri, "--json").output)["points"]
+        assert (point["step"], point["kind"], point["shards"], point["bases"]) == (10, "Anchor", [0, 1], [])
+
+    def test_a_damaged_part_is_named_and_the_exit_code_tells(self, uri: str) -> None:
+        assert self.run("verify", uri).exit_code == 0
+        part = next(Path(uri.removeprefix("file://")).rglob("shard-0001/*/*/part-00000"))
+        part.write_bytes(part.read_bytes()[:-1])
+        result = self.run("verify", uri)
+        assert result.exit_code == 1
+        for words in (str(part).partition("uid/")[2], "expected: ", "found: ", "bytes", "damaged"):
+            assert words in result.output
+        found = json.loads(self.run("verify", uri, "--json").output)
+        assert [damage["key"] for damage in found["damaged"]] == ["uid/" + str(part).partition("uid/")[2]]
+        assert found["unusable"] == [found["points"][0]["key"]]
+
+    def test_pruning_deletes_only_when_told_to(self, uri: str) -> None:
+        folder = Path(uri.removeprefix("file://"))
+        before = sorted(folder.rglob("*"))
+        result = self.run("prune", uri, "--all")
+        assert result.exit_code == 0
+        assert "would be deleted" in result.output
+        assert sorted(folder.rglob("*")) == before
+        assert "goes" in result.output
+        assert self.run("prune", uri, "--all", "--delete").exit_code == 0
+        assert [path for path in folder.rglob("*") if path.is_file()] == []
+        assert "nothing is saved here" in self.run("ls", uri).output
+
+    def test_a_store_that_fails_is_told_with_a_remedy(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        result = self.run("ls", f"{(tmp_path / 'file').as_uri()}/below")
+        assert result.exit_code == 1
+        assert "Check the volume" in result.output

@@ -1,0 +1,77 @@
+"""What a cleanup deletes of a job that is being deleted, and how its process ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract import env
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.exits import Deleted, ExitCode, Problem
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.process import main
+from cpr_trainer.snapshot.pruning import needed_by
+from cpr_trainer.store import Store, open_store
+from support.job_saves import JobBench
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> StoreSpec:
+    return StoreSpec((tmp_path / "store").as_uri(), None, "bucket", "team")
+
+
+@pytest.fixture
+def store(spec: StoreSpec) -> Store:
+    return open_store(spec, None, None)
+
+
+def clean_up(bench: JobBench, spec: StoreSpec, folder: Path, *spare: str) -> tuple[int, str]:
+    """Run the process' code; return its exit code and its last word."""
+    job = replace(bench.job, snapshots=replace(bench.job.snapshots, store=spec))
+    last_word = folder / "termination"
+    arguments = ["cleanup", *(word for key in spare for word in ("--spare", key))]
+    code = main(arguments, {env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)})
+    return code, last_word.read_text("utf-8")
+
+
+def test_all_of_the_job_goes_and_another_jobs_saves_stay(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+    bench = JobBench(store)
+    bench.serve()
+    bench.anchor(10)
+    store.put("uid/gen-0001/shard-0000/inc-0001/step-000000020/part-00000", b"never committed")
+    store.put("uid2/gen-0001/dense/group-0001/step-000000010/manifest.json", b"another job's")
+    before = store.list("uid/")
+    code, word = clean_up(bench, spec, tmp_path)
+    assert code == ExitCode.OK
+    assert from_json(Deleted, word) == Deleted(len(before), sum(entry.size_bytes for entry in before))
+    assert [entry.key for entry in store.list("")] == ["uid2/gen-0001/dense/group-0001/step-000000010/manifest.json"]
+
+
+def test_what_was_cleaned_up_is_cleaned_up_again_without_complaint(
+    store: Store, spec: StoreSpec, tmp_path: Path
+) -> None:
+    bench = JobBench(store)
+    bench.anchor(10)
+    clean_up(bench, spec, tmp_path)
+    code, word = clean_up(bench, spec, tmp_path)
+    assert (code, json.loads(word)["objects"]) == (ExitCode.OK, 0)
+
+
+def test_what_others_restore_from_stays(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+    bench = JobBench(store)
+    first, second = bench.anchor(10), bench.anchor(20)
+    code, _ = clean_up(bench, spec, tmp_path, first.key, "uid/never/there")
+    assert code == ExitCode.OK
+    assert {entry.key for entry in store.list("uid/")} == set(needed_by(store, first.key))
+    assert second.key not in {entry.key for entry in store.list("uid/")}
+
+
+def test_a_store_that_fails_is_named_and_may_be_asked_again(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
+    bench = JobBench(store)
+    (tmp_path / "store").write_bytes(b"no folder")
+    code, word = clean_up(bench, spec, tmp_path)
+    assert code == ExitCode.INTERNAL
+    assert from_json(Problem, word).reason == "StoreUnreachable"

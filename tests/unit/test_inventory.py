@@ -1,0 +1,131 @@
+"""The answers of `python -m cpr_trainer inventory`: what is listed, verified, and pruned by hand."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.inventory import AmbiguousError, answer, run
+from cpr_trainer.runtime import BadSpecError
+from cpr_trainer.store import open_store
+from support.job_saves import JobBench
+from support.memory_store import MemoryStore
+
+NOWHERE = StoreSpec("file:///nowhere", None, "b", "")
+
+
+class _OldStore(MemoryStore):
+    """All its objects were written at the very beginning of time."""
+
+    def put(self, key: str, data: Any, **options: Any) -> int:
+        crc = super().put(key, data, **options)
+        self.modified_s[key] = 0.0
+        return crc
+
+
+def prune(store: MemoryStore, now_s: float = 61.0, **fields: Any) -> Pruning:
+    found = answer(Request("Prune", NOWHERE, **fields), store, now_s)
+    assert isinstance(found, Pruning)
+    return found
+
+
+def steps(points: Any) -> list[int]:
+    return [point.step for point in points]
+
+
+@pytest.fixture
+def store() -> _OldStore:
+    store = _OldStore()
+    bench = JobBench(store)
+    bench.serve()
+    for step in (10, 20, 30, 40):
+        bench.anchor(step, full=True)
+    return store
+
+
+def test_a_store_is_listed_and_verified_by_a_process(tmp_path: Path) -> None:
+    spec = StoreSpec(tmp_path.as_uri(), None, "bucket", "a")
+    bench = JobBench(open_store(spec, None, None))
+    bench.anchor(10)
+    for action, kind in (("List", Listing), ("Verify", Verification)):
+        sink = io.StringIO()
+        run({}, io.StringIO(to_json(Request(action, spec))), sink)  # type: ignore[arg-type]
+        found = from_json(kind, sink.getvalue())
+        assert (steps(found.points), found.damaged) == ([10], ())
+
+
+def test_a_request_that_is_none_is_refused() -> None:
+    with pytest.raises(BadSpecError):
+        run({}, io.StringIO("{}"), io.StringIO())
+
+
+def test_pruning_says_what_would_go_and_lets_it_be(store: _OldStore) -> None:
+    before = dict(store.objects)
+    found = prune(store, keep=2)
+    assert (steps(found.go), steps(found.stay), found.deleted) == ([10, 20], [30, 40], False)
+    assert store.objects == before
+
+
+def test_pruning_deletes_what_it_said(store: _OldStore) -> None:
+    before = dict(store.objects)
+    found = prune(store, keep=2, delete=True)
+    gone = before.keys() - store.objects.keys()
+    assert found.deleted
+    assert (len(gone), sum(len(before[key]) for key in gone)) == (found.objects, found.size_bytes)
+    assert steps(answer(Request("List", NOWHERE), store, 61.0).points) == [30, 40]  # type: ignore[union-attr]
+    assert prune(store, keep=2, delete=True).objects == 0
+
+
+def test_what_is_young_by_the_clock_stays(store: _OldStore) -> None:
+    assert prune(store, now_s=59.0, keep=2).objects == 0
+
+
+def test_more_to_keep_than_there_is_keeps_all(store: _OldStore) -> None:
+    assert steps(prune(store, keep=9, delete=True).stay) == [10, 20, 30, 40]
+
+
+def test_without_an_anchor_nothing_is_pruned() -> None:
+    store = _OldStore()
+    JobBench(store).dense(5)
+    assert prune(store, keep=1, delete=True).objects == 0
+
+
+def test_keeping_nothing_deletes_all_of_the_job_and_nothing_else(store: _OldStore) -> None:
+    store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
+    assert steps(prune(store, job_uid="uid", delete=True).go) == [10, 20, 30, 40]
+    assert list(store.objects) == ["else/gen-0001/shard-0000/inc-0001/origin.json"]
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_of_several_jobs_one_has_to_be_named(store: _OldStore, keep: int) -> None:
+    store.put("else/gen-0001/shard-0000/inc-0001/origin.json", b"{}")
+    with pytest.raises(AmbiguousError, match="else, uid"):
+        prune(store, keep=keep, delete=True)
+
+
+def test_an_empty_store_has_nothing_to_prune() -> None:
+    assert prune(MemoryStore(), keep=1, delete=True).objects == 0
+
+
+class TestAfterARollback:
+    """Generation 2 began at the anchor of step 20: those of steps 30 and 40 are on no line any more."""
+
+    def test_origins_tell_where_it_began(self, store: _OldStore) -> None:
+        JobBench(store, generation=2).serve(step=20)
+        assert steps(prune(store, keep=2, delete=True).stay) == [10, 20, 30, 40]
+        assert steps(prune(store, keep=1, delete=True).stay) == [20, 30, 40]
+
+    def test_the_status_tells_it_before_anybody_restored(self, store: _OldStore) -> None:
+        assert steps(prune(store, keep=2, forks=((2, 20),)).stay) == [10, 20, 30, 40]
+        assert steps(prune(store, keep=2).stay) == [30, 40]
+
+    def test_nothing_goes_where_nobody_tells(self, store: _OldStore) -> None:
+        JobBench(store, generation=2).anchor(25)
+        with pytest.raises(AmbiguousError, match="generation 2"):
+            prune(store, keep=1, delete=True)

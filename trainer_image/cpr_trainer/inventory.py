@@ -1,0 +1,82 @@
+"""`python -m cpr_trainer inventory`: what `cprjob snapshots` wants to know of a store, or to have pruned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TextIO, assert_never
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_trainer.errors import TrainerError
+from cpr_trainer.runtime import BadSpecError, optional_path
+from cpr_trainer.snapshot import Pruner, delete_saves, everything, on_line
+from cpr_trainer.snapshot.inventory import Holdings, points_of, read_holdings, verify
+from cpr_trainer.store import Entry, Store, open_store
+
+
+class AmbiguousError(TrainerError):
+    """It cannot be told what is to be pruned."""
+
+    reason = "Ambiguous"
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Answer the `Request` in `source` by one line to `sink`. Raises TrainerError."""
+    try:
+        request = from_json(Request, source.read())
+    except ContractError as error:
+        raise BadSpecError(f"The request cannot be read: {error}.", "Start it by `cprjob snapshots`.") from error
+    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    store = open_store(request.store, credentials, authority)
+    print(to_json(answer(request, store, time.time())), file=sink, flush=True)
+
+
+def answer(request: Request, store: Store, now_s: float) -> Listing | Verification | Pruning:
+    """Do what is asked for at this time (seconds since the epoch).
+
+    Raises StoreError; to prune DamagedError and AmbiguousError too.
+    """
+    holdings = read_holdings(store, request.job_uid)
+    match request.action:
+        case "List":
+            return Listing(points_of(holdings), holdings.damaged)
+        case "Verify":
+            return verify(store, holdings, request.job_uid, request.model)
+        case "Prune":
+            return _prune(store, holdings, request, now_s)
+        case _:
+            assert_never(request.action)
+
+
+def _prune(store: Store, holdings: Holdings, request: Request, now_s: float) -> Pruning:
+    """Do by hand what a leader does after every anchor, or delete all; tell what goes before it does."""
+    if len(holdings.jobs) > 1:
+        raise AmbiguousError(f"There are saves of several jobs: {', '.join(holdings.jobs)}.", "Name one with --job.")
+    doomed = _doomed(store, holdings, request, now_s, *holdings.jobs) if holdings.jobs else ()
+    gone, points = {entry.key for entry in doomed}, points_of(holdings)
+    if request.delete:
+        delete_saves(store, doomed)
+    return Pruning(
+        stay=tuple(point for point in points if point.key not in gone),
+        go=tuple(point for point in points if point.key in gone),
+        objects=len(doomed),
+        size_bytes=sum(entry.size_bytes for entry in doomed),
+        deleted=request.delete,
+    )
+
+
+def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, job_uid: str) -> tuple[Entry, ...]:
+    if not request.keep:
+        return everything(store, job_uid)
+    anchors = {(point.generation, point.step) for point in points_of(holdings) if point.kind == "Anchor"}
+    forks = {generation: step for (_, generation), step in holdings.forks.items()} | dict(request.forks)
+    try:
+        kept = on_line(anchors, forks)[-request.keep :]
+    except KeyError as error:
+        raise AmbiguousError(
+            f"Nothing tells at which anchor generation {error} of job {job_uid} began.",
+            "Name the job by the file that kubectl get cprjob -o yaml writes: its status knows.",
+        ) from error
+    return Pruner(store, job_uid).superfluous(kept[0][1], now_s) if kept else ()
