@@ -35,7 +35,7 @@ async def operate(configuration: Configuration) -> None:
     """Run until SIGTERM or SIGINT."""
     cluster = KubernetesCluster(ApiServer(await load_configuration()), time.time)
     metrics, ready = Metrics(), asyncio.Event()
-    controller = Controller(cluster, time.time, hold=await crd_trouble(cluster))
+    controller = Controller(cluster, time.time, namespaces=configuration.namespaces, hold=await crd_trouble(cluster))
     workers = Workers(measured(controller.run_pass, metrics), random.Random())
     try:
         async with serve(None, configuration.http_port, ready, metrics):

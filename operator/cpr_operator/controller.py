@@ -22,12 +22,15 @@ from cpr_operator.cluster.protocol import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    TerminatingError,
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
+from cpr_operator.finalizer import hold, release, spared_by
 from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
 from cpr_operator.reconcile.conditions import Finding, with_findings
+from cpr_operator.reconcile.deletion import FINALIZER
 
 logger = logging.getLogger(__name__)
 
@@ -54,22 +57,28 @@ class _Memory:
     last_words: dict[str, PodView] = field(default_factory=dict)
     guarded: bool | None = None
     progress_at: float = 0.0
+    terminating: bool = False
 
 
 class Controller:
-    """Runs passes. `hold` says why no new job may start (empty: they may); `new_key` makes a job's handshake key."""
+    """Runs passes over jobs of these namespaces, of all if none is named.
 
-    def __init__(
+    `hold` says why no new job may start (empty: they may); `new_key` makes a job's handshake key.
+    """
+
+    def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
         self,
         cluster: Cluster,
         clock: Callable[[], float],
         *,
+        namespaces: tuple[str, ...] = (),
         hold: str = "",
         timing: Timing | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
     ) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._namespaces = namespaces
         self._hold = hold
         self._timing = timing or Timing()
         self._new_key = new_key
@@ -102,6 +111,7 @@ class Controller:
         job = await self._read(view)
         if job is None:
             return self._timing.running_s
+        view, job = await hold(self._cluster, view, job)
         listed = await self._cluster.list_pods(view)
         world = World(
             job=job,
@@ -110,6 +120,8 @@ class Controller:
             now=self._clock(),
             refusals=dict(memory.refusals),
             hold=self._hold,
+            spared=await spared_by(self._cluster, self._namespaces, job),
+            terminating=memory.terminating,
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
@@ -127,8 +139,12 @@ class Controller:
         status = Status.model_validate(view.status)
         identity = JobId(view.namespace, view.name, view.uid)
         try:
-            return Job(identity, view.generation, view.deleting, parse_spec(view.spec), status)
+            spec = parse_spec(view.spec)
+            return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
         except InvalidSpecError as error:
+            if view.deleting:  # nobody can tell any more where its saves are
+                await release(self._cluster, view)
+                return None
             finding = Finding("PodsReady", "False", "InvalidSpec", f"{error}; correct spec, or create the job anew")
             after = with_findings(status, view.generation, self._clock(), finding)
             if after != status:
@@ -161,7 +177,7 @@ class Controller:
             await self._create(outcome, memory)
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
-            await self._cluster.delete_pod(job.id.namespace, delete.name, delete.uid, None)
+            await self._cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
         for patch in outcome.rosters:
             try:
                 await self._cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
@@ -169,9 +185,14 @@ class Controller:
                 logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
         for event in outcome.events:
             logger.info("%s: %s: %s", job.id.name, event.reason, event.message)
-            await self._cluster.emit(view, event)
+            try:
+                await self._cluster.emit(view, event)
+            except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
+                logger.warning("%s: the event is refused: %s", job.id.name, error)
         if outcome.delete_job:
             await self._cluster.delete_job(view)
+        if outcome.release:
+            await release(self._cluster, view)
 
     async def _guard(self, job: Job, outcome: Outcome, memory: _Memory) -> None:
         """The objects around the pods: once per change and process, since all of it may be done again."""
@@ -203,6 +224,7 @@ class Controller:
                 logger.info("%s exists", name)
             except RefusedError as error:
                 refused[name] = str(error)
+                memory.terminating = isinstance(error, TerminatingError)
         guard = {key: words for key, words in memory.refusals.items() if key == "guards"}
         memory.refusals = guard | refused
         memory.retry_s = min(2 * memory.retry_s, LAST_RETRY_S) if refused else FIRST_RETRY_S

@@ -125,7 +125,9 @@ class Driver:
         return self._status
 
     def job_uid(self) -> str:
-        return self.cluster.jobs["default", "job"].uid
+        """The uid of the job that is there, empty once it is gone."""
+        job = self.cluster.jobs.get(("default", "job"))
+        return job.uid if job else ""
 
     async def _pass(self) -> None:
         try:
@@ -139,7 +141,8 @@ class Driver:
 
     def _over(self) -> bool:
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
-        return self.status().phase in {"Succeeded", "Failed"} and not live
+        job = self.cluster.jobs.get(("default", "job"))
+        return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
 
     def _controller(self) -> Controller:
         return Controller(self.cluster, lambda: self.cluster.now, timing=TIMING, new_key=lambda: "key")
@@ -155,7 +158,7 @@ class Driver:
         for role, members in (("shard", status.shards), ("trainer", status.trainers)):
             for member in members:
                 name = f"{role}/{member.index}"
-                if member.uid and name not in self.scenario.replaced:
+                if self.job_uid() and member.uid and name not in self.scenario.replaced:
                     assert self.uids.setdefault((self.job_uid(), name), member.uid) == member.uid, (
                         f"{name} was replaced"
                     )

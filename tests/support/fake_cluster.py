@@ -18,6 +18,7 @@ from cpr_operator.cluster.protocol import (
     Manifest,
     NotFoundError,
     RefusedError,
+    TerminatingError,
 )
 from cpr_operator.cluster.views import JobView, PodView
 from support.fake_nodes import FakeNodes
@@ -36,6 +37,7 @@ class FakeCluster(FakeNodes):
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.events: dict[str, Event] = {}
         self.quota: int | None = None
+        self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
@@ -58,6 +60,14 @@ class FakeCluster(FakeNodes):
         self.jobs["default", name] = replace(
             job, spec=spec, generation=job.generation + 1, resource_version=self._next()
         )
+
+    def user_deletes(self, name: str) -> None:
+        """What kubectl delete cprjob does."""
+        job = self.jobs["default", name]
+        if job.finalizers:
+            self.jobs["default", name] = replace(job, deleting=True, resource_version=self._next())
+        else:
+            self._remove(job)
 
     def collect_garbage(self, owner_uid: str) -> None:
         """The job is gone: so are its pods, with grace."""
@@ -161,7 +171,12 @@ class FakeCluster(FakeNodes):
         self._call("delete", lambda: self.objects.pop((kind, name), None))
 
     async def emit(self, job: JobView, event: Event) -> None:
-        self._call("emit", lambda: self.events.setdefault(event.key, event))
+        def publish() -> None:
+            if self.terminating:
+                raise TerminatingError("the namespace is being terminated")
+            self.events.setdefault(event.key, event)
+
+        self._call("emit", publish)
 
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         held = self.pods.get(pod.name)
@@ -196,6 +211,8 @@ class FakeCluster(FakeNodes):
     def _admit(self, manifest: Manifest) -> None:
         if not manifest["spec"]["containers"]:
             raise RefusedError("spec.containers: Required value")
+        if self.terminating:
+            raise TerminatingError("the namespace is being terminated")
         live = sum(pod.phase in {"Pending", "Running"} for pod in self.pods.values())
         if self.quota is not None and live >= self.quota:
             raise RefusedError(f"exceeded quota: pods, used: {live}, limited: {self.quota}")

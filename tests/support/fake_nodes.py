@@ -18,6 +18,8 @@ from support.fake_pods import FLUSH_S, DataPlane
 START_S = 0.4
 #: How long the control plane takes to find a node lost and to evict its pods.
 TAINT_S = 5.0
+#: How long a cleanup takes.
+CLEANUP_S = 1.0
 #: How long an ended pod that was deleted can still be seen.
 SEEN_S = 0.2
 
@@ -49,7 +51,7 @@ class Pod:
         return self.manifest["metadata"]  # type: ignore[no-any-return]
 
     def view(self) -> PodView:
-        labels, annotations = self.meta["labels"], self.meta["annotations"]
+        labels, annotations = self.meta["labels"], self.meta.get("annotations", {})
         running = self.phase == "Running"
         return PodView(
             name=self.name,
@@ -67,7 +69,7 @@ class Pod:
             disruption=self.disruption,
             unschedulable=self.unschedulable,
             container=self.container,
-            roster_version=int(annotations[env.ANNOTATION_ROSTER_VERSION]),
+            roster_version=int(annotations.get(env.ANNOTATION_ROSTER_VERSION, -1)),
         )
 
 
@@ -217,26 +219,40 @@ class FakeNodes:
         )
         ready = self.now >= pod.created + START_S and not pod.unschedulable
         if pod.phase == "Pending" and pod.deleting_until is None and ready:
-            pod.phase, pod.container = "Running", ContainerView("Running")
-            kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
-            roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
-            plane = self._plane_of(pod)
-            plane.spec = _job_spec(pod)
-            plane.start(pod.name, roster, self.now)
-            pod.ends_at = self.now if roster.stop else None
+            self._start(pod)
         if pod.ends_at is None or self.now < pod.ends_at or pod.gone_at is not None:
             return
-        if pod.phase == "Running":
-            process = self._plane_of(pod).process(pod.name)
-            if process is not None and process.stopped:  # only SIGKILL ends it
-                if pod.deleting_until is not None and self.now >= pod.deleting_until:
-                    self._plane_of(pod).kill(pod.name)
-                    self._end(pod, 137, "")
-                return
-            code, message = self._plane_of(pod).flush(pod.name)
-            self._end(pod, code, message)
+        if pod.phase == "Running" and not self._finish(pod):
+            return
         if pod.deleting_until is not None:
             pod.gone_at = self.now + SEEN_S
+
+    def _start(self, pod: Pod) -> None:
+        pod.phase, pod.container = "Running", ContainerView("Running")
+        if pod.view().role == env.ROLE_CLEANUP:
+            pod.ends_at = self.now + CLEANUP_S
+            return
+        kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
+        roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
+        plane = self._plane_of(pod)
+        plane.spec = _job_spec(pod)
+        plane.start(pod.name, roster, self.now)
+        pod.ends_at = self.now if roster.stop else None
+
+    def _finish(self, pod: Pod) -> bool:
+        """End a process whose time has come; whether it is over."""
+        plane = self._plane_of(pod)
+        if pod.view().role == env.ROLE_CLEANUP:
+            self._end(pod, *plane.clean_up(_arguments(pod)))
+            return True
+        process = plane.process(pod.name)
+        if process is not None and process.stopped:  # only SIGKILL ends it
+            if pod.deleting_until is not None and self.now >= pod.deleting_until:
+                plane.kill(pod.name)
+                self._end(pod, 137, "")
+            return False
+        self._end(pod, *plane.flush(pod.name))
+        return True
 
     def _end(self, pod: Pod, code: int, message: str) -> None:
         pod.phase = "Succeeded" if code == 0 else "Failed"
@@ -252,6 +268,14 @@ def kept_off(manifest: Manifest) -> set[str]:
     return {node for term in terms for field in term["matchFields"] for node in field["values"]}
 
 
+def _main(pod: Pod) -> Manifest:
+    return next(c for c in pod.manifest["spec"]["containers"] if c["name"] == env.MAIN_CONTAINER)
+
+
+def _arguments(pod: Pod) -> list[str]:
+    return list(_main(pod)["args"])
+
+
 def _job_spec(pod: Pod) -> JobSpec:
-    main = next(c for c in pod.manifest["spec"]["containers"] if c["name"] == env.MAIN_CONTAINER)
+    main = _main(pod)
     return from_json(JobSpec, next(str(v["value"]) for v in main["env"] if v["name"] == env.SPEC))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_contract.reports import SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from support.fake_processes import CELLS, FLUSH_S, LOAD_S, TERMINATED, Cells, Plane, Save, Shard, Trainer
@@ -80,6 +80,13 @@ class DataPlane(Plane):
         return to_json(
             shard_report(self, process) if isinstance(process, Shard) else trainer_report(self, process)
         ).encode()
+
+    def clean_up(self, arguments: list[str]) -> tuple[int, str]:
+        """Delete all saves; the exit code and the last word of the process that does."""
+        if self.store.down:
+            return ExitCode.INTERNAL, to_json(Problem("StoreUnreachable", "The store does not answer.", "Check it."))
+        self.store.cleaned = tuple(arguments[2::2])
+        return ExitCode.OK, to_json(Deleted(7, 7000))
 
     # shards
 

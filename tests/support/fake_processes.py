@@ -56,6 +56,7 @@ class Store:
     heirs: dict[tuple[int, int], int] = field(default_factory=dict)  # (generation, index) -> who chose a save last
     damaged: set[str] = field(default_factory=set)  # saves and anchors that do not verify
     down: bool = False
+    cleaned: tuple[str, ...] | None = None  # what a cleanup was told to spare, once one has deleted all else
 
 
 @dataclass

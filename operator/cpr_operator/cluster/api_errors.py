@@ -11,8 +11,12 @@ from cpr_operator.cluster.protocol import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    TerminatingError,
     UnavailableError,
 )
+
+#: The cause that the server gives where nothing may be created because the namespace goes.
+_TERMINATING = "NamespaceTerminating"
 
 
 def error_of(code: int, body: bytes) -> ClusterError:
@@ -20,7 +24,7 @@ def error_of(code: int, body: bytes) -> ClusterError:
 
     401 and 410 are 'unavailable': tokens and list pages expire, and the next request starts afresh.
     """
-    reason, message = _read_status(code, body)
+    reason, message, causes = _read_status(code, body)
     match code:
         case HTTPStatus.NOT_FOUND:
             return NotFoundError(message)
@@ -31,14 +35,17 @@ def error_of(code: int, body: bytes) -> ClusterError:
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.GONE | HTTPStatus.TOO_MANY_REQUESTS:
             return UnavailableError(message)
         case _ if code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return RefusedError(message)
+            return TerminatingError(message) if _TERMINATING in causes else RefusedError(message)
         case _:
             return UnavailableError(message)
 
 
-def _read_status(code: int, body: bytes) -> tuple[str, str]:
+def _read_status(code: int, body: bytes) -> tuple[str, str, frozenset[str]]:
+    """Reason, message and the causes' reasons."""
     try:
         status = json.loads(body)
-        return status.get("reason", ""), status.get("message") or f"HTTP {code}"
+        causes = (status.get("details") or {}).get("causes") or ()
+        reasons = frozenset(str(cause.get("reason")) for cause in causes)
+        return status.get("reason", ""), status.get("message") or f"HTTP {code}", reasons
     except (ValueError, AttributeError):  # a proxy's page, or nothing
-        return "", f"HTTP {code}: {body[:200].decode(errors='replace')}"
+        return "", f"HTTP {code}: {body[:200].decode(errors='replace')}", frozenset()

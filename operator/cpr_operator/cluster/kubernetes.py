@@ -158,6 +158,8 @@ class KubernetesCluster:
             await self._server.create(path, event_object(job, event, self._clock()))
         except AlreadyExistsError:
             return
+        except NotFoundError as error:  # the namespace is gone
+            raise RefusedError(str(error)) from error
 
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         """See `Cluster`."""

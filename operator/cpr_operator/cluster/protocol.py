@@ -5,6 +5,7 @@ ClusterError
 ├── ConflictError          written since it was read: read again
 ├── AlreadyExistsError     a create met an object of that name
 ├── RefusedError           quota, admission or validation said no; `message` is for people
+│   └── TerminatingError   the namespace is being deleted: nothing can be created in it any more
 └── UnavailableError       the API server cannot be asked now: try again later
 """
 
@@ -37,6 +38,10 @@ class AlreadyExistsError(ClusterError):
 
 class RefusedError(ClusterError):
     """Quota, admission or validation said no."""
+
+
+class TerminatingError(RefusedError):
+    """The namespace is being deleted: nothing can be created in it any more."""
 
 
 class UnavailableError(ClusterError):
@@ -85,7 +90,7 @@ class Cluster(Protocol):
         ...
 
     async def create_pod(self, manifest: Manifest) -> PodView:
-        """Raises AlreadyExistsError, RefusedError."""
+        """Raises AlreadyExistsError, RefusedError; in a namespace that is being deleted, TerminatingError."""
         ...
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
@@ -109,7 +114,7 @@ class Cluster(Protocol):
         ...
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """Publish an event; an event of the same key that exists is success."""
+        """Publish an event; an event of the same key that exists is success. Raises RefusedError."""
         ...
 
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:

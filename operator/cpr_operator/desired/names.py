@@ -32,6 +32,11 @@ def pod_name(job: JobId, role: Role, index: int, incarnation: int) -> str:
     return f"{job.stem}-{role}-{index}-{incarnation}"
 
 
+def cleanup_name(job: JobId, attempt: int) -> str:
+    """The pod that deletes the job's saves, at one of its attempts."""
+    return f"{job.stem}-cleanup-{attempt}"
+
+
 def key_secret_name(job: JobId) -> str:
     """The Secret with the job's handshake key."""
     return f"{job.stem}-key"
@@ -64,6 +69,16 @@ def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str
         env.LABEL_ROLE: role,
         env.LABEL_INDEX: str(index),
         env.LABEL_INCARNATION: str(incarnation),
+    }
+
+
+def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
+    """Labels of the pod that deletes the job's saves; the attempt stands where members have their incarnation."""
+    return job_labels(job) | {
+        "app.kubernetes.io/component": env.ROLE_CLEANUP,
+        env.LABEL_ROLE: env.ROLE_CLEANUP,
+        env.LABEL_INDEX: "0",
+        env.LABEL_INCARNATION: str(attempt),
     }
 
 

@@ -6,6 +6,7 @@ required and wins over the user's template; sizes and placement are defaults tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -15,6 +16,7 @@ from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.desired.affinity import keeping_off
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
+from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
 from cpr_operator.desired.template import merge, with_defaults
 
 #: The user and group of the image.
@@ -27,6 +29,39 @@ LEAST_GRACE_S = 30
 DEFAULT_RESOURCES = {"cpu": "1", "memory": "2Gi"}
 
 Manifest = dict[str, Any]
+
+#: What holds for every pod of a job: it runs once, confined, and leaves a lost node soon.
+CONFINED: Mapping[str, Any] = {
+    "restartPolicy": "Never",
+    "automountServiceAccountToken": False,
+    "enableServiceLinks": False,
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": NONROOT,
+        "runAsGroup": NONROOT,
+        "fsGroup": NONROOT,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+    "tolerations": [
+        {
+            "key": f"node.kubernetes.io/{trouble}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": NODE_LOSS_S,
+        }
+        for trouble in ("not-ready", "unreachable")
+    ],
+}
+#: And for its main container.
+CONFINED_CONTAINER: Mapping[str, Any] = {
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+    "terminationMessagePath": env.TERMINATION_MOUNT,
+    "terminationMessagePolicy": "File",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +137,8 @@ def _spread(job: JobId) -> Manifest:
 
 def _required_spec(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
     return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": NONROOT,
-            "runAsGroup": NONROOT,
-            "fsGroup": NONROOT,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{trouble}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": NODE_LOSS_S,
-            }
-            for trouble in ("not-ready", "unreachable")
-        ],
         "containers": [_container(plan, role, with_resources=with_resources)],
         "volumes": _volumes(plan),
     }
@@ -138,13 +155,7 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
         ],
         "volumeMounts": _mounts(plan),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePath": env.TERMINATION_MOUNT,
-        "terminationMessagePolicy": "File",
+        **CONFINED_CONTAINER,
         **_probes(),
     }
     if with_resources:
@@ -153,7 +164,6 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
 
 
 def _environment(plan: PodPlan) -> list[Manifest]:
-    store = plan.spec.snapshots.store
     values = {
         env.SPEC: plan.job_spec,
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
@@ -161,43 +171,29 @@ def _environment(plan: PodPlan) -> list[Manifest]:
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
+        **store_variables(plan.spec.snapshots.store),
     }
-    if store.credentials_secret:
-        values[env.CREDENTIALS_DIR] = env.CREDENTIALS_MOUNT
-    if store.ca_bundle:
-        values[env.CA_FILE] = f"{env.CA_MOUNT}/{store.ca_bundle.key}"
     address = {"name": env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [*({"name": name, "value": value} for name, value in values.items()), address]
 
 
 def _volumes(plan: PodPlan) -> list[Manifest]:
-    store = plan.spec.snapshots.store
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
-    volumes: list[Manifest] = [
+    return [
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
         {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
+        *store_volumes(plan.spec.snapshots.store),
     ]
-    if store.credentials_secret:
-        volumes.append({"name": "cprjob-credentials", "secret": {"secretName": store.credentials_secret}})
-    if store.ca_bundle:
-        ca_file = {"key": store.ca_bundle.key, "path": store.ca_bundle.key}
-        volumes.append({"name": "cprjob-ca", "secret": {"secretName": store.ca_bundle.name, "items": [ca_file]}})
-    return volumes
 
 
 def _mounts(plan: PodPlan) -> list[Manifest]:
-    store = plan.spec.snapshots.store
-    mounts: list[Manifest] = [
+    return [
         {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
         {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
         {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+        *store_mounts(plan.spec.snapshots.store),
     ]
-    if store.credentials_secret:
-        mounts.append({"name": "cprjob-credentials", "mountPath": env.CREDENTIALS_MOUNT, "readOnly": True})
-    if store.ca_bundle:
-        mounts.append({"name": "cprjob-ca", "mountPath": env.CA_MOUNT, "readOnly": True})
-    return mounts
 
 
 def _probes() -> Manifest:

@@ -167,9 +167,16 @@ def snapshots(world: World, status: Status) -> Iterator[Finding]:
     problem = store_problem(world)
     if problem is not None:
         who, what = problem
-        yield Finding("SnapshotsDegraded", "True", what.reason, f"{who}: {what.message}; {what.remedy}")
+        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(status)}"
+        yield Finding("SnapshotsDegraded", "True", what.reason, message)
     elif leader_report(world) is not None or not status.conditions:
         yield Finding("SnapshotsDegraded", "False", "Healthy")
+
+
+def _at_risk(status: Status) -> str:
+    """What a loss would cost while no save comes. It stays the same until one does, and so does the message."""
+    oldest = min((shard.saved_samples for shard in status.shards), default=0)
+    return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
 
 
 def store_problem(world: World) -> tuple[str, Problem] | None:

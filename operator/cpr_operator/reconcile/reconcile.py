@@ -11,6 +11,7 @@ from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import Finding, findings, truth, with_findings
+from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.figures import result_of
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
@@ -29,8 +30,10 @@ PATIENCE = 0.1
 def reconcile(world: World) -> Outcome:
     """What becomes of the job now."""
     status = world.job.status
-    if world.job.deleting or status.phase in TERMINAL_PHASES:
-        return Outcome(status) if world.job.deleting else _after_the_end(world)
+    if world.job.deleting:
+        return delete(world)
+    if status.phase in TERMINAL_PHASES:
+        return _after_the_end(world)
     if world.job.spec.suspend or status.phase == "Suspending":
         return _suspend(world)
     if status.start_time is None:
@@ -155,6 +158,8 @@ def _ended(world: World, step: Step, finding: Finding) -> Outcome:
     ready = Finding("PodsReady", "False", step.status.phase)
     recovering = Finding("Recovering", "False", step.status.phase)
     status = _with(world, step.status, finding, ready, recovering)
+    if status.phase == "Succeeded":  # its last anchor is in the store
+        status = _with(world, status, Finding("SnapshotsDegraded", "False", "Healthy"))
     return _outcome(world, step.to(status), tuple(_superfluous(world, status)))
 
 

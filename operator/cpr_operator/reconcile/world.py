@@ -35,17 +35,20 @@ class EventReason(enum.StrEnum):
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    SAVES_DELETED = "SavesDeleted"
+    SAVES_LEFT = "SavesLeft"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A CPRJob, read and validated."""
+    """A CPRJob, read and validated. `held`: our finalizer is on it."""
 
     id: JobId
     generation: int
     deleting: bool
     spec: CPRJobSpec
     status: Status
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class World:
 
     `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, empty if they are.
+    happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
+    anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
     """
 
     job: Job
@@ -72,16 +76,19 @@ class World:
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
     hold: str = ""
+    spared: tuple[str, ...] = ()
+    terminating: bool = False
     timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True)
 class PodDelete:
-    """Delete the pod of this uid, with its own grace."""
+    """Delete the pod of this uid, with its own grace or another."""
 
     name: str
     uid: str
     reason: str
+    grace_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,8 @@ class RosterPatch:
 class Outcome:
     """What a pass wants, in the order in which it is done: status first, events last.
 
-    `guards` are the objects around the pods: all of them while the job has pods, none before and after.
+    `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
+    that is being deleted goes, last of all.
     """
 
     status: Status
@@ -108,6 +116,7 @@ class Outcome:
     events: tuple[Event, ...] = ()
     wake_after_s: float | None = None
     delete_job: bool = False
+    release: bool = False
 
 
 @dataclass(frozen=True, slots=True)

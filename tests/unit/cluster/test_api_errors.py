@@ -11,6 +11,7 @@ from cpr_operator.cluster.protocol import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    TerminatingError,
     UnavailableError,
 )
 
@@ -38,6 +39,12 @@ def test_each_answer_is_an_error_of_the_tree(code: int, reason: str, error: type
     found = error_of(code, json.dumps({"reason": reason, "message": "exceeded quota: gpus"}).encode())
     assert type(found) is error
     assert str(found) == "exceeded quota: gpus"
+
+
+def test_a_namespace_that_goes_is_told_by_its_cause() -> None:
+    cause = {"reason": "NamespaceTerminating", "message": "namespace x is being terminated"}
+    answer = {"reason": "Forbidden", "message": "unable to create new content", "details": {"causes": [cause]}}
+    assert type(error_of(403, json.dumps(answer).encode())) is TerminatingError
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway", b"", b"[]", b"\xff"])

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from cpr_operator.cluster.protocol import ConflictError, UnavailableError
+from support.deletions import MANIFOLD, end_of_deletion
 from support.driver import Crash, Driver, Fault, Life, Scenario
 from support.fake_cluster import FakeCluster, When
 from support.scenarios import SCENARIOS
 
-EVERY = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+EVERY = pytest.mark.parametrize("scenario", [*SCENARIOS, *MANIFOLD], ids=lambda s: s.name)
 
 
 def fault_at(number: int, when: When, error: Exception) -> Fault:
@@ -34,7 +35,8 @@ def end_of(life: Life, scenario: Scenario) -> tuple[object, ...]:
     """What must not depend on when the operator was killed."""
     status = life.status
     failures = sorted((f.role, f.index, f.counted) for f in status.failures)
-    return status.phase, failures, status.ledger.ranges, status.counters.generation, len(status.restart_times)
+    account = status.ledger.ranges, status.counters.generation, len(status.restart_times)
+    return status.phase, failures, account, end_of_deletion(life)
 
 
 @EVERY

@@ -11,6 +11,7 @@ import yaml
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -77,6 +78,10 @@ CASES = {
         plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
         SHARD,
     ),
+    "cleanup": lambda: cleanup_pod(plan(), 1, ()),
+    "cleanup-with-template": lambda: cleanup_pod(
+        plan(trainers__template=TEMPLATE, snapshots__store__credentialsSecret="minio"), 3, ("uid/a", "uid/b")
+    ),
     "guards": lambda: list(guards(JOB, trainers=2, shards=4)),
     "key": lambda: key_secret(JOB, "0123456789abcdef"),
 }
@@ -107,6 +112,18 @@ def test_what_the_template_adds_stays() -> None:
     assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
     assert pod["metadata"]["annotations"]["note"] == "mine"
     assert pod["spec"]["tolerations"][0]["key"] == "gpu"
+
+
+def test_a_cleanup_takes_access_from_the_trainers_template_and_not_its_size() -> None:
+    spec = CASES["cleanup-with-template"]()["spec"]
+    main, sidecar = spec["containers"]
+    assert main["args"] == ["cleanup", "--spare", "uid/a", "--spare", "uid/b"]
+    assert (
+        main["resources"]["limits"] == main["resources"]["requests"] != TEMPLATE["spec"]["containers"][0]["resources"]
+    )
+    assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
+    assert (spec["nodeSelector"], sidecar["name"]) == ({"disk": "fast"}, "sidecar")
+    assert not {"livenessProbe", "ports"} & set(main)
 
 
 def test_the_template_itself_is_left_as_it_is() -> None:

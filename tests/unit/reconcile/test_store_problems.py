@@ -52,6 +52,11 @@ async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
             told.append(status.progress.samples)
             assert degraded.reason == "SaveOutrun"
             assert degraded.message.startswith("shard/1: Training changed rows faster")
+            saved = min(shard.saved_samples for shard in status.shards)
+            assert f"at risk is what was trained since sample {saved}:" in degraded.message
+            assert saved < status.progress.samples
     assert told, "nobody was asked"
+    end = next(c for c in life.status.conditions if c.type == "SnapshotsDegraded")
+    assert (end.status, end.reason) == ("False", "Healthy")
     assert min(told) > 400 + LATE * 400, "while saves may still come only the leader is asked"
     assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]

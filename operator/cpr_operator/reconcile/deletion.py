@@ -1,0 +1,198 @@
+"""Deleting a job with its saves (`snapshots.deleteWithJob`): a finalizer holds the job until a pod has removed them.
+
+First the job's pods go, so that nobody writes any more; then cleanup pods try, one after another. The finalizer goes
+when one of them ended well, and after so many attempts or so much time in any case: then an event says what is left
+and how to remove it. Nothing here is remembered but when it began: attempts are counted by the pods that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.exits import Deleted, ExitCode, Problem
+from cpr_operator.api.spec import Store
+from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.desired.cleanup import cleanup_pod
+from cpr_operator.failures import Trouble, classify
+from cpr_operator.reconcile.effects import live_pods, pod_plan
+from cpr_operator.reconcile.observe import GRACE_SLACK_S
+from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World, change
+
+FINALIZER = f"{env.GROUP}/delete-saves"
+#: So often a cleanup is tried; the pause after an attempt is twice the one before.
+ATTEMPTS = 5
+FIRST_PAUSE_S = 10.0
+#: So long a deletion takes at most, whatever holds it up.
+LIMIT_S = 600.0
+#: What pods do at their end is of no use any more.
+GRACE_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do but to look again."""
+
+    again_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """The next attempt is due."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All is deleted."""
+
+    deleted: Deleted | None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The job goes, and its saves stay."""
+
+    reason: str
+
+
+def is_held(job: Job) -> bool:
+    """Whether the finalizer belongs on a job: from before its first pods until it is deleted."""
+    return job.spec.snapshots.delete_with_job
+
+
+def delete(world: World) -> Outcome:
+    """The next step of deleting a job, which goes when nothing holds it."""
+    job, status = world.job, world.job.status
+    if not job.held:
+        return Outcome(status)
+    if not is_held(job) or status.runtime is None:  # it never wrote anything
+        return Outcome(status, release=True)
+    since = world.now if status.deleting_since is None else status.deleting_since
+    status = change(status, deleting_since=since)
+    writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not _is_stuck(world, pod)]
+    going = tuple(
+        PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
+        for pod in writers
+        if pod.deleting_until is None
+    )
+    match decide(world, since, writing=bool(writers)):
+        case Wait(again_s=again_s):
+            return Outcome(status, deletes=going, wake_after_s=again_s)
+        case Try(attempt=attempt):
+            pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, world.spared)
+            return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+        case Done(deleted=deleted):
+            return Outcome(status, events=(_deleted(world, deleted),), release=True)
+        case GiveUp(reason=reason):
+            return Outcome(status, deletes=going, events=(_left(world, reason),), release=True)
+        case verdict:
+            assert_never(verdict)
+
+
+def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:
+    """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
+    attempts = (pod for pod in world.pods if pod.role == env.ROLE_CLEANUP)
+    newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
+    if newest is not None and _exit_code(newest) == ExitCode.OK:
+        return Done(_word(newest))
+    hopeless = _hopeless(world, since, newest)
+    if hopeless:
+        return GiveUp(hopeless)
+    if writing or (newest is not None and not newest.ended):
+        return Wait(world.timing.changing_s)
+    if newest is None:
+        return Try(1)
+    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - world.now
+    return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
+
+
+def _hopeless(world: World, since: float, newest: PodView | None) -> str:
+    """Why there is no point in going on; empty if there is."""
+    if world.terminating:
+        return "the namespace is being deleted, and nothing can be created in it"
+    if world.now >= since + LIMIT_S:
+        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(world, newest)}"
+    if newest is not None and newest.ended and newest.incarnation >= ATTEMPTS:
+        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(world, newest)}"
+    return ""
+
+
+def spared(uid: str, jobs: Iterable[JobView]) -> tuple[str, ...]:
+    """The anchors (keys) of the job `uid` that others, which are not over, restore from."""
+    keys = (_restores_from(job) for job in jobs)
+    return tuple(sorted({key for key in keys if key.startswith(f"{uid}/")}))
+
+
+def location(store: Store) -> str:
+    """Where the saves are, in the words of `cprjob snapshots`."""
+    inner = "/".join(part for part in (store.bucket, store.prefix.strip("/")) if part)
+    if store.endpoint.startswith("file:"):
+        return f"{store.endpoint.rstrip('/')}/{inner}"
+    return f"s3://{inner} --endpoint {store.endpoint}"
+
+
+def _deleted(world: World, deleted: Deleted | None) -> Event:
+    amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
+    kept = f"; kept what other jobs restore from: {', '.join(world.spared)}" if world.spared else ""
+    return Event("Normal", EventReason.SAVES_DELETED, f"deleted {amount}{kept}", "saves-deleted")
+
+
+def _left(world: World, reason: str) -> Event:
+    uid, where = world.job.id.uid, location(world.job.spec.snapshots.store)
+    message = (
+        f"saves of this job are left in the store, below {uid}/: {reason}; "
+        f"delete them by: cprjob snapshots prune {where} --job {uid} --all --delete"
+    )
+    return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
+
+
+def _trouble(world: World, newest: PodView | None) -> str:
+    """What keeps the newest attempt from ending well, as far as anybody says."""
+    if world.refusals:
+        return "; ".join(world.refusals.values())
+    if newest is None:
+        return "pods of the job are still there"
+    problem = _problem(newest)
+    if problem is not None:
+        return f"{problem.message} {problem.remedy}"
+    happened = classify(newest)
+    if isinstance(happened, Trouble):
+        return f"{happened.message}; {happened.remedy}"
+    return happened.message if happened else f"pod {newest.name} is {newest.phase}"
+
+
+def _exit_code(pod: PodView) -> int | None:
+    return pod.container.exit_code if pod.ended and pod.container is not None else None
+
+
+def _word(pod: PodView) -> Deleted | None:
+    try:
+        return from_json(Deleted, pod.container.message) if pod.container else None
+    except ContractError:
+        return None
+
+
+def _problem(pod: PodView) -> Problem | None:
+    try:
+        return from_json(Problem, pod.container.message) if pod.container else None
+    except ContractError:
+        return None
+
+
+def _restores_from(job: JobView) -> str:
+    """The anchor that a job which is not over starts from; empty if it names none."""
+    if job.deleting or job.status.get("phase") in TERMINAL_PHASES:
+        return ""
+    return str(job.spec.get("snapshots", {}).get("restoreFrom") or "")
+
+
+def _is_stuck(world: World, pod: PodView) -> bool:
+    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
+    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S

@@ -1,0 +1,201 @@
+"""Jobs that are deleted with their saves: what becomes of the saves, and that nothing holds the job for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from cpr_operator.api.spec import Store
+from cpr_operator.cluster.views import JobView
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, location, spared
+from support.deletions import DELETIONS, WITH_SAVES, end_of_deletion
+from support.driver import Driver, Life, Scenario, spec
+from support.fake_cluster import FakeCluster
+
+BY_NAME = {scenario.name: scenario for scenario in DELETIONS}
+EVERYTHING_GOES = [
+    "deleted with its saves",
+    "deleted with its saves before anything is trained",
+    "deleted with its saves when it is over",
+    "deleted with its saves in time",
+    "deleted with its saves while it is suspended",
+    "deleted with its saves while a shard is replaced",
+    "deleted with its saves while a node is lost",
+    "deleted with its saves while the store is down for a while",
+    "deleted with its saves, and the cleanup is killed",
+]
+EVERYTHING_STAYS = [
+    "deleted with its saves while the store is down for ever",
+    "deleted with its saves while no pod can be created",
+]
+
+
+async def live(name: str) -> Life:
+    return await Driver(BY_NAME[name]).run()
+
+
+def told(life: Life, reason: str) -> str:
+    return "; ".join(event.message for event in life.cluster.events.values() if event.reason == reason)
+
+
+def attempts(life: Life) -> list[str]:
+    return [name for name, _ in life.cluster.history if "cleanup" in name]
+
+
+@pytest.mark.parametrize("scenario", DELETIONS, ids=lambda s: s.name)
+async def test_a_deleted_job_goes(scenario: Scenario) -> None:
+    life = await Driver(scenario).run()
+    assert ("default", "job") not in life.cluster.jobs
+
+
+async def test_without_the_field_nothing_is_held_and_nothing_deleted() -> None:
+    life = await live("deleted")
+    assert "set_finalizers" not in life.cluster.calls
+    assert end_of_deletion(life) == (False, [None], set())
+    assert attempts(life) == []
+
+
+@pytest.mark.parametrize("name", EVERYTHING_GOES)
+async def test_all_saves_go_with_their_job(name: str) -> None:
+    life = await live(name)
+    assert end_of_deletion(life) == (False, [()], {"SavesDeleted"})
+    assert "7 objects, 7,000 bytes" in told(life, "SavesDeleted")
+
+
+async def test_nobody_cleans_up_while_a_pod_may_still_write() -> None:
+    driver = Driver(BY_NAME["deleted with its saves"])
+    alone = []
+
+    def watch(_job: str, pod: object) -> None:
+        running = {p.view().role for p in driver.cluster.pods.values() if p.phase == "Running"}
+        if "cleanup" in running:
+            alone.append(running)
+
+    follow = driver.cluster.on_pod
+    driver.cluster.on_pod = lambda job, pod: (watch(job, pod), follow(job, pod))[1]
+    await driver.run()
+    assert alone
+    assert all(running == {"cleanup"} for running in alone)
+
+
+async def test_one_attempt_is_enough_when_nothing_is_in_the_way() -> None:
+    assert attempts(await live("deleted with its saves")) == ["job-12345-cleanup-1"]
+
+
+async def test_an_attempt_that_fails_is_followed_by_another() -> None:
+    life = await live("deleted with its saves while the store is down for a while")
+    assert 1 < len(attempts(life)) < ATTEMPTS
+    assert len(attempts(await live("deleted with its saves, and the cleanup is killed"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "tries", "says"),
+    [
+        ("deleted with its saves while the store is down for ever", ATTEMPTS, "The store does not answer. Check it."),
+        ("deleted with its saves while no pod can be created", 0, "exceeded quota"),
+    ],
+)
+async def test_what_cannot_be_deleted_is_left_and_told_with_the_command(name: str, tries: int, says: str) -> None:
+    life = await live(name)
+    assert end_of_deletion(life) == (False, [None], {"SavesLeft"})
+    assert len(attempts(life)) == tries
+    message = told(life, "SavesLeft")
+    assert says in message
+    assert "cprjob snapshots prune file:///store/saves --job 12345678-0000 --all --delete" in message
+
+
+async def test_a_deletion_is_over_within_its_limit() -> None:
+    driver = Driver(BY_NAME["deleted with its saves while no pod can be created"])
+    began = []
+
+    def note(call: str, _number: int, when: str) -> None:
+        if (call, when) == ("set_finalizers", "after"):
+            began.append(driver.cluster.now)
+
+    driver.cluster.fault = note
+    life = await driver.run()
+    since = life.status.deleting_since
+    assert since is not None
+    assert LIMIT_S <= began[-1] - since <= LIMIT_S + 2 * 60
+
+
+async def test_in_a_namespace_that_goes_nothing_is_waited_for() -> None:
+    life = await live("deleted with its saves and its namespace")
+    assert end_of_deletion(life) == (False, [None], set()), "no event can be created there either"
+    assert attempts(life) == []
+    since = life.status.deleting_since
+    assert since is not None
+    assert life.cluster.now - since < 15
+
+
+async def test_what_another_job_restores_from_is_spared() -> None:
+    life = await live("deleted with its saves, of which another job needs an anchor")
+    assert end_of_deletion(life) == (False, [("12345678-0000/anchor",)], {"SavesDeleted"})
+    assert "12345678-0000/anchor" in told(life, "SavesDeleted")
+
+
+async def test_a_job_that_never_began_goes_at_once() -> None:
+    life = await live("deleted with its saves before it began")
+    assert life.cluster.history == []
+    assert life.cluster.events == {}
+
+
+async def test_the_finalizer_is_there_before_the_first_status_is_written() -> None:
+    cluster = FakeCluster(2000)
+    cluster.add_job("job", WITH_SAVES)
+    await Controller(cluster, lambda: cluster.now).run_pass("default", "job")
+    assert cluster.calls[:2] == ["set_finalizers", "write_status"]
+    assert cluster.jobs["default", "job"].finalizers == (FINALIZER,)
+
+
+async def test_the_finalizers_of_others_are_left_alone() -> None:
+    cluster = FakeCluster(2000)
+    job = cluster.add_job("job", WITH_SAVES)
+    job = await cluster.set_finalizers(job, ("somebody/else",))
+    controller = Controller(cluster, lambda: cluster.now)
+    await controller.run_pass("default", "job")
+    assert cluster.jobs["default", "job"].finalizers == ("somebody/else", FINALIZER)
+    cluster.set_spec("job", **spec())
+    await controller.run_pass("default", "job")
+    assert cluster.jobs["default", "job"].finalizers == ("somebody/else",)
+
+
+async def test_a_job_that_cannot_be_read_any_more_is_not_held() -> None:
+    cluster = FakeCluster(2000)
+    cluster.add_job("job", WITH_SAVES)
+    controller = Controller(cluster, lambda: cluster.now)
+    await controller.run_pass("default", "job")
+    cluster.set_spec("job", shards={"replicas": -1})
+    cluster.user_deletes("job")
+    await controller.run_pass("default", "job")
+    assert cluster.jobs == {}
+
+
+def job(uid: str, restore_from: str | None, phase: str = "Running", *, deleting: bool = False) -> JobView:
+    snapshots = {"restoreFrom": restore_from} if restore_from else {}
+    return JobView("default", uid, uid, 1, "1", 0.0, deleting, spec={"snapshots": snapshots}, status={"phase": phase})
+
+
+def test_only_jobs_that_are_not_over_have_anchors_spared() -> None:
+    jobs = [
+        job("a", "uid/one"),
+        job("b", "uid/two", "Suspended"),
+        job("c", "uid/one", "Pending"),
+        job("d", "uid/three", "Succeeded"),
+        job("e", "uid/four", deleting=True),
+        job("f", "uid2/five"),
+        job("g", None),
+    ]
+    assert spared("uid", jobs) == ("uid/one", "uid/two")
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        ({"endpoint": "https://s3.example/", "bucket": "b"}, "s3://b --endpoint https://s3.example/"),
+        ({"endpoint": "http://h:9000", "bucket": "b", "prefix": "/x/y/"}, "s3://b/x/y --endpoint http://h:9000"),
+        ({"endpoint": "file:///folder", "bucket": "b", "prefix": "x"}, "file:///folder/b/x"),
+    ],
+)
+def test_a_stores_place_is_told_as_the_command_line_takes_it(store: dict[str, str], words: str) -> None:
+    assert location(Store.model_validate(store)) == words
