@@ -15,7 +15,9 @@ from cpr_operator.cli.bench import bench
 from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
 from cpr_operator.cli.calibrate import calibrate as calibrate_job
 from cpr_operator.cli.console import err, out, usage_errors
+from cpr_operator.cli.data import data
 from cpr_operator.cli.document import DocumentError
+from cpr_operator.cli.evaluate import evaluate as evaluate_model
 from cpr_operator.cli.export import export as export_model
 from cpr_operator.cli.export import find_job, source_of
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
@@ -35,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
+app.add_typer(data)
 app.add_typer(snapshots)
 
 
@@ -91,6 +94,20 @@ def export(
     with usage_errors():
         source = source_of(find_job(file, workdir))
         raise typer.Exit(export_model(source, to, os.environ))
+
+
+@app.command()
+def evaluate(
+    file: Annotated[
+        Path | None, typer.Argument(help="A CPRJob with its status, as kubectl get -o yaml writes it.", exists=True)
+    ] = None,
+    *,
+    workdir: Annotated[Path | None, typer.Option(help="The working folder of a local run, instead of FILE.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a finished job's model on the rows that it held out."""
+    with usage_errors():
+        evaluate_model(source_of(find_job(file, workdir)), out, os.environ, as_json=json)
 
 
 @app.command()

@@ -91,6 +91,8 @@ def test_every_command_and_option_is_documented() -> None:
     assert set(commands) == {
         "bench",
         "calibrate",
+        "data",
+        "evaluate",
         "run",
         "validate",
         "export",
@@ -99,7 +101,7 @@ def test_every_command_and_option_is_documented() -> None:
         "snapshots",
         "version",
     }
-    for group in ("bench", "snapshots"):
+    for group in ("bench", "data", "snapshots"):
         commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
     for name, command in commands.items():
         assert f"## cprjob {name}" in text, name
