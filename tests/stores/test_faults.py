@@ -141,6 +141,16 @@ def test_a_write_that_never_got_through_leaves_nothing(store: Store, proxy: Faul
     assert [entry.key for entry in store.list("")] == ["job/part"]
 
 
+def test_a_large_write_that_breaks_off_leaves_no_upload_in_parts(
+    store: Store, proxy: FaultProxy, server: S3Server, spec: StoreSpec
+) -> None:
+    proxy.inject(*[Cut(request_bytes=12 << 20)] * ATTEMPTS)
+    with pytest.raises(StoreUnreachableError):
+        store.put("job/large", bytes(16 << 20))
+    # MinIO lists unfinished uploads by the exact name alone.
+    assert server.client()._list_multipart_uploads(spec.bucket, prefix="job/large").uploads == []
+
+
 def test_an_answer_that_is_lost_may_make_a_commit_meet_itself(store: Store, proxy: FaultProxy) -> None:
     proxy.inject(Cut(answer_bytes=0))
     with pytest.raises(ExistsError):
