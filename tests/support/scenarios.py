@@ -229,15 +229,6 @@ SCENARIOS = (
         TIGHT,
         replaced=EVERYBODY,
     ),
-    Scenario(
-        "resumed with fewer shards when it is all but trained",
-        (
-            (trained(1800), suspend(value=True)),
-            (lambda c: phase("Suspended")(c) or phase("Succeeded")(c), resume_with(2)),
-        ),
-        TIGHT,
-        replaced=EVERYBODY,
-    ),
     Scenario("deleted and applied again", ((HALF, reapply),), replaced=EVERYBODY),
     Scenario(
         "a replacement is refused for a while",
