@@ -62,5 +62,13 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert "cpr_trainer.shard.main" in loaded
-    others = ("cpr_trainer.trainer", "cpr_trainer.export", "cpr_trainer.experiment", "cpr_trainer.model", "pyarrow")
+    others = (
+        "cpr_trainer.trainer",
+        "cpr_trainer.export",
+        "cpr_trainer.experiment",
+        "cpr_trainer.model",
+        "pyarrow",
+        "torch",
+        "safetensors",
+    )
     assert not {name for name in loaded if name.startswith(others)}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_trainer.arrays import Floats
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.snapshot import (
     Candidate,
@@ -32,7 +32,7 @@ from cpr_trainer.tables.arena import Arena
 from support.shard_job import shard_roster, small_job
 
 Result = TypeVar("Result")
-Values = tuple[torch.Tensor, torch.Tensor]
+Values = tuple[Floats, Floats]
 
 
 def at_once(attempt: Callable[[], Result]) -> Result:
@@ -65,7 +65,7 @@ def draft(step: int = 10, **changes: Any) -> ShardManifest:
     return replace(base, **changes)
 
 
-def full_save(store: Store, manifest: ShardManifest, rows: torch.Tensor, state: torch.Tensor | None) -> SavedShard:
+def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats | None) -> SavedShard:
     """Save all rows [n, D] and their state [n]."""
     arena = Arena(rows, state, OptimizerSpec("SGD", 0.1))
     arena.epochs.note(np.arange(len(rows)))
@@ -101,19 +101,19 @@ class ShardBench:
     def new_home(self) -> Home:
         """An empty arena, full of something that is no value of a row."""
         home = Home.of(self.job, self.placement, self.index)
-        home.arena.rows.fill_(9.0)
+        home.arena.rows.fill(9.0)
         assert home.arena.accumulator is not None
-        home.arena.accumulator.fill_(9.0)
+        home.arena.accumulator.fill(9.0)
         return home
 
     def values(self, home: Home | None = None) -> Values:
         arena = (home or self.home).arena
         assert arena.accumulator is not None
-        return arena.rows.clone(), arena.accumulator.clone()
+        return arena.rows.copy(), arena.accumulator.copy()
 
     def change(self, *slots: int, by: float = 1.0) -> None:
         """Take an optimizer step on some rows."""
-        self.arena.apply(torch.tensor(slots), torch.full((len(slots), self.arena.rows.shape[1]), by))
+        self.arena.apply(np.array(slots), np.full((len(slots), self.arena.rows.shape[1]), by, np.float32))
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
         first, last = self.home.span
@@ -156,4 +156,4 @@ class ShardBench:
 
 def same(left: Values, right: Values) -> bool:
     """Bit for bit."""
-    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(left, right, strict=True))
+    return all(np.array_equal(a.view(np.int32), b.view(np.int32)) for a, b in zip(left, right, strict=True))

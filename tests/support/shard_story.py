@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import torch
 
-from cpr_trainer.access import UniqueRows, find_access
+from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Floats
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
@@ -35,7 +36,7 @@ class Story:
         self.placement = Placement.of(self.job.model, 1)
         every = np.stack([np.arange(60), np.arange(60) % 5], axis=1)
         self.rows = find_access(self.placement, every).unique
-        self.slots = torch.from_numpy(self.placement.slots_on(0, self.rows.numbers))
+        self.slots = self.placement.slots_on(0, self.rows.numbers)
         self.shards: list[ShardProcess] = []
         self.exchange: Exchange | None = None
 
@@ -115,13 +116,13 @@ class Story:
     def assert_rows(self, expected: Arena) -> None:
         exchange = self.join()
         found = exchange.lookup(90, self.rows).result(PATIENCE_S)
-        assert torch.equal(found, expected.gather(self.slots))
-        ones = torch.ones(len(self.rows), DIM)
+        assert np.array_equal(found, expected.gather(self.slots))
+        ones = np.ones((len(self.rows), DIM), np.float32)
         expected.apply(self.slots, ones)
         exchange.push(90, self.rows, ones, 0, PATIENCE_S)
         exchange.settle(PATIENCE_S)
         found = exchange.lookup(91, self.rows).result(PATIENCE_S)
-        assert torch.equal(found, expected.gather(self.slots)), "the optimizer's state is that of the save, too"
+        assert np.array_equal(found, expected.gather(self.slots)), "the optimizer's state is that of the save, too"
 
 
 def touched(step: int) -> np.ndarray:
@@ -129,5 +130,5 @@ def touched(step: int) -> np.ndarray:
     return np.arange(sum(ROWS)) * step % 7 < 4
 
 
-def gradients(step: int) -> torch.Tensor:
-    return torch.randn(sum(ROWS), DIM, generator=torch.Generator().manual_seed(step))
+def gradients(step: int) -> Floats:
+    return np.random.default_rng(step).standard_normal((sum(ROWS), DIM), np.float32)

@@ -16,12 +16,14 @@ from cpr_contract.codec import to_json
 from cpr_contract.evaluation import EvaluationRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_trainer.arrays import Floats
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.evaluate import evaluate, run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
-from cpr_trainer.snapshot import DenseMeta, LayoutError, commit_anchor
+from cpr_trainer.snapshot import LayoutError
+from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
 from support.oracle import exact_auc
@@ -50,8 +52,8 @@ def the_store(job: JobSpec) -> Store:
     return open_store(job.snapshots.store, None, None)
 
 
-def saved_rows(table: int) -> torch.Tensor:
-    return torch.randn(TABLES[table].rows, DIM, generator=torch.Generator().manual_seed(table))
+def saved_rows(table: int) -> Floats:
+    return np.random.default_rng(table).standard_normal((TABLES[table].rows, DIM), np.float32)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def anchor(job: JobSpec) -> AnchorRef:
     placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
     refs = []
     for index in range(SHARDS):
-        arena = torch.zeros(placement.size(index), DIM)
+        arena = np.zeros((placement.size(index), DIM), np.float32)
         for chunk in placement.rows_of(index):
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
                 arena[slot] = saved_rows(int(table))[row]
@@ -75,10 +77,10 @@ def test_the_score_is_that_of_a_forward_pass(job: JobSpec, anchor: AnchorRef) ->
     dataset = SyntheticDataset(1000, SEED, TABLES)
     found = evaluate(job, dataset, the_store(job), anchor.key)
     batch = dataset.take(np.arange(700, 1000))
-    vectors = torch.stack([saved_rows(table)[batch.ids[:, table]] for table in range(2)], dim=1)
+    vectors = np.stack([saved_rows(table)[batch.ids[:, table]] for table in range(2)], axis=1)
     labels = torch.from_numpy(batch.labels)
     with torch.no_grad():
-        logits = Dlrm(job.model, SEED)(torch.from_numpy(batch.dense), vectors)
+        logits = Dlrm(job.model, SEED)(torch.from_numpy(batch.dense), torch.from_numpy(vectors))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
     assert (found.step, found.samples) == (10, 300)
     assert found.auc == pytest.approx(exact_auc(logits.numpy(), batch.labels), abs=1e-3)

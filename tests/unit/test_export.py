@@ -19,7 +19,8 @@ from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, Snaps
 from cpr_trainer.export import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.snapshot import DamagedError, DenseMeta, LayoutError, commit_anchor
+from cpr_trainer.snapshot import DamagedError, LayoutError
+from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
 from support.saves import draft, full_save
@@ -63,12 +64,12 @@ def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
     placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
     refs = []
     for index in range(SHARDS):
-        arena = torch.zeros(placement.size(index), DIM)
+        arena = np.zeros((placement.size(index), DIM), np.float32)
         for chunk in placement.rows_of(index, chunk=10):
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
-                arena[slot] = torch.from_numpy(value_of(int(table), np.array([row]))[0])
+                arena[slot] = value_of(int(table), np.array([row]))[0]
         manifest = draft(10, index=index, layout=layout, first_place=int(placement.starts[index]))
-        refs.append(full_save(the_store(job), manifest, arena, torch.ones(len(arena))).ref)
+        refs.append(full_save(the_store(job), manifest, arena, np.ones(len(arena), np.float32)).ref)
     return tuple(refs)
 
 

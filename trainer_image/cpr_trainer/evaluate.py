@@ -7,15 +7,14 @@ from typing import TextIO
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.layout import Ints
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
@@ -23,7 +22,8 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job
-from cpr_trainer.snapshot import NETWORK, Candidate, Home, load_shard, read_anchor, read_tensors, resolve_anchor
+from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
+from cpr_trainer.snapshot.dense import NETWORK, read_tensors
 from cpr_trainer.store import Store, Uris, open_store
 
 
@@ -57,8 +57,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     vectors = _vectors(job, store, manifest, placement, needed)
     scores = ProgressiveValidation(0)
     for batch in _batches(job.data, dataset):
-        places = torch.from_numpy(np.searchsorted(needed, placement.numbers(batch.ids)))
-        logits = replica.model(torch.from_numpy(batch.dense), vectors[places])
+        embeddings = vectors[np.searchsorted(needed, placement.numbers(batch.ids))]
+        logits = replica.model(torch.from_numpy(batch.dense), torch.from_numpy(embeddings))
         scores.add(logits, torch.from_numpy(batch.labels), 0)
     scores.merge(scores.take_delta())
     log_loss = scores.log_loss()
@@ -74,13 +74,13 @@ def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:
         yield dataset.take(np.arange(start, min(start + data.batch_size, rows.stop)))
 
 
-def _vectors(job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints) -> Tensor:
+def _vectors(job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints) -> Floats:
     """Return the saved rows with these numbers, float32 [len(numbers), D]."""
-    vectors = torch.empty(len(numbers), job.model.embedding_dim)
+    vectors = np.empty((len(numbers), job.model.embedding_dim), np.float32)
     shards, slots = placement.locate(numbers)
     for index, save in enumerate(manifest.shards):
         home = Home.of(job, placement, index)
         load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
-        here = torch.from_numpy(shards == index)
-        vectors[here] = home.arena.rows[torch.from_numpy(slots[shards == index])]
+        here = shards == index
+        vectors[here] = home.arena.rows[slots[here]]
     return vectors

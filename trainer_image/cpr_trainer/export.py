@@ -24,16 +24,8 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job
-from cpr_trainer.snapshot import (
-    NETWORK,
-    Candidate,
-    DamagedError,
-    Home,
-    load_shard,
-    read_anchor,
-    read_tensors,
-    resolve_anchor,
-)
+from cpr_trainer.snapshot import Candidate, DamagedError, Home, load_shard, read_anchor, resolve_anchor
+from cpr_trainer.snapshot.dense import NETWORK, read_tensors
 from cpr_trainer.store import Store, open_store
 
 
@@ -97,7 +89,7 @@ def _scatter_shard(store: Store, manifest: DenseManifest, home: Home, tables: li
     save = manifest.shards[home.index]
     load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
     for chunk in home.placement.rows_of(home.index):
-        values = home.arena.rows[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
+        values = torch.from_numpy(home.arena.rows)[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
         chunk_tables, chunk_rows = torch.from_numpy(chunk.tables), torch.from_numpy(chunk.rows)
         for table in np.unique(chunk.tables).tolist():
             here = chunk_tables == table

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpr_contract.spec import ModelSpec
-
-Ints = NDArray[np.int64]
+from cpr_trainer.arrays import Ints
 
 _ALGORITHM = "affine-1"
 _INT64_MAX = 2**63 - 1

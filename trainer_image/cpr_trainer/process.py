@@ -53,54 +53,56 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return end_with(termination_file(environ), problem, ExitCode.INTERNAL)
 
 
-def threads(environ: Mapping[str, str], usual: int | None = None) -> int:
-    """Return how many threads torch computes with.
-
-    OMP_NUM_THREADS, else what is `usual` for the role, else one for each processor of this process.
-    """
+def threads(environ: Mapping[str, str]) -> int:
+    """Return how many threads torch computes with: OMP_NUM_THREADS, else one for each processor of this process."""
     stated = environ.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and int(stated) else usual or len(os.sched_getaffinity(0))
+    return int(stated) if stated.isdecimal() and int(stated) else len(os.sched_getaffinity(0))
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     match options.role:
         case "trainer":
-            with _loading(environ):
+            with _loading_torch(environ):
                 from cpr_trainer.trainer.main import run as train
 
             return train(Environment.read(environ))
         case "shard":
-            with _loading(environ, usual_threads=1):  # one frame is too little work to be shared
+            with _loading():
                 from cpr_trainer.shard.main import run as serve
 
             return serve(Environment.read(environ))
         case "single":
-            with _loading(environ):
+            with _loading_torch(environ):
                 from cpr_trainer.experiment.single import run as train_alone
 
             train_alone(environ)
         case "samples":
-            with _loading(environ):
+            with _loading():
                 from cpr_trainer.experiment.samples import run as write_samples
 
             write_samples(environ, options.rows, options.to)
         case "gauge":
-            with _loading(environ):
+            with _loading_torch(environ):
                 from cpr_trainer.experiment.gauge import run as gauge
 
             gauge(sys.stdin, sys.stdout)
-        case "experiment" | "bench" | "evaluate" | "inspect" | "inventory":
-            with _loading(environ):
+        case "experiment" | "bench" | "evaluate":
+            with _loading_torch(environ):
+                answer = import_module(_ANSWERING[options.role]).run
+
+            answer(environ, sys.stdin, sys.stdout)
+        case "inspect" | "inventory":
+            with _loading():
                 answer = import_module(_ANSWERING[options.role]).run
 
             answer(environ, sys.stdin, sys.stdout)
         case "cleanup":
-            with _loading(environ):
+            with _loading():
                 from cpr_trainer.cleanup import run as clean_up
 
             return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:
-            with _loading(environ):
+            with _loading_torch(environ):
                 from cpr_trainer.export import run as export
 
             export(environ, options.anchor, options.to)
@@ -108,15 +110,22 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 @contextmanager
-def _loading(environ: Mapping[str, str], usual_threads: int | None = None) -> Iterator[None]:
-    """Load torch, then a role's code, without looking for garbage: there is none, and a tenth of the time is saved."""
+def _loading() -> Iterator[None]:
+    """Load a role's code without looking for garbage: there is none, and a tenth of the time is saved."""
     gc.disable()
-    import torch
-
-    torch.set_num_threads(threads(environ, usual_threads))
     yield
     gc.freeze()
     gc.enable()
+
+
+@contextmanager
+def _loading_torch(environ: Mapping[str, str]) -> Iterator[None]:
+    """Load torch, then the code of a role that computes with it."""
+    with _loading():
+        import torch
+
+        torch.set_num_threads(threads(environ))
+        yield
 
 
 def _parser() -> argparse.ArgumentParser:

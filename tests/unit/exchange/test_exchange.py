@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_operator.cluster.local.ports import free_block
-from cpr_trainer.access import UniqueRows, find_access
+from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
+from cpr_trainer.exchange.bfloat16 import narrow, widen
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import Trace
 from cpr_trainer.tables.seeding import initial_rows
 from support.shard_job import HOST, KEY, small_job, trainer_roster
@@ -75,7 +77,7 @@ def follow(exchange: Exchange, *shards: ShardThread, roster: int = 1, generation
 
 
 def push(exchange: Exchange, rows: UniqueRows, step: int, cut_step: int = 0, timeout_s: float = WAIT_S) -> None:
-    exchange.push(step, rows, torch.ones(len(rows), 4), cut_step, timeout_s)
+    exchange.push(step, rows, np.ones((len(rows), 4), np.float32), cut_step, timeout_s)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -91,7 +93,7 @@ Pair = tuple[ShardThread, ShardThread]
 def test_rows_come_from_the_shards_that_hold_them(
     job: JobSpec, exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
-    vectors = exchange.lookup(1, rows).result(WAIT_S).numpy()
+    vectors = exchange.lookup(1, rows).result(WAIT_S)
     tables = (rows.numbers >= 50).astype(np.int64)
     for table in (0, 1):
         mine = rows.numbers[tables == table] - 50 * table
@@ -102,10 +104,10 @@ def test_rows_come_from_the_shards_that_hold_them(
 
 
 def test_a_lookup_sees_the_push_before_it(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
-    before = exchange.lookup(1, rows).result(WAIT_S).clone()
+    before = exchange.lookup(1, rows).result(WAIT_S).copy()
     push(exchange, rows, 1)
     after = exchange.lookup(2, rows).result(WAIT_S)
-    torch.testing.assert_close(after, before - 0.1)
+    np.testing.assert_allclose(after, before - 0.1, rtol=1e-6, atol=1e-6)
     exchange.settle(WAIT_S)
     assert exchange.applied() == (1, 1)
     del pair
@@ -115,21 +117,20 @@ def test_in_bfloat16_vectors_travel_rounded_and_rows_stay_exact(job: JobSpec, ro
     half = replace(job, precision="bf16")
     starts = Placement.of(half.model, 2).starts
 
-    def slots_on(shard: int) -> torch.Tensor:
-        return torch.from_numpy(rows.places[rows.on_shard(shard)] - starts[shard])
+    def slots_on(shard: int) -> Ints:
+        return rows.places[rows.on_shard(shard)] - starts[shard]
 
     shards, exchange = (ShardThread(half, 0), ShardThread(half, 1)), Exchange(half, 0, 1, KEY, 1000)
     try:
         follow(exchange, *shards)
         exchange.wait_ready(WAIT_S)
-        held = torch.cat([shard.arena.rows[slots_on(i)] for i, shard in enumerate(shards)])
+        held = np.concatenate([shard.arena.rows[slots_on(i)] for i, shard in enumerate(shards)])
         vectors = exchange.lookup(1, rows).result(WAIT_S)
-        assert vectors.dtype is torch.bfloat16
-        assert torch.equal(vectors, held.bfloat16())
-        assert not torch.equal(vectors.float(), held)
+        assert np.array_equal(vectors, narrow(held))
+        assert not np.array_equal(widen(narrow(held)), held)
         push(exchange, rows, 1)
         exchange.settle(WAIT_S)
-        torch.testing.assert_close(shards[0].arena.rows[slots_on(0)], held[: rows.bounds[1]] - 0.1, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(shards[0].arena.rows[slots_on(0)], held[: rows.bounds[1]] - 0.1, rtol=0, atol=1e-7)
     finally:
         exchange.close()
         for shard in shards:
@@ -181,7 +182,7 @@ def is_settled(exchange: Exchange) -> bool:
 def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
     exchange: Exchange, pair: Pair, rows: UniqueRows
 ) -> None:
-    before = exchange.lookup(1, rows).result(WAIT_S).clone()
+    before = exchange.lookup(1, rows).result(WAIT_S).copy()
     pair[1].freeze()
     push(exchange, rows, 1)
     push(exchange, rows, 2)
@@ -190,7 +191,7 @@ def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
     wait_for(lambda: is_settled(exchange))  # whether the break is noticed before or while it waits
     after = exchange.lookup(3, rows).result(WAIT_S)
     expected = before - 0.1 - 0.1 / 2**0.5  # Adagrad: the second step is smaller
-    torch.testing.assert_close(after, expected)
+    np.testing.assert_allclose(after, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.lone import Injection, LoneTrainer
@@ -54,7 +54,7 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str) -> None:
     trainer.train(None, lambda _: None)
     placement = Placement.of(job.model, 1)
     tables = tuple(
-        trainer.arena.rows[torch.from_numpy(placement.places(offset + np.arange(table.rows)))]
+        torch.from_numpy(trainer.arena.rows[placement.places(offset + np.arange(table.rows))])
         for offset, table in zip(placement.offsets, job.model.tables, strict=True)
     )
     scores = trainer.validation
@@ -68,9 +68,9 @@ def test_a_lost_shard_is_where_it_was_and_the_others_are_where_they_are(job: Job
     found = trained(job, (StepLoss(shard=1, back_to=12, at=STEPS),))
     for shard, expected in ((0, lossless), (1, earlier), (2, lossless)):
         rows = shard_rows(job, shard)
-        assert torch.equal(found.arena.rows[rows], expected.arena.rows[rows])
-        assert torch.equal(found.arena.accumulator[rows], expected.arena.accumulator[rows])
-    assert not torch.equal(lossless.arena.rows[shard_rows(job, 1)], earlier.arena.rows[shard_rows(job, 1)])
+        assert np.array_equal(found.arena.rows[rows], expected.arena.rows[rows])
+        assert np.array_equal(found.arena.accumulator[rows], expected.arena.accumulator[rows])
+    assert not np.array_equal(lossless.arena.rows[shard_rows(job, 1)], earlier.arena.rows[shard_rows(job, 1)])
     assert torch.equal(found.replica.parameters, lossless.replica.parameters), "trainers lose nothing"
 
 
@@ -78,7 +78,7 @@ def test_a_shard_lost_since_the_start_has_its_first_values(job: JobSpec) -> None
     found = trained(job, (StepLoss(shard=2, back_to=0, at=STEPS),))
     fresh = LoneTrainer(job, samples_of(job), job.data.seed)
     rows = shard_rows(job, 2)
-    assert torch.equal(found.arena.rows[rows], fresh.arena.rows[rows])
+    assert np.array_equal(found.arena.rows[rows], fresh.arena.rows[rows])
     assert not found.arena.accumulator[rows].any()
 
 
@@ -87,11 +87,11 @@ class NaiveLosses:
 
     def __init__(self, trainer: LoneTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
         self._arena, self._losses, self._job = trainer.arena, losses, job
-        self._copies = {0: (self._arena.rows.clone(), self._arena.accumulator.clone())}
+        self._copies = {0: (self._arena.rows.copy(), self._arena.accumulator.copy())}
         self.lost_updates = 0
-        self._touched: dict[int, Tensor] = {}
+        self._touched: dict[int, Ints] = {}
 
-    def after_step(self, step: int, slots: Tensor) -> None:
+    def after_step(self, step: int, slots: Ints) -> None:
         self._touched[step] = slots
         for loss in self._losses:
             if loss.at == step:
@@ -101,7 +101,7 @@ class NaiveLosses:
                 for each in range(loss.back_to + 1, step + 1):
                     touched = self._touched[each]
                     self.lost_updates += int(((touched >= rows.start) & (touched < rows.stop)).sum())
-        self._copies[step] = (self._arena.rows.clone(), self._arena.accumulator.clone())
+        self._copies[step] = (self._arena.rows.copy(), self._arena.accumulator.copy())
 
 
 def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
@@ -118,8 +118,8 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
     trainer = LoneTrainer(job, samples_of(job), job.data.seed)
     injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
     trainer.train(injected, lambda _: None)
-    assert torch.equal(trainer.arena.rows, naive_trainer.arena.rows)
-    assert torch.equal(trainer.arena.accumulator, naive_trainer.arena.accumulator)
+    assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
+    assert np.array_equal(trainer.arena.accumulator, naive_trainer.arena.accumulator)
     assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)
     assert trainer.validation.auc() == naive_trainer.validation.auc()
     assert injected.lost_row_updates == naive.lost_updates > 0
@@ -128,7 +128,7 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
 def test_a_seed_is_an_order_and_first_values_over_the_same_samples(job: JobSpec) -> None:
     dataset = samples_of(job)
     one, other = LoneTrainer(job, dataset, 1), LoneTrainer(job, dataset, 2)
-    assert not torch.equal(one.arena.rows, other.arena.rows)
+    assert not np.array_equal(one.arena.rows, other.arena.rows)
     assert not torch.equal(one.replica.parameters, other.replica.parameters)
     assert one.order.batch_indices(1).tolist() != other.order.batch_indices(1).tolist()
     every = [np.sort(np.concatenate([t.order.batch_indices(s) for s in range(1, STEPS + 1)])) for t in (one, other)]

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from cpr_contract.spec import OptimizerSpec
-from cpr_trainer.experiment.saved_rows import SavedRows
+from cpr_trainer.experiment.saved_rows import SavedRows, Slots
 from cpr_trainer.tables.arena import Arena
 
 
-@pytest.mark.parametrize("slots", [slice(1, 3), torch.tensor([2, 1])])
-def test_rows_come_back_as_they_were_saved_last_with_the_updates_since(slots: slice | torch.Tensor) -> None:
-    arena = Arena(torch.zeros(4, 2), torch.zeros(4), OptimizerSpec("RowWiseAdagrad", 0.1))
+@pytest.mark.parametrize("slots", [slice(1, 3), np.array([2, 1])])
+def test_rows_come_back_as_they_were_saved_last_with_the_updates_since(slots: Slots) -> None:
+    arena = Arena(np.zeros((4, 2), np.float32), np.zeros(4, np.float32), OptimizerSpec("RowWiseAdagrad", 0.1))
     saved = SavedRows(arena)
     for value in (1.0, 2.0, 3.0):
         arena.rows[:3], arena.accumulator[:3] = value, 10 * value
-        saved.note(torch.tensor([0, 1, 2]))
+        saved.note(np.array([0, 1, 2]))
         if value == 1.0:
-            saved.save(torch.tensor([1]))  # of single rows, as a priority save does
+            saved.save(np.array([1]))  # of single rows, as a priority save does
     assert saved.pending.tolist() == [3, 2, 3, 0]
     assert saved.restore(slots) == 2 + 3
     assert arena.rows[:, 0].tolist() == [3, 1, 0, 0], "row 1 from its own save, row 2 from the beginning"
@@ -26,9 +26,9 @@ def test_rows_come_back_as_they_were_saved_last_with_the_updates_since(slots: sl
 
 
 def test_without_optimizer_state_rows_are_all_there_is() -> None:
-    arena = Arena(torch.zeros(2, 2), None, OptimizerSpec("SGD", 0.1))
+    arena = Arena(np.zeros((2, 2), np.float32), None, OptimizerSpec("SGD", 0.1))
     saved = SavedRows(arena)
-    arena.rows.add_(1)
-    saved.note(torch.tensor([0]))
+    arena.rows += 1
+    saved.note(np.array([0]))
     assert saved.restore(slice(0, 1)) == 1
     assert arena.rows.tolist() == [[0, 0], [1, 1]]

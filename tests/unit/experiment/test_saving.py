@@ -9,11 +9,10 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from cpr_contract.experiment import Experiment, Failure, Saving, ShardLoss, Trial
 from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.lone import LoneTrainer
 from cpr_trainer.experiment.main import run_trials
@@ -46,26 +45,26 @@ class Watched:
         self.inner = SavingShards(saving, self.schedule, arena, self.placement, order, seed=1)
         self.failing = failing_shards(saving.failures, SHARDS, STEPS)
         self.updates: Counter[int] = Counter()
-        self.content: dict[int, Tensor] = {slot: row.clone() for slot, row in enumerate(arena.rows)}
+        self.content: dict[int, Floats] = {slot: row.copy() for slot, row in enumerate(arena.rows)}
         self.lost = 0
         self.trainer.train(self, lambda _: None)
 
-    def after_step(self, step: int, slots: Tensor) -> None:
+    def after_step(self, step: int, slots: Ints) -> None:
         self.updates.update(slots.tolist())
-        before = self.trainer.arena.rows.clone()
+        before = self.trainer.arena.rows.copy()
         self.inner.after_step(step, slots)
         rows = self.trainer.arena.rows
         for slot in range(len(rows)):
             shard = int(np.searchsorted(self.placement.starts, slot, side="right")) - 1
             if shard in self.failing.get(step, ()):
-                assert torch.equal(rows[slot], self.content[slot]), "a failed shard is as it was saved"
+                assert np.array_equal(rows[slot], self.content[slot]), "a failed shard is as it was saved"
                 self.lost += self.updates.pop(slot, 0)
             else:
-                assert torch.equal(rows[slot], before[slot]), "nothing else moves"
+                assert np.array_equal(rows[slot], before[slot]), "nothing else moves"
         pending = self.inner._rows.pending.tolist()
         for slot in list(self.updates):
             if not pending[slot]:
-                self.content[slot] = rows[slot].clone()
+                self.content[slot] = rows[slot].copy()
                 del self.updates[slot]
         assert {slot: count for slot, count in enumerate(pending) if count} == dict(self.updates)
 

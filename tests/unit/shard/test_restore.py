@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,8 @@ from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.shard.restore import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
-from cpr_trainer.snapshot import DenseMeta, Home, SavedShard, SnapshotError, commit_anchor
+from cpr_trainer.snapshot import Home, SavedShard, SnapshotError
+from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import StoreUnreachableError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
@@ -57,7 +59,9 @@ class Bench:
             applied=(step,),
             lost=((0, 5),),
         )
-        return full_save(self.store, manifest, torch.full((ROWS, 4), value), torch.full((ROWS,), value + 1))
+        return full_save(
+            self.store, manifest, np.full((ROWS, 4), value, np.float32), np.full(ROWS, value + 1, np.float32)
+        )
 
     def anchor(self, save: SavedShard, uid: str = "") -> AnchorRef:
         m = save.manifest
@@ -72,7 +76,7 @@ class Bench:
         arena = Arena.empty(self.job, ROWS)
         arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
         assert self.arena.accumulator is not None
-        return torch.equal(arena.rows, self.arena.rows) and not self.arena.accumulator.any()
+        return np.array_equal(arena.rows, self.arena.rows) and not self.arena.accumulator.any()
 
 
 def test_with_no_save_a_shard_starts_from_first_values() -> None:
@@ -147,7 +151,7 @@ def test_a_rollback_to_step_0_resets_every_row() -> None:
     bench = Bench()
     bench.restore(1)
     bench.save(2.0, 6)
-    bench.arena.rows.fill_(9.0)
+    bench.arena.rows.fill(9.0)
     restored = bench.restore(1, counters=Counters(2, 1, 2))
     assert isinstance(restored, Restored)
     assert bench.seeded()

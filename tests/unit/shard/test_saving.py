@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import saving as saving_module
 from cpr_trainer.shard.chooser import Chooser, Chosen
@@ -72,7 +72,7 @@ class Bench:
         self.saving.start((), "", 0.0)
 
     def push(self, *slots: int, applied: tuple[int, int] | None = None) -> None:
-        self.arena.apply(torch.tensor(slots), torch.ones(len(slots), 4))
+        self.arena.apply(np.array(slots), np.ones((len(slots), 4), np.float32))
         self.tracker.note(np.array(slots))
         if applied is not None:
             self.progress.applied = applied
@@ -285,7 +285,7 @@ def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
     bench = Bench()
     seen: dict[int, float] = {}
 
-    def wrote(slots: np.ndarray, rows: torch.Tensor, _state: torch.Tensor | None) -> None:
+    def wrote(slots: Ints, rows: Floats, _state: Floats | None) -> None:
         seen.update(zip(slots.tolist(), rows[:, 0].tolist(), strict=True))
 
     bench.tracker.wrote = wrote  # type: ignore[method-assign]

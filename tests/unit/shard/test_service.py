@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
@@ -85,7 +84,7 @@ def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeC
 
 def changes(service: Service) -> float:
     """How many pushes of ones the row 0 took, at a learning rate of 0.1."""
-    slot = torch.from_numpy(Placement([50, 30], 1).slots_on(0, np.array([0])))
+    slot = Placement([50, 30], 1).slots_on(0, np.array([0]))
     return round(-float(service.arena.gather(slot)[0, 0]) / 0.1)
 
 

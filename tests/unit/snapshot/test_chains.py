@@ -101,7 +101,7 @@ def test_priority_saves_make_rows_fresher_and_leave_the_rest() -> None:
     bench.change(2)
     bench.save_rows(14, 2)
     after, home = bench.restore(bench.choices()[0])
-    expected = saved[0].clone(), saved[1].clone()
+    expected = saved[0].copy(), saved[1].copy()
     for slot in (2, 4):
         for part, now in zip(expected, bench.values(), strict=True):
             part[slot] = now[slot]
@@ -229,9 +229,9 @@ class Story:
         self.bench.links = ()
 
     def expected(self) -> Values:
-        rows, state = self.saved[0].clone(), self.saved[1].clone()
+        rows, state = self.saved[0].copy(), self.saved[1].copy()
         for slot, (row, number) in self.fresh.items():
-            rows[slot] = rows.new_tensor(row)
+            rows[slot] = row
             state[slot] = number
         return rows, state
 

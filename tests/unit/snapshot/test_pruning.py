@@ -12,14 +12,12 @@ from cpr_contract.spec import Rebase
 from cpr_trainer.snapshot import (
     Candidate,
     DamagedError,
-    DenseMeta,
     Pruner,
     basis,
     delete_saves,
-    newest_dense,
-    save_dense,
     write_origin,
 )
+from cpr_trainer.snapshot.dense import DenseMeta, newest_dense, save_dense
 from cpr_trainer.snapshot.pruning import everything, needed_by, on_line, stale
 from cpr_trainer.store import Entry
 from support.job_saves import JobBench

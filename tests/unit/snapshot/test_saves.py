@@ -14,18 +14,14 @@ from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot import (
     DamagedError,
-    DenseMeta,
     LayoutError,
     candidates,
-    commit_anchor,
     find_anchor,
-    load_dense,
-    newest_dense,
     read_shard_manifest,
     resolve_anchor,
-    save_dense,
     write_origin,
 )
+from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor, load_dense, newest_dense, save_dense
 from cpr_trainer.store import ExistsError, StoreUnreachableError, checksum
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin, same, write

@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,18 +22,19 @@ Values = dict[int, list[float]]
 
 def new_arena(rows: int, *, log_rows: int = 1 << 20, state: bool = True) -> Arena:
     """All rows and states differ; the log takes `log_rows` rows."""
-    values = torch.arange(rows * DIM, dtype=torch.float32).view(rows, DIM)
-    arena = Arena(values, torch.arange(rows) + 0.5 if state else None, OptimizerSpec("SGD", 1.0))
+    values = np.arange(rows * DIM, dtype=np.float32).reshape(rows, DIM)
+    states = np.arange(rows, dtype=np.float32) + np.float32(0.5)
+    arena = Arena(values, states if state else None, OptimizerSpec("SGD", 1.0))
     arena._log = RowBuffer.like(arena.rows, arena.accumulator, min(rows, log_rows))
     return arena
 
 
 def push(arena: Arena, *slots: int) -> None:
-    arena.apply(torch.tensor(slots), torch.ones(len(slots), DIM))
+    arena.apply(np.array(slots), np.ones((len(slots), DIM), np.float32))
 
 
 def values_of(arena: Arena, slots: list[int]) -> Values:
-    state = arena.accumulator if arena.accumulator is not None else torch.zeros(len(arena.rows))
+    state = arena.accumulator if arena.accumulator is not None else np.zeros(len(arena.rows))
     return {slot: [*arena.rows[slot].tolist(), float(state[slot])] for slot in slots}
 
 
@@ -44,7 +44,7 @@ def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
         return None
     slots = buffer.slots[: buffer.used].tolist()
     assert slots == sorted(set(slots)), "ascending, and each once"
-    state = buffer.state if buffer.state is not None else torch.zeros(buffer.used)
+    state = buffer.state if buffer.state is not None else np.zeros(buffer.used)
     return {slot: [*buffer.rows[i].tolist(), float(state[i])] for i, slot in enumerate(slots)}
 
 
@@ -169,7 +169,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
     rows = 50_000
     arena = new_arena(rows)
     push(arena, *range(rows))
-    kept = arena.rows.clone()
+    kept = arena.rows.copy()
     stop = threading.Event()
     generator = np.random.default_rng(1)
 
@@ -181,20 +181,20 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
     thread = threading.Thread(target=go_on)
     thread.start()
     try:
-        buffer, seen = RowBuffer.like(arena.rows, arena.accumulator, 1000), torch.zeros(rows, dtype=torch.bool)
+        buffer, seen = RowBuffer.like(arena.rows, arena.accumulator, 1000), np.zeros(rows, np.bool_)
         while capture.fill(buffer):
-            slots = torch.from_numpy(buffer.slots[: buffer.used].copy())
-            assert torch.equal(buffer.rows[: buffer.used], kept[slots])
+            slots = buffer.slots[: buffer.used]
+            assert np.array_equal(buffer.rows[: buffer.used], kept[slots])
             seen[slots] = True
             buffer.used = 0
     finally:
         stop.set()
         thread.join()
-    assert bool(seen.all())
+    assert seen.all()
 
 
 def test_the_log_takes_some_hundredths_of_the_rows() -> None:
-    arena = Arena(torch.empty(1_000_000, 64), torch.empty(1_000_000), OptimizerSpec("SGD", 1.0))
+    arena = Arena(np.empty((1_000_000, 64), np.float32), np.empty(1_000_000, np.float32), OptimizerSpec("SGD", 1.0))
     arena.capture_changes(0)
     assert arena._log is not None
     assert len(arena._log.slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from cpr_trainer.access import UniqueRows
+from cpr_trainer.arrays import Floats
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)
@@ -22,19 +22,20 @@ class _Table:
     """Rows of one number each; a lookup reads them when it is asked for, as a shard does that answers in order."""
 
     def __init__(self) -> None:
-        self.rows = torch.arange(float(_PLACEMENT.total)).unsqueeze(1)
+        self.rows = np.arange(_PLACEMENT.total, dtype=np.float32)[:, np.newaxis]
         self.asked = 0
 
-    def room(self, rows: int) -> Tensor:
-        return torch.full((rows, 1), torch.nan)
+    def room(self, rows: int) -> Floats:
+        return np.full((rows, 1), np.nan, np.float32)
 
-    def lookup(self, step: int, rows: UniqueRows, vectors: Tensor) -> Tensor:
+    def lookup(self, step: int, rows: UniqueRows, vectors: Floats) -> Floats:
         del step
         self.asked += len(rows)
-        return vectors.copy_(self.rows[torch.from_numpy(rows.numbers)])
+        vectors[:] = self.rows[rows.numbers]
+        return vectors
 
     def push(self, rows: UniqueRows) -> None:
-        self.rows[torch.from_numpy(rows.numbers)] += 100.0
+        self.rows[rows.numbers] += 100.0
 
 
 def _slice(step: int, picks: list[int], before: Slice | None = None) -> Slice:
@@ -47,8 +48,8 @@ def _vectors(table: _Table, wanted: Slice) -> Vectors:
     return Vectors(cast(Exchange, table), wanted)
 
 
-def _at_once(lookup: object) -> Tensor:
-    return cast(Tensor, lookup)
+def _at_once(lookup: object) -> Floats:
+    return cast(Floats, lookup)
 
 
 _PICKS = st.lists(st.integers(0, 34), max_size=6)
@@ -63,7 +64,7 @@ def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[in
     table.push(running.access.unique)
     vectors.ask_late()
 
-    expected = table.rows[torch.from_numpy(wanted.access.unique.numbers)]
+    expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
     assert torch.equal(vectors.take(_at_once), expected)
     assert table.asked == len(wanted.access.unique), "each row is fetched once"
 
@@ -78,5 +79,5 @@ def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: li
     table.rows += 1000.0  # the shard went back in time: what was read before counts no more
     vectors.ask_again()
 
-    expected = table.rows[torch.from_numpy(wanted.access.unique.numbers)]
+    expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
     assert torch.equal(vectors.take(_at_once), expected)

@@ -11,7 +11,6 @@ from cpr_trainer.process import main, threads
 @pytest.mark.parametrize(("stated", "expected"), [("3", 3), ("0", None), ("", None), ("many", None)])
 def test_threads_come_from_the_environment_or_the_processors(stated: str, expected: int | None) -> None:
     assert threads({"OMP_NUM_THREADS": stated}) == expected or (expected is None and threads({}) >= 1)
-    assert threads({"OMP_NUM_THREADS": stated}, usual=1) == (expected or 1)
 
 
 @pytest.mark.parametrize("role", ["trainer", "shard"])

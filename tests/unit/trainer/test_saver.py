@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.exchange import SaveState
-from cpr_trainer.snapshot import DenseMeta, Pruner, find_anchor, read_anchor
+from cpr_trainer.snapshot import Pruner, find_anchor, read_anchor
+from cpr_trainer.snapshot.dense import DenseMeta
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
 from support.memory_store import MemoryStore
@@ -54,7 +56,7 @@ class _World:
 
     def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
         manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
-        full_save(self.store, manifest, torch.zeros(3, 2), None)
+        full_save(self.store, manifest, np.zeros((3, 2), np.float32), None)
         if tell:
             self.saved[index] = SaveState(step, 10 * step)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cpr_contract.bench import Cut
@@ -62,7 +61,7 @@ class TrainedShard:
         drawn = 0
         while drawn < placement.total:
             rows = step_rows(placement, rng)
-            arena.apply(torch.from_numpy(rows.places), gradients_for(rows, arena.rows.shape[1]))
+            arena.apply(rows.places, gradients_for(rows, arena.rows.shape[1]))
             for tracker in self._trackers.values():
                 tracker.note(rows.places)
             drawn += STEP_IDS

@@ -14,12 +14,13 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.bench import Latency, Round, Window
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import UniqueRows, find_access
+from cpr_trainer.access import find_access
 from cpr_trainer.bench.shard_process import COUNTERS, KEY, ShardProcess
 from cpr_trainer.bench.workload import gradients_for, step_rows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
 
 #: From the start of one step to that of the next: the shard is busy for a part of it, as shards are.
 _PACE_S = 0.01

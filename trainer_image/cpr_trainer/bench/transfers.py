@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from cpr_contract.bench import Contest
 from cpr_trainer.bench.raw import RawClient
@@ -63,7 +62,7 @@ class Transfers:
                 raw_first=raw_first,
             )
         )
-        if not torch.equal(home.arena.rows, self._shard.home.arena.rows) or room != self._raw.memory:
+        if not np.array_equal(home.arena.rows, self._shard.home.arena.rows) or room != self._raw.memory:
             raise WrongRestoreError
         self.saved_bytes = sum(self._shard.stored().values())
         self._shard.clear()

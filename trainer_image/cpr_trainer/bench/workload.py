@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from cpr_trainer.access import UniqueRows, find_access
+from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Floats
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
 
 #: Ids that a step draws: what one of several shards has to serve of a batch of some thousands.
 STEP_IDS = 4096
@@ -22,7 +22,7 @@ def step_rows(placement: Placement, rng: np.random.Generator) -> UniqueRows:
     return find_access(placement, np.minimum(ranks, rows - 1)[:, np.newaxis]).unique
 
 
-def gradients_for(rows: UniqueRows, dim: int) -> Tensor:
+def gradients_for(rows: UniqueRows, dim: int) -> Floats:
     """Return small gradients that differ from row to row, float32 [u, dim]."""
-    scale = torch.from_numpy(rows.places % 97 + 1).float() * 1e-4
-    return scale.unsqueeze(1).expand(-1, dim).contiguous()
+    scale = (rows.places % 97 + 1).astype(np.float32) * np.float32(1e-4)
+    return np.repeat(scale[:, np.newaxis], dim, axis=1)

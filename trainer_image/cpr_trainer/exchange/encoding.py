@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec, Precision
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.exchange.bfloat16 import Halves, narrow, widen
 from cpr_trainer.exchange.frames import Operation
 
-Ints = NDArray[np.int64]
+#: Values as they travel, [k, D].
+Values = Floats | Halves
 
 _INT32_ROWS = 2**31
 
@@ -32,9 +33,9 @@ class Encoding:
         return cls(4 if rows <= _INT32_ROWS else 8, job.precision)
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type of values that travel."""
-        return torch.bfloat16 if self.values == "bf16" else torch.float32
+    def dtype(self) -> np.dtype[Any]:
+        """The type of values that travel: float32, or uint16 for the bits of a bfloat16."""
+        return np.dtype(np.uint16 if self.values == "bf16" else np.float32)
 
     def payload_bytes(self, operation: Operation, count: int, dim: int) -> int:
         """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows of `dim` values must have."""
@@ -56,14 +57,14 @@ class Encoding:
         """Return the row numbers, int64 [count], that a payload begins with."""
         return np.frombuffer(payload, self._integer, count).astype(np.int64, copy=False)
 
-    def pack_values(self, values: Tensor) -> NDArray[np.uint8]:
-        """Return values [k, D] as they travel, row by row: uint8 [k, bytes of a row]. Copies only to convert them."""
-        return values.detach().to(self.dtype).contiguous().view(torch.uint8).numpy()
+    def pack_values(self, values: Values) -> Values:
+        """Return values [k, D], float32 or of the type that they travel in, in that type: a copy only to convert."""
+        return values if values.dtype == self.dtype else narrow(cast(Floats, values))
 
-    def unpack_values(self, payload: memoryview, count: int, dim: int) -> Tensor:
-        """Return the values that follow `count` row numbers in a payload, float32 [count, dim]."""
-        packed = np.frombuffer(payload, np.uint8, offset=count * self.number_bytes)
-        return torch.from_numpy(packed).view(self.dtype).view(count, dim).float()
+    def unpack_values(self, payload: memoryview, count: int, dim: int) -> Floats:
+        """Return the values that follow `count` row numbers in a payload, float32 [count, dim]; not to be changed."""
+        packed = np.frombuffer(payload, self.dtype, offset=count * self.number_bytes).reshape(count, dim)
+        return widen(packed) if self.values == "bf16" else packed
 
     @property
     def _integer(self) -> type[np.signedinteger[Any]]:

@@ -10,17 +10,16 @@ import random
 from collections.abc import Callable, Collection
 from time import monotonic
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import UniqueRows
-from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.session import Session
+from cpr_trainer.rows import UniqueRows
 
 #: Steps of one trainer whose pushes may be unacknowledged.
 WINDOW = 2
@@ -68,11 +67,11 @@ class Exchange:
         with self._loop.changed:
             self._loop.follow(roster)
 
-    def room(self, rows: int) -> Tensor:
+    def room(self, rows: int) -> Values:
         """Return where the vectors of so many rows fit, [rows, D], in the type that they travel in."""
-        return torch.empty(rows, self._session.dim, dtype=self._session.encoding.dtype)
+        return np.empty((rows, self._session.dim), self._session.encoding.dtype)
 
-    def lookup(self, step: int, rows: UniqueRows, vectors: Tensor | None = None) -> PendingLookup:
+    def lookup(self, step: int, rows: UniqueRows, vectors: Values | None = None) -> PendingLookup:
         """Ask for the vectors of `rows` at once, and return without waiting for them.
 
         They come into `vectors`, as `room` returns it or a part of that, or into a block of their own. A shard answers
@@ -87,12 +86,13 @@ class Exchange:
             self._send_rest()
             return lookup
 
-    def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int, timeout_s: float) -> None:
+    def push(self, step: int, rows: UniqueRows, gradients: Values, cut_step: int, timeout_s: float) -> None:
         """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
 
-        gradients: [u, D], one for each of `rows`; it must not change any more. cut_step: the next cut, 0 if none is
-        announced. Waits while `window` steps are unacknowledged; nothing is sent if that raises ShardsAwayError
-        (a shard that owes an acknowledgement is away) or TimeoutError: call again.
+        gradients: [u, D], C-ordered, one for each of `rows`, float32 or in the type that values travel in; it must not
+        change any more. cut_step: the next cut, 0 if none is announced. Waits while `window` steps are unacknowledged;
+        nothing is sent if that raises ShardsAwayError (a shard that owes an acknowledgement is away) or TimeoutError:
+        call again.
         """
         encoding = self._session.encoding
         numbers, values = encoding.pack_numbers(rows.numbers), encoding.pack_values(gradients)

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.env import DATA_PORT
 from cpr_contract.roster import Peer
+from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
 from cpr_trainer.exchange.lookup import PendingLookup
@@ -58,14 +58,14 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: uint8 [k, bytes].
+    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: [k, D].
 
     row_updates: rows in all pushes of this trainer's rank to the shard before this one.
     """
 
     step: int
     numbers: NDArray[Any]
-    values: NDArray[np.uint8]
+    values: Values
     row_updates: int
 
 
@@ -139,7 +139,7 @@ class Link:
         if step == self.counted:
             self.counted, self._row_updates = step - 1, self._row_updates - rows
 
-    def send_push(self, step: int, numbers: NDArray[Any], values: NDArray[np.uint8]) -> None:
+    def send_push(self, step: int, numbers: NDArray[Any], values: Values) -> None:
         """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged."""
         push = Push(step, numbers, values, self._row_updates)
         self.count(step, len(numbers))

@@ -6,10 +6,8 @@ import threading
 from collections.abc import Collection
 from itertools import pairwise
 
-import torch
-from torch import Tensor
-
-from cpr_trainer.access import UniqueRows
+from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.rows import UniqueRows
 
 
 class ShardsAwayError(Exception):
@@ -26,14 +24,14 @@ class PendingLookup:
     `changed` is the exchange's condition; only the exchange calls the last methods.
     """
 
-    def __init__(self, rows: UniqueRows, vectors: Tensor, changed: threading.Condition) -> None:
+    def __init__(self, rows: UniqueRows, vectors: Values, changed: threading.Condition) -> None:
         self._rows = rows
         self._vectors = vectors
         self._changed = changed
         self._missing = {shard for shard, (start, end) in enumerate(pairwise(rows.bounds)) if start < end}
         self._away: set[int] = set()
 
-    def result(self, timeout_s: float) -> Tensor:
+    def result(self, timeout_s: float) -> Values:
         """Return the vectors once all are there, in the order of the rows.
 
         Raises ShardsAwayError once a shard that was asked cannot answer: ask anew. Raises TimeoutError if nothing is
@@ -53,7 +51,7 @@ class PendingLookup:
 
     def room(self, shard: int) -> memoryview:
         """Return where a shard's vectors belong, as bytes."""
-        return self._vectors[self._rows.on_shard(shard)].view(torch.uint8).numpy().data.cast("B")
+        return self._vectors[self._rows.on_shard(shard)].data.cast("B")
 
     def fill(self, shard: int) -> None:
         """Note that a shard's vectors are all there."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -31,7 +31,7 @@ _TELLS = 100
 class Injection(Protocol):
     """What failures, and the saves against them, do to the rows of a `LoneTrainer`."""
 
-    def after_step(self, step: int, slots: Tensor) -> None:
+    def after_step(self, step: int, slots: Ints) -> None:
         """Act once `step` (from 1) is trained; it updated the rows in `slots`, int64 [u], all different."""
 
 
@@ -62,13 +62,13 @@ class LoneTrainer:
                 tell(samples_at(step, self.order.batch_size, self.order.total_samples))
         self.validation.merge(self.validation.take_delta())
 
-    def _train_step(self, step: int) -> Tensor:
+    def _train_step(self, step: int) -> Ints:
         """Train one step; return the slots of the rows that it updated."""
         batch = self._dataset.take(self.order.batch_indices(step))
         access = find_access(self._placement, batch.ids)
-        slots = torch.from_numpy(access.unique.places)
-        computed = compute(self.replica, batch, access, lambda: self.arena.gather(slots), len(batch))
+        slots = access.unique.places
+        computed = compute(self.replica, batch, access, lambda: torch.from_numpy(self.arena.gather(slots)), len(batch))
         self.validation.add(computed.logits, computed.labels, self.order.slice_of(step).start)
         self.replica.step()
-        self.arena.apply(slots, computed.row_gradients)
+        self.arena.apply(slots, computed.row_gradients.numpy())
         return slots

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import Tensor
-
 from cpr_contract.experiment import ShardLoss
 from cpr_contract.spec import samples_at
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.placement import Placement
@@ -56,7 +55,7 @@ class InjectedLosses:
         self._saved = saved
         self.lost_row_updates = 0
 
-    def after_step(self, step: int, slots: Tensor) -> None:
+    def after_step(self, step: int, slots: Ints) -> None:
         """Count the updates of `step`, restore what is lost now, then save what will be lost from now on."""
         self._saved.note(slots)
         for loss in self._losses:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from cpr_trainer.arrays import Ints
 from cpr_trainer.tables.arena import Arena
 
 #: Slots of an arena: a range of them, or int64 [k], all different.
-Slots = slice | Tensor
+Slots = slice | Ints
 
 
 class SavedRows:
@@ -21,11 +21,11 @@ class SavedRows:
     """
 
     def __init__(self, arena: Arena) -> None:
-        tensors = (arena.rows,) if arena.accumulator is None else (arena.rows, arena.accumulator)
-        self._live_and_saved = tuple((tensor, tensor.clone()) for tensor in tensors)
-        self.pending = torch.zeros(len(arena.rows), dtype=torch.int32)
+        arrays = (arena.rows,) if arena.accumulator is None else (arena.rows, arena.accumulator)
+        self._live_and_saved = tuple((live, live.copy()) for live in arrays)
+        self.pending = np.zeros(len(arena.rows), np.int32)
 
-    def note(self, slots: Tensor) -> None:
+    def note(self, slots: Ints) -> None:
         """Count an update of each row in `slots`, int64 [k], all different."""
         self.pending[slots] += 1
 

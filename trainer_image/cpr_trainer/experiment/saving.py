@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cpr_contract.experiment import Failure, Saved, Saving
 from cpr_contract.spec import samples_at
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.experiment.saved_rows import SavedRows
-from cpr_trainer.experiment.schedule import Ints, Schedule, is_priority_step
+from cpr_trainer.experiment.schedule import Schedule, is_priority_step
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.tables.arena import Arena
@@ -63,7 +62,7 @@ class SavingShards:
         trackers = (shard.tracker.memory_bytes for shard in self._shards if shard.tracker is not None)
         return Saved(self._rows_written, self._row_updates, sum(trackers))
 
-    def after_step(self, step: int, slots: Tensor) -> None:
+    def after_step(self, step: int, slots: Ints) -> None:
         """Count the updates of `step`, restore the shards that fail now, then save what is due."""
         self._note(slots)
         for shard in self._failing.get(step, ()):
@@ -75,15 +74,14 @@ class SavingShards:
             for each in self._shards:
                 self._save_some(each)
 
-    def _note(self, slots: Tensor) -> None:
-        places = slots.numpy()
+    def _note(self, slots: Ints) -> None:
         self._rows.note(slots)
-        self._changed[places] = True
-        self._row_updates += len(places)
-        bounds = np.searchsorted(places, self._starts)
+        self._changed[slots] = True
+        self._row_updates += len(slots)
+        bounds = np.searchsorted(slots, self._starts)
         for shard, first, last in zip(self._shards, bounds, bounds[1:], strict=False):
             if shard.tracker is not None:
-                shard.tracker.note(places[first:last] - shard.slots.start)
+                shard.tracker.note(slots[first:last] - shard.slots.start)
 
     def _fail(self, shard: _Shard, step: int) -> None:
         self.lost_row_updates += self._rows.restore(shard.slots)
@@ -104,13 +102,13 @@ class SavingShards:
     def _save_some(self, shard: _Shard) -> None:
         """Save what a claim holds of rows that changed: those of small tables first, within the shard's volume."""
         assert shard.tracker is not None  # noqa: S101 -- a schedule with priority saves is that of a strategy
-        pending = self._rows.pending[shard.slots].numpy()
+        pending = self._rows.pending[shard.slots]
         small = int(np.count_nonzero(pending[shard.population.small]))
         claim = shard.tracker.choose(max(self._schedule.shard_rows - small, 0))
         shard.tracker.mark(claim)
         assert claim.slots is not None  # noqa: S101 -- it is not of everything
         written = claim.slots[pending[claim.slots] > 0]
-        self._rows.save(torch.from_numpy(written + shard.slots.start))
+        self._rows.save(written + shard.slots.start)
         self._fresher[written + shard.slots.start] = True
         self._rows_written += len(written)
         shard.tracker.wrote(written, *_content(shard.arena, written))
@@ -146,6 +144,5 @@ def _open_shard(  # noqa: PLR0913, PLR0917 -- one shard of a whole job
     return _Shard(slots, view, population, tracker)
 
 
-def _content(arena: Arena, slots: Ints) -> tuple[Tensor, Tensor | None]:
-    places = torch.from_numpy(slots)
-    return arena.rows[places], None if arena.accumulator is None else arena.accumulator[places]
+def _content(arena: Arena, slots: Ints) -> tuple[Floats, Floats | None]:
+    return arena.rows[slots], None if arena.accumulator is None else arena.accumulator[slots]

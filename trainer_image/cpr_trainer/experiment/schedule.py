@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpr_contract.experiment import Saving
 from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-import torch
-
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.placement import Ints, Placement
+from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, Ranges, after_push, order_of
@@ -241,7 +240,7 @@ class Service:
         if header.count:
             slots = self._slots(frame)
             self.arena.apply(slots, self.encoding.unpack_values(frame.payload, header.count, self._dim))
-            self.on_change(slots.numpy())
+            self.on_change(slots)
         before = progress.applied[header.rank]
         if progress.cuts.passed_over(header.step, before):
             progress.cuts, self._held_free = progress.cuts.void(), True
@@ -257,10 +256,10 @@ class Service:
             progress.cuts, self._held_free = progress.cuts.take(), True
             progress.dirty = False
 
-    def _slots(self, frame: Frame) -> torch.Tensor:
+    def _slots(self, frame: Frame) -> Ints:
         numbers = self.encoding.unpack_numbers(frame.payload, frame.header.count)
         try:
-            return torch.from_numpy(self._placement.slots_on(self._index, numbers))
+            return self._placement.slots_on(self._index, numbers)
         except ValueError as error:
             raise FrameError(str(error)) from error
 

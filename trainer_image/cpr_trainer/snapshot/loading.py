@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Self, assert_never
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from cpr_contract.manifests import ManifestRef, Part, RowUpdates, ShardManifest
 from cpr_contract.spec import Bits, JobSpec
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.snapshot.commit import read_manifest
 from cpr_trainer.snapshot.errors import DamagedError
@@ -19,7 +20,6 @@ from cpr_trainer.snapshot.quantise import decode_rows, record_bytes
 from cpr_trainer.snapshot.rebase import Link
 from cpr_trainer.store import MissingError, Store, in_parallel
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.buffer import Ints
 from cpr_trainer.tables.seeding import Seeding
 
 Ranges = tuple[tuple[int, int], ...]
@@ -209,11 +209,11 @@ class _PartLoader:
             _read(self.store, part, shape, arena.rows[slots], state)
             arena.epochs.of[slots] = self.epoch
             return
-        records = torch.empty(shape.rows, record_bytes(shape.dim, shape.bits), dtype=torch.uint8)
-        state = torch.empty(shape.rows) if shape.state else None
+        records = np.empty((shape.rows, record_bytes(shape.dim, shape.bits)), np.uint8)
+        state = np.empty(shape.rows, np.float32) if shape.state else None
         places = _read(self.store, part, shape, records, state)
         mine = np.flatnonzero((first <= places) & (places < last))
-        rows = torch.from_numpy(decode_rows(records.numpy(), shape.dim, shape.bits))
+        rows = decode_rows(records, shape.dim, shape.bits)
         arena.put(places[mine] - first, rows, state, mine, self.epoch)
 
     def _fits(self, shape: Shape) -> bool:
@@ -226,12 +226,12 @@ class _PartLoader:
         return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
 
 
-def _read(store: Store, part: Part, shape: Shape, rows: torch.Tensor, state: torch.Tensor | None) -> Ints:
+def _read(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats | None) -> Ints:
     """Fill rows [k, ...] and state [k] with a part's bytes, and return their places, int64 [k]. Raises DamagedError."""
     if part.size_bytes != shape.size_bytes:
         raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
     head = bytearray(shape.head_bytes)
-    pieces = [memoryview(head), rows.numpy().data, *(() if state is None else (state.numpy().data,))]
+    pieces = [memoryview(head), rows.data, *(() if state is None else (state.data,))]
     try:
         received = store.get_into(part.key, pieces)
     except MissingError as error:

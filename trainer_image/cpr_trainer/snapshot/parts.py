@@ -15,8 +15,8 @@ import numpy as np
 
 from cpr_contract.manifests import Part
 from cpr_contract.spec import Bits
+from cpr_trainer.arrays import Ints
 from cpr_trainer.snapshot.quantise import record_bytes
-from cpr_trainer.tables.buffer import Ints
 
 MIB = 1 << 20
 _LARGEST = 64 * MIB

@@ -108,9 +108,9 @@ class Writer:
             slots, rows, state = buffer.filled
             places = slots + draft.first_place
             shape = shape_of(places, rows.shape[1], draft.bits, state=state is not None)
-            pieces: list[Buffer] = [shape.head(places), encode_rows(rows.numpy(), draft.bits).data]
+            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data]
             if state is not None:
-                pieces.append(state.numpy().data)
+                pieces.append(state.data)
             crc32c = insist(lambda: self._store.put(key, pieces, throttle=self._throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:

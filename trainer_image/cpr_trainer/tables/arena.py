@@ -7,12 +7,11 @@ from threading import Lock
 from typing import assert_never
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
-from cpr_trainer.tables.buffer import Ints, RowBuffer
+from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture, ChangedRows, ChosenRows, Members
 from cpr_trainer.tables.epochs import Epochs
 from cpr_trainer.tables.seeding import Seeding
@@ -29,7 +28,7 @@ class Arena:
     One thread serves: it alone applies gradients and begins and ends captures. Another may read the capture meanwhile.
     """
 
-    def __init__(self, rows: Tensor, accumulator: Tensor | None, optimizer: OptimizerSpec) -> None:
+    def __init__(self, rows: Floats, accumulator: Floats | None, optimizer: OptimizerSpec) -> None:
         self.rows = rows
         self.accumulator = accumulator
         self.optimizer = optimizer
@@ -42,13 +41,13 @@ class Arena:
     def empty(cls, job: JobSpec, size: int) -> Arena:
         """Return an arena of `size` rows, all zero."""
         adagrad = job.model.sparse_optimizer.kind == "RowWiseAdagrad"
-        rows = torch.zeros(size, job.model.embedding_dim)
-        return cls(rows, torch.zeros(size) if adagrad else None, job.model.sparse_optimizer)
+        rows = np.zeros((size, job.model.embedding_dim), np.float32)
+        return cls(rows, np.zeros(size, np.float32) if adagrad else None, job.model.sparse_optimizer)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row with its state."""
-        return 4 * (self.rows.shape[1] + (self.accumulator is not None))
+        return 4 * (int(self.rows.shape[1]) + (self.accumulator is not None))
 
     def seed(self, placement: Placement, shard: int, seeding: Seeding) -> None:
         """Give every row that never changed its first value, and its accumulator zero."""
@@ -57,30 +56,28 @@ class Arena:
         for chunk in placement.rows_of(shard):
             end = chunk.first_slot + len(chunk.rows)
             fresh = np.flatnonzero(self.epochs.of[chunk.first_slot : end] == 0)
-            slots = torch.from_numpy(fresh + chunk.first_slot)
-            self.rows[slots] = torch.from_numpy(seeding.values(chunk.tables[fresh], chunk.rows[fresh]))
+            slots = fresh + chunk.first_slot
+            self.rows[slots] = seeding.values(chunk.tables[fresh], chunk.rows[fresh])
             if self.accumulator is not None:
                 self.accumulator[slots] = 0.0
 
-    def put(self, slots: Ints, rows: Tensor, state: Tensor | None, at: Ints, epoch: int) -> None:
+    def put(self, slots: Ints, rows: Floats, state: Floats | None, at: Ints, epoch: int) -> None:
         """Load some of rows [m, D] and state [m], those at `at`, into `slots`, as changed in `epoch`."""
-        into, source = torch.from_numpy(slots), torch.from_numpy(at)
-        self.rows[into] = rows[source]
+        self.rows[slots] = rows[at]
         if self.accumulator is not None and state is not None:
-            self.accumulator[into] = state[source]
+            self.accumulator[slots] = state[at]
         self.epochs.of[slots] = epoch
 
-    def gather(self, slots: Tensor) -> Tensor:
+    def gather(self, slots: Ints) -> Floats:
         """Return the rows in `slots` (int64 [k]), float32 [k, D], a copy."""
-        return self.rows.index_select(0, slots)
+        return self.rows.take(slots, axis=0)
 
-    def apply(self, slots: Tensor, gradients: Tensor) -> None:
+    def apply(self, slots: Ints, gradients: Floats) -> None:
         """Take one optimizer step. slots: int64 [k], all different. gradients: float32 [k, D]."""
-        numbers = slots.numpy()
         with self._lock:
             if self._capture is not None:
-                self._capture.preserve(numbers)
-            self.epochs.note(numbers)
+                self._capture.preserve(slots)
+            self.epochs.note(slots)
             self._step(slots, gradients)
 
     def capture_changes(self, since: int) -> Capture:
@@ -113,10 +110,10 @@ class Arena:
     def _log_rows(self) -> int:
         return min(len(self.rows), max(int(_LOG_SHARE * len(self.rows)), _SMALLEST_LOG_BYTES // self.row_bytes))
 
-    def _step(self, slots: Tensor, gradients: Tensor) -> None:
+    def _step(self, slots: Ints, gradients: Floats) -> None:
         match self.optimizer.kind:
             case "SGD":
-                self.rows.index_add_(0, slots, gradients, alpha=-self.optimizer.learning_rate)
+                self._add(slots, gradients * -self.optimizer.learning_rate)
             case "RowWiseAdagrad":
                 self._step_adagrad(slots, gradients)
             case "Adagrad":
@@ -124,10 +121,18 @@ class Arena:
             case _:
                 assert_never(self.optimizer.kind)
 
-    def _step_adagrad(self, slots: Tensor, gradients: Tensor) -> None:
+    def _step_adagrad(self, slots: Ints, gradients: Floats) -> None:
         """Row-wise Adagrad: acc += mean(g^2) over the row; row -= lr g / (sqrt(acc) + eps)."""
         assert self.accumulator is not None  # noqa: S101 -- `empty` gives row-wise Adagrad one
-        sums = self.accumulator.index_select(0, slots).add_(gradients.square().mean(dim=1))
-        self.accumulator.index_copy_(0, slots, sums)
-        steps = sums.sqrt_().add_(_EPSILON).reciprocal_().mul_(-self.optimizer.learning_rate)
-        self.rows.index_add_(0, slots, gradients * steps.unsqueeze(1))
+        sums = self.accumulator.take(slots)
+        sums += np.einsum("kd,kd->k", gradients, gradients) / gradients.shape[1]
+        self.accumulator[slots] = sums
+        steps = np.sqrt(sums)
+        steps += _EPSILON
+        np.divide(-self.optimizer.learning_rate, steps, out=steps)
+        self._add(slots, gradients * steps[:, np.newaxis])
+
+    def _add(self, slots: Ints, changes: Floats) -> None:
+        """Add to rows, all different; `changes` is used up. Several times as fast as to add where they are."""
+        changes += self.rows.take(slots, axis=0)
+        self.rows[slots] = changes

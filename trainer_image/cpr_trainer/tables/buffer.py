@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-Ints = NDArray[np.int64]
+from cpr_trainer.arrays import Floats, Ints
 
 
 @dataclass(slots=True, eq=False)
@@ -21,15 +18,15 @@ class RowBuffer:
     """
 
     slots: Ints
-    rows: Tensor
-    state: Tensor | None
+    rows: Floats
+    state: Floats | None
     used: int = 0
 
     @classmethod
-    def like(cls, rows: Tensor, state: Tensor | None, size: int) -> RowBuffer:
+    def like(cls, rows: Floats, state: Floats | None, size: int) -> RowBuffer:
         """Return room for `size` rows of the width of `rows` [n, D], with state if there is any."""
-        room = torch.empty(size, rows.shape[1])
-        return cls(np.empty(size, np.int64), room, None if state is None else torch.empty(size))
+        room = np.empty((size, rows.shape[1]), np.float32)
+        return cls(np.empty(size, np.int64), room, None if state is None else np.empty(size, np.float32))
 
     @property
     def room(self) -> int:
@@ -37,20 +34,19 @@ class RowBuffer:
         return len(self.slots) - self.used
 
     @property
-    def filled(self) -> tuple[Ints, Tensor, Tensor | None]:
+    def filled(self) -> tuple[Ints, Floats, Floats | None]:
         """The slots, rows and state that it holds."""
         state = None if self.state is None else self.state[: self.used]
         return self.slots[: self.used], self.rows[: self.used], state
 
-    def add(self, rows: Tensor, state: Tensor | None, slots: Ints) -> None:
+    def add(self, rows: Floats, state: Floats | None, slots: Ints) -> None:
         """Copy the rows of rows [n, D] and state [n] in that lie at `slots`."""
         inside = self._room_for(slots)
-        places = torch.from_numpy(slots)
-        torch.index_select(rows, 0, places, out=self.rows[inside])
+        rows.take(slots, axis=0, out=self.rows[inside], mode="clip")  # the slots are valid; `raise` would copy twice
         if state is not None and self.state is not None:
-            torch.index_select(state, 0, places, out=self.state[inside])
+            state.take(slots, out=self.state[inside], mode="clip")
 
-    def add_run(self, rows: Tensor, state: Tensor | None, slots: Ints, first: int) -> None:
+    def add_run(self, rows: Floats, state: Floats | None, slots: Ints, first: int) -> None:
         """Copy the rows of rows [n, D] and state [n] in that follow one another from `first`: those of `slots`."""
         inside = self._room_for(slots)
         run = slice(first, first + len(slots))
@@ -67,11 +63,10 @@ class RowBuffer:
     def sort(self) -> None:
         """Put the rows into the order of their slots."""
         order = np.argsort(self.slots[: self.used])
-        places = torch.from_numpy(order)
         self.slots[: self.used] = self.slots[order]
-        self.rows[: self.used] = self.rows[places]
+        self.rows[: self.used] = self.rows[order]
         if self.state is not None:
-            self.state[: self.used] = self.state[places]
+            self.state[: self.used] = self.state[order]
 
     def _room_for(self, slots: Ints) -> slice:
         inside = slice(self.used, self.used + len(slots))

@@ -12,13 +12,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.epochs import Epochs
-
-Ints = NDArray[np.int64]
 
 #: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
 _BLOCK_BYTES = 256 << 10
@@ -120,7 +118,7 @@ class Capture:
     says that the log was too small.
     """
 
-    def __init__(self, rows: Tensor, state: Tensor | None, members: Members, log: RowBuffer, lock: Lock) -> None:
+    def __init__(self, rows: Floats, state: Floats | None, members: Members, log: RowBuffer, lock: Lock) -> None:
         self.outrun = False
         self._rows = rows
         self._state = state
@@ -129,7 +127,7 @@ class Capture:
         self._lock = lock
         self._ended = False
         self._frontier = 0
-        self._block = max(1, _BLOCK_BYTES // (rows.element_size() * (rows.shape[1] + 1)))
+        self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + 1)))
 
     def preserve(self, slots: Ints) -> None:
         """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change."""
@@ -177,7 +175,7 @@ class Capture:
                 buffer.add_run(self._rows, self._state, slots, int(slots[0]))
             else:
                 buffer.add(self._rows, self._state, slots)
-            return self._frontier < len(self._rows)
+            return bool(self._frontier < len(self._rows))
 
     def _read_log(self, buffer: RowBuffer) -> bool:
         """Read one block of rows that have changed since; False if there are none."""

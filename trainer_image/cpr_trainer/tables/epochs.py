@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from cpr_trainer.arrays import Ints
 
 #: Seven bits count epochs; the eighth is set while a priority save has yet to read a row that it chose.
 _CHOSEN = np.uint8(0x80)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.spec import ModelSpec
+from cpr_trainer.arrays import Ints
 from cpr_trainer.hashing import GOLDEN, mix64
-
-Ints = NDArray[np.int64]
 
 _BITS = 24  # what a float32 holds exactly
 

@@ -12,14 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpr_trainer.access import Access, UniqueRows, find_access
+from cpr_trainer.access import Access, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import Exchange, PendingLookup
+from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.trainer.values import as_tensor
 
 #: Waits for a lookup's vectors in slices; raises ShardsAwayError.
-Await = Callable[[PendingLookup], Tensor]
+Await = Callable[[PendingLookup], Values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +106,7 @@ class Vectors:
         self.slice = wanted
         self._exchange = exchange
         self._lookups: list[PendingLookup] = []
-        self._vectors: Tensor | None = None
+        self._vectors: Values | None = None
 
     def ask_early(self) -> None:
         """Ask for the rows that the step before leaves alone."""
@@ -128,8 +131,8 @@ class Vectors:
         for lookup in self._lookups:
             wait(lookup)
         assert self._vectors is not None  # noqa: S101 -- they were asked for
-        split = self.slice.split
-        return self._vectors if split is None else self._vectors.index_select(0, split.place)
+        vectors, split = as_tensor(self._vectors), self.slice.split
+        return vectors if split is None else vectors.index_select(0, split.place)
 
     def _ask(self, rows: UniqueRows, first: int) -> None:
         """Ask for rows whose vectors belong at `first` and after."""

@@ -20,15 +20,8 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.snapshot import (
-    DamagedError,
-    DenseMeta,
-    Pruner,
-    commit_anchor,
-    find_anchor,
-    read_shard_manifest,
-    save_dense,
-)
+from cpr_trainer.snapshot import DamagedError, Pruner, find_anchor, read_shard_manifest
+from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.snapshot import DenseMeta
+from cpr_trainer.snapshot.dense import DenseMeta
 from cpr_trainer.store import Store, Uris, open_store
 from cpr_trainer.trainer.saver import DenseCopy
 from cpr_trainer.trainer.state import DenseState

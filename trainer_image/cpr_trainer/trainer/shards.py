@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from cpr_trainer.access import UniqueRows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
+from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.rows import UniqueRows
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.feed import Vectors
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.values import as_array
 from cpr_trainer.trainer.watch import Watch
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ class Shards:
                 return
 
     def fetch(self, vectors: Vectors) -> Tensor:
-        """Return the vectors of a slice, float32 [u, D]; asked for again after a shard was away."""
+        """Return the vectors of a slice, [u, D]; asked for again after a shard was away."""
         while True:
             try:
                 with self._board.waiting(self._watch.attend_or_stop) as attend:
@@ -51,7 +53,8 @@ class Shards:
 
     def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int) -> None:
         """Hand over a step's push; it reaches every shard, whatever happens to connections."""
-        self._insist(lambda: self._exchange.push(step, rows, gradients, cut_step, SLICE_S))
+        values = as_array(gradients)
+        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S))
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""
@@ -84,7 +87,7 @@ class Shards:
                 return
 
 
-def _result(lookup: PendingLookup, attend: Attend) -> Tensor:
+def _result(lookup: PendingLookup, attend: Attend) -> Values:
     return _patiently(lambda: lookup.result(SLICE_S), attend)
 
 

@@ -12,7 +12,8 @@ from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.snapshot import Candidate, DamagedError, RestoredDense, find_anchor, load_dense, newest_dense
+from cpr_trainer.snapshot import Candidate, DamagedError, find_anchor
+from cpr_trainer.snapshot.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend

@@ -14,7 +14,7 @@ from torch import Tensor
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.snapshot import NETWORK
+from cpr_trainer.snapshot.dense import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 

@@ -6,9 +6,8 @@ With few levels, an outlier that is cut off a little costs less than steps that 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from cpr_trainer.arrays import Floats
 
 _REFITS = 3
 #: A gain that is less than this part of a step in each value is rounding: the full range stays.

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Floats
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.snapshot.quantise.packing import Bytes, pack, packed_bytes, unpack
 from cpr_trainer.snapshot.quantise.ranges import search_range
 
 Bits = Literal[32, 8, 4, 3, 2]
-Floats = NDArray[np.float32]
 
 _FLOAT = np.dtype("<f4")
 _EXACT = 32

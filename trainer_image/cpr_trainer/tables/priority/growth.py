@@ -9,14 +9,11 @@ What was saved of it takes 4 bytes a row; a push takes nothing.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.ranking import largest
-from cpr_trainer.tables.priority.tracker import Claim, Ints, Tracker
-
-Floats = NDArray[np.float32]
+from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
 
 class GrowthTracker(Tracker):
@@ -25,11 +22,11 @@ class GrowthTracker(Tracker):
     accumulator: float32 [n], the arena's own.
     """
 
-    def __init__(self, population: Population, accumulator: Tensor, rng: np.random.Generator) -> None:
+    def __init__(self, population: Population, accumulator: Floats, rng: np.random.Generator) -> None:
         super().__init__(population)
         self._rng = rng
-        self._accumulator: Floats = accumulator.numpy()
-        self._saved: Floats = self._accumulator.copy()
+        self._accumulator = accumulator
+        self._saved = self._accumulator.copy()
         self._writing: Floats | None = None
 
     @property
@@ -41,12 +38,12 @@ class GrowthTracker(Tracker):
         """Claim the rows whose accumulator grew most, by its root."""
         return self._claim(largest(self._population, self._growth, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: ARG002 -- state says it all
+    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: ARG002 -- state says it all
         """Keep the accumulators that were written, beside those that are saved."""
         assert state is not None  # noqa: S101 -- this strategy is for an optimizer that has it
         if self._writing is None:
             self._writing = self._saved.copy()
-        self._writing[slots] = state.numpy()
+        self._writing[slots] = state
 
     def _growth(self, chunk: slice) -> Floats:
         growth: Floats = np.sqrt(self._accumulator[chunk]) - np.sqrt(self._saved[chunk])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Ints
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.ranking import largest
-from cpr_trainer.tables.priority.tracker import Claim, Ints, Tracker
+from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
 Counters = NDArray[np.int32]
 

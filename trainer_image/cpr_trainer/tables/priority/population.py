@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Ints
 from cpr_trainer.placement import Placement
-
-Ints = NDArray[np.int64]
 
 #: The large tables hold at least this portion of all rows.
 _LARGE_PORTION = 0.99

@@ -7,10 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.priority.population import Population
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 #: A float32 >= 0 without these lowest bits: exponent and 8 bits of the fraction, in the order of the floats.
 _SHIFT = 15

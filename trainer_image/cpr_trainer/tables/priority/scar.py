@@ -6,14 +6,13 @@ Needs the rows as they were last saved: as much memory as the rows themselves, a
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.ranking import largest
-from cpr_trainer.tables.priority.tracker import Claim, Ints, Tracker
+from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
 
 class ScarTracker(Tracker):
@@ -26,7 +25,7 @@ class ScarTracker(Tracker):
         super().__init__(population)
         self._rng = rng
         self._rows = arena.rows
-        self._saved = arena.rows.clone()
+        self._saved = arena.rows.copy()
         self._unsure: NDArray[np.bool_] = np.zeros(population.rows, np.bool_)
 
     @property
@@ -38,14 +37,15 @@ class ScarTracker(Tracker):
         """Claim the rows that changed most."""
         return self._claim(largest(self._population, self._change, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: ARG002 -- rows say it all
+    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: ARG002 -- rows say it all
         """Keep what was written."""
         self._unsure[slots] = True
-        self._saved[torch.from_numpy(slots)] = rows
+        self._saved[slots] = rows
 
-    def _change(self, chunk: slice) -> NDArray[np.float32]:
+    def _change(self, chunk: slice) -> Floats:
         """Return the squared L2 distance of each row from what is saved of it, float32 [chunk]."""
-        change = (self._rows[chunk] - self._saved[chunk]).square_().sum(dim=1).numpy()
+        moved = self._rows[chunk] - self._saved[chunk]
+        change: Floats = np.einsum("kd,kd->k", moved, moved)
         change[self._unsure[chunk]] = np.inf
         return change
 
@@ -53,5 +53,5 @@ class ScarTracker(Tracker):
         self._unsure[slice(None) if claim.slots is None else claim.slots] = False
 
     def _reset(self) -> None:
-        self._saved.copy_(self._rows)
+        self._saved[:] = self._rows
         self._unsure[:] = False

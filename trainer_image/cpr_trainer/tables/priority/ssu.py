@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Ints
 from cpr_trainer.hashing import GOLDEN, scale_to
 from cpr_trainer.tables.priority.population import Population
-from cpr_trainer.tables.priority.tracker import Claim, Ints, Tracker
+from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
 #: Entries of a bucket: one bit each of a byte.
 _WAYS = 8

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.priority.population import Population
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +63,7 @@ class Tracker(ABC):
         self._marked = claim
         self._mark(claim)
 
-    def wrote(self, slots: Ints, rows: Tensor, state: Tensor | None) -> None:  # noqa: B027 -- as above
+    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: B027 -- as above
         """Learn the content, as of the mark, of claimed rows that were written.
 
         slots: int64 [k]. rows: float32 [k, D]. state: float32 [k] of the optimizer, None if it has none.

@@ -1,0 +1,7 @@
+"""The arrays that row numbers and row values come in."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
