@@ -20,9 +20,9 @@ BROKEN_RULE = "rule"
 MAX_NAME = 40
 NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 
-#: The sensitivity of an AUC drop that states none. A guess: three times the largest bound, and more than the worst run,
-#: of what was measured on real data (docs/calibration.md), because too high a value costs only time.
-GUESSED_SENSITIVITY = 0.05
+#: The sensitivity of an AUC drop that states none. A guess, and more than any run on real data has shown, also over
+#: two epochs (docs/calibration.md), because too high a value costs only time.
+GUESSED_SENSITIVITY = 0.2
 #: The largest portion of lost samples whose cost `cprjob calibrate` measures.
 MOST_PORTION = 0.5
 
