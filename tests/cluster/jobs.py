@@ -55,8 +55,8 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
 def pod_template(node: str | None = None, *, apart: str | None = None, unstable: bool = False) -> dict[str, Any]:
     """Return a pod template with small requests.
 
-    `node` pins the pods, `apart` spreads pods of that role over nodes, `unstable` keeps them off the node that carries
-    the operator and the store.
+    `node` pins the pods, `apart` spreads a job's pods of that role over nodes, `unstable` keeps them off the node that
+    carries the operator and the store.
     """
     resources = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
     threads = {"name": "OMP_NUM_THREADS", "value": "1"}  # six processes share the two cores of a small machine
@@ -65,7 +65,11 @@ def pod_template(node: str | None = None, *, apart: str | None = None, unstable:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     affinity: dict[str, Any] = {}
     if apart:
-        term = {"labelSelector": {"matchLabels": {"cprjob.io/role": apart}}, "topologyKey": "kubernetes.io/hostname"}
+        term = {
+            "labelSelector": {"matchLabels": {"cprjob.io/role": apart}},
+            "matchLabelKeys": ["cprjob.io/job"],  # pods of the job before may still be ending
+            "topologyKey": "kubernetes.io/hostname",
+        }
         weighted = [{"weight": 100, "podAffinityTerm": term}]
         affinity["podAntiAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": weighted}
     if unstable:

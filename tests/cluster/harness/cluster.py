@@ -1,5 +1,6 @@
 """The cluster of a test session: found or brought up by cluster.sh, and the operator in it."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -77,6 +78,23 @@ class Cluster:
         """Return the end of the operator's log, and of the one before its last restart."""
         command = ("-n", NAMESPACE, "logs", "-l", SELECTOR, f"--tail={lines}")
         return self.kubectl(*command, check=False) + self.kubectl(*command, "--previous", check=False)
+
+    # --- the store ---
+
+    @contextmanager
+    def store_down(self) -> Iterator[None]:
+        """Let nobody reach the store by its name: the service leads nowhere, and open connections break."""
+        self._lead_to("nobody")
+        try:
+            for pod in map(Pod.of, self.reader.pods(store.NAMESPACE, "app.kubernetes.io/name=minio")):
+                self.nodes.signal(pod, "KILL")
+            yield
+        finally:
+            self._lead_to("minio")
+
+    def _lead_to(self, name: str) -> None:
+        selector = {"spec": {"selector": {"app.kubernetes.io/name": name}}}
+        self.kubectl("-n", store.NAMESPACE, "patch", "service", "minio", "-p", json.dumps(selector))
 
     def _scale(self, replicas: int) -> None:
         self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")

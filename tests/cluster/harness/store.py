@@ -8,6 +8,9 @@ from typing import Literal
 
 import urllib3
 from minio import Minio
+from minio.credentials import StaticProvider
+from minio.error import S3Error
+from minio.minioadmin import MinioAdmin
 
 from harness.kubectl import Kubectl
 
@@ -19,8 +22,15 @@ class Store:
     """One bucket of the MinIO in the cluster."""
 
     def __init__(self, address: str, access_key: str, secret_key: str) -> None:
+        self._address = address
         self._pool = urllib3.PoolManager(timeout=10, retries=urllib3.Retry(total=3, backoff_factor=0.2))
         self._minio = Minio(address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool)
+        self._admin = MinioAdmin(
+            endpoint=address,
+            credentials=StaticProvider(access_key, secret_key),
+            secure=False,
+            http_client=self._pool,
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -56,6 +66,43 @@ class Store:
         data = bytearray(self.get(key))
         data[len(data) // 2] ^= 1
         self.put(key, bytes(data))
+
+    # --- users and buckets ---
+
+    def add_user(self, access_key: str, secret_key: str) -> None:
+        """Make a user who may read and write everything."""
+        self._admin.user_add(access_key, secret_key)
+        self._admin.attach_policy(["readwrite"], user=access_key)
+
+    def remove_user(self, access_key: str) -> None:
+        """Remove a user: what is signed with its key is refused from now on."""
+        self._admin.user_remove(access_key)
+
+    def knows(self, access_key: str, secret_key: str) -> bool:
+        """Whether a user of that key may ask for the bucket."""
+        client = Minio(
+            self._address, access_key=access_key, secret_key=secret_key, secure=False, http_client=self._pool
+        )
+        try:
+            return bool(client.bucket_exists(BUCKET))
+        except S3Error:
+            return False
+
+    def make_bucket(self, bucket: str) -> None:
+        """Make another bucket."""
+        self._minio.make_bucket(bucket)
+
+    def remove_bucket(self, bucket: str) -> bool:
+        """Remove a bucket with all in it; False if somebody wrote into it meanwhile."""
+        for entry in self._minio.list_objects(bucket, recursive=True):
+            self._minio.remove_object(bucket, entry.object_name)
+        try:
+            self._minio.remove_bucket(bucket)
+        except S3Error as error:
+            if error.code == "BucketNotEmpty":
+                return False
+            raise
+        return True
 
 
 @contextmanager

@@ -1,0 +1,105 @@
+"""Jobs that are deleted with their saves, on the real cluster, and what must not happen to others' saves."""
+
+import os
+from typing import Any
+
+import pytest
+from harness import Cluster, Space, until
+from jobs import Run, verify
+
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
+ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed": 1}
+SHORT = ENDLESS | {"samples": 30_000}
+
+
+def start(space: Space, name: str, *, delete_with_job: bool = True, **changes: Any) -> Run:
+    small = {"data": ENDLESS, "trainers__replicas": 1, "shards__replicas": 2}
+    return Run.start(space, name, snapshots__deleteWithJob=delete_with_job, **small | changes)
+
+
+def uid(run: Run) -> str:
+    return str(run.space.job(run.name)["metadata"]["uid"])
+
+
+def wait_for_anchor(run: Run) -> str:
+    """Wait for one; return the prefix of the job's objects."""
+    run.wait("has an anchor", lambda status: bool(status.get("anchors")), within_s=90)
+    return uid(run) + "/"
+
+
+def delete(run: Run, within_s: float = 90) -> None:
+    """Delete the job and wait until it is gone."""
+    run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
+    gone = lambda: not run.space.kubectl("get", "cprjob", run.name, "--ignore-not-found")  # noqa: E731 -- one line
+    until(f"{run.name} is gone", gone, within_s, every_s=0.5)
+
+
+def told(space: Space, name: str, reason: str) -> str:
+    return "\n".join(message for found, message in space.events(name) if found == reason)
+
+
+class TestWithItsSaves:
+    def test_the_saves_of_a_deleted_job_go_and_those_of_others_stay(self, cluster: Cluster, space: Space) -> None:
+        other, doomed = start(space, "bystander", delete_with_job=False), start(space, "doomed")
+        kept, prefix = wait_for_anchor(other), wait_for_anchor(doomed)
+        assert cluster.store.keys(prefix)
+        delete(doomed)
+        assert cluster.store.keys(prefix) == ()
+        assert "deleted" in told(space, "doomed", "SavesDeleted")
+        until("its pods are gone", lambda: not space.pods(job="doomed"), 30)
+        assert other.uids() == other.before
+        delete(other)
+        until("its pods are gone", lambda: not space.pods(job="bystander"), 60)
+        assert any(key.endswith("manifest.json") for key in cluster.store.keys(kept)), "nobody said they may go"
+        cluster.store.delete(kept)
+
+    def test_a_killed_operator_goes_on_where_it_was(self, cluster: Cluster, space: Space) -> None:
+        run = start(space, "unwatched")
+        prefix = wait_for_anchor(run)
+        run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
+        until("its pods are being deleted", lambda: any(p.deleting for p in space.pods(job=run.name)), 30, every_s=0.05)
+        cluster.kill_operator()
+        delete(run)
+        assert cluster.store.keys(prefix) == ()
+
+    def test_what_another_job_restores_from_stays(self, cluster: Cluster, space: Space) -> None:
+        first = start(space, "yesterday", data=SHORT)
+        result = first.finish()["result"]["key"]
+        prefix = uid(first) + "/"
+        heir = start(space, "today", delete_with_job=False, snapshots__restoreFrom=result)
+        before = set(cluster.store.keys(prefix))
+        delete(first)
+        after = set(cluster.store.keys(prefix))
+        assert result in after < before
+        assert result in told(space, "yesterday", "SavesDeleted")
+        again = start(space, "today-again", data=SHORT, snapshots__restoreFrom=result)
+        verify(again, again.finish(), replaced=())
+        for run in (heir, again):
+            delete(run)
+        cluster.store.delete(prefix)
+
+
+class TestWhatIsInTheWay:
+    def test_a_store_that_is_down_holds_a_job_only_so_long(self, cluster: Cluster, space: Space) -> None:
+        run = start(space, "stuck")
+        prefix = wait_for_anchor(run)
+        with cluster.store_down():
+            delete(run, within_s=280)
+        message = told(space, "stuck", "SavesLeft")
+        assert "does not answer" in message
+        assert (
+            f"cprjob snapshots prune s3://cprjob --endpoint http://minio.cprjob-store:9000 --job {prefix[:-1]}"
+            in message
+        )
+        assert cluster.store.keys(prefix)
+        cluster.store.delete(prefix)
+
+    def test_a_namespace_that_is_deleted_waits_for_nothing(self, cluster: Cluster) -> None:
+        space = cluster.space(f"deletion-namespace-{os.getpid()}")
+        run = start(space, "homeless")
+        prefix = wait_for_anchor(run)
+        space.all("delete", "namespace", space.name, "--wait=false")
+        gone = lambda: not space.all("get", "namespace", space.name, "--ignore-not-found", "-o", "name").strip()  # noqa: E731
+        until("the namespace is gone", gone, 90, every_s=0.5)
+        cluster.store.delete(prefix)

@@ -1,0 +1,175 @@
+"""Faults of the store under jobs that train, on the real cluster: training goes on, saves come again, all is told."""
+
+import base64
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness import Cluster, Space, until
+from harness.space import Role, condition
+from harness.store import BUCKET, ENDPOINT, SECRET
+from jobs import Run, account, failures, ledger, verify
+
+pytestmark = pytest.mark.timeout(300, func_only=True)
+
+#: More than any of these tests trains.
+ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed": 1}
+VANISHING = "vanishing"
+OLD, NEW = ("first-user", "first-secret-of-these"), ("second-user", "second-secret-of-these")
+
+
+def start(space: Space, name: str, **changes: Any) -> Run:
+    return Run.start(space, name, **{"data": ENDLESS, "trainers__replicas": 1, "shards__replicas": 2} | changes)
+
+
+def store(**changes: str) -> dict[str, str]:
+    return {"endpoint": ENDPOINT, "bucket": BUCKET, "credentialsSecret": SECRET} | changes
+
+
+def newest(run: Run) -> int:
+    """Samples of the newest anchor that the status knows; -1 before there is one."""
+    return max((int(anchor["samples"]) for anchor in run.status().get("anchors", ())), default=-1)
+
+
+def wait_for_anchor(run: Run, after: int = -1) -> None:
+    until(f"{run.name} has an anchor after sample {after}", lambda: newest(run) > after, 90)
+
+
+def samples(run: Run) -> int:
+    report = run.report("trainer", 0)
+    return int(report["samples"]) if report else -1
+
+
+def goes_on(run: Run) -> None:
+    """Wait until more is trained than now, and that twice."""
+    for _ in range(2):
+        now = samples(run)
+        until(f"{run.name} trains on", lambda now=now: samples(run) > now, 60)
+
+
+def problem(run: Run, role: Role, index: int) -> str:
+    """What a member says is wrong."""
+    report = run.report(role, index)
+    return str((report or {}).get("problem") or "")
+
+
+def degraded(run: Run) -> dict[str, Any]:
+    return condition(run.space.job(run.name), "SnapshotsDegraded")
+
+
+def untouched(run: Run) -> bool:
+    """Whether no pod was replaced, nor its process restarted."""
+    status = run.status()
+    return (run.uids(), failures(status), status["counters"]["generation"]) == (run.before, [], 1)
+
+
+def delete(run: Run) -> None:
+    run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
+
+
+class TestTheStoreIsDown:
+    def test_training_goes_on_and_saves_come_again(self, cluster: Cluster, space: Space) -> None:
+        run = start(space, "outage")
+        wait_for_anchor(run)
+        with cluster.store_down():
+            said = space.wait_condition(run.name, "SnapshotsDegraded", within_s=90)
+            assert said["reason"] == "StoreUnreachable"
+            assert "at risk is what was trained since sample" in said["message"]
+            before = newest(run)
+            goes_on(run)
+            still = degraded(run)
+            assert (still["status"], still["lastTransitionTime"]) == ("True", said["lastTransitionTime"])
+            assert newest(run) == before
+        space.wait_condition(run.name, "SnapshotsDegraded", "False", within_s=90)
+        wait_for_anchor(run, before)
+        assert untouched(run)
+        assert any(reason == "SnapshotsDegraded" for reason, _ in space.events(run.name))
+        delete(run)
+
+    def test_a_shard_that_dies_meanwhile_waits_and_says_so(self, cluster: Cluster, space: Space) -> None:
+        run = start(space, "orphaned", data=ENDLESS | {"samples": 200_000})
+        run.reach(0.2)
+        with cluster.store_down():
+            cluster.nodes.signal(run.pod("shard", 1), "KILL")
+            until("the new shard says why it waits", lambda: "StoreUnreachable" in problem(run, "shard", 1), 90)
+            said = space.wait_condition(run.name, "SnapshotsDegraded", within_s=60)
+            assert said["reason"] == "StoreUnreachable"
+            assert condition(space.job(run.name), "Recovering")["status"] == "True"
+            waiting = run.pod("shard", 1)
+            time.sleep(5)  # it goes on waiting
+            assert run.pod("shard", 1).uid == waiting.uid
+        status = run.finish()
+        verify(run, status, replaced={("shard", 1)})
+        assert status["shards"][1]["uid"] == waiting.uid
+        assert failures(status) == [("shard", 1, 1, "Killed")]
+        assert ledger(status) == account(cluster.store, status)
+        assert condition(space.job(run.name), "SnapshotsDegraded")["status"] == "False"
+
+
+class TestTheBucketVanishes:
+    @pytest.fixture
+    def bucket(self, cluster: Cluster) -> Iterator[str]:
+        cluster.store.make_bucket(VANISHING)
+        yield VANISHING
+        until("the bucket is gone", lambda: cluster.store.remove_bucket(VANISHING), 60)
+
+    def test_what_comes_after_stands_on_nothing_that_went(self, cluster: Cluster, space: Space, bucket: str) -> None:
+        run = start(space, "homeless", snapshots__store=store(bucket=bucket))
+        wait_for_anchor(run)
+        until("the bucket is gone", lambda: cluster.store.remove_bucket(bucket), 60)
+        space.wait_job(
+            run.name, "misses its bucket", lambda job: condition(job, "SnapshotsDegraded")["reason"] == "BucketMissing"
+        )
+        goes_on(run)
+        cluster.store.make_bucket(bucket)
+        gone = newest(run)
+        wait_for_anchor(run, gone)
+        wait_for_anchor(run, newest(run))
+        space.wait_condition(run.name, "SnapshotsDegraded", "False", within_s=60)
+        assert untouched(run)
+        cluster.nodes.signal(run.pod("shard", 1), "KILL")
+        status = run.wait("is whole again", lambda s: bool(failures(s)) and s.get("recovery") is None, within_s=90)
+        assert failures(status) == [("shard", 1, 1, "Killed")]
+        assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
+        assert 0 < status["failures"][0]["lostSamples"] < samples(run) - gone
+        delete(run)
+        until("its pods are gone", lambda: not space.pods(job=run.name), 60)
+
+
+class TestCredentials:
+    @pytest.fixture
+    def users(self, cluster: Cluster) -> Iterator[None]:
+        yield
+        for access, secret in (OLD, NEW):
+            if cluster.store.knows(access, secret):
+                cluster.store.remove_user(access)
+
+    def test_a_changed_secret_is_used_without_a_restart(self, cluster: Cluster, space: Space, users: None) -> None:
+        cluster.store.add_user(*OLD)
+        space.apply(_secret(*OLD))
+        run = start(space, "rotated", snapshots__store=store(credentialsSecret="rotating"))
+        wait_for_anchor(run)
+        cluster.store.add_user(*NEW)
+        cluster.store.remove_user(OLD[0])
+        assert not cluster.store.knows(*OLD)
+        space.wait_job(
+            run.name, "is refused", lambda job: condition(job, "SnapshotsDegraded")["reason"] == "CredentialsRefused"
+        )
+        before = newest(run)
+        goes_on(run)
+        space.apply(_secret(*NEW))
+        space.wait_condition(run.name, "SnapshotsDegraded", "False", within_s=150)  # the kubelet takes its time
+        wait_for_anchor(run, before)
+        goes_on(run)
+        assert untouched(run)
+        assert not any(
+            s["restartCount"] for p in space.pods(job=run.name) for s in p.raw["status"]["containerStatuses"]
+        )
+        delete(run)
+
+
+def _secret(access: str, secret: str) -> dict[str, Any]:
+    data = {"accessKey": access, "secretKey": secret}
+    coded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "rotating"}, "data": coded}
