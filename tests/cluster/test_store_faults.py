@@ -88,7 +88,7 @@ class TestTheStoreIsDown:
         delete(run)
 
     def test_a_shard_that_dies_meanwhile_waits_and_says_so(self, cluster: Cluster, space: Space) -> None:
-        run = start(space, "orphaned", data=ENDLESS | {"samples": 200_000})
+        run = start(space, "orphaned", data=ENDLESS | {"samples": 60_000})
         run.reach(0.2)
         with cluster.store_down():
             cluster.nodes.signal(run.pod("shard", 1), "KILL")

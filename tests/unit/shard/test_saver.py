@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.manifests import Origin
 from cpr_trainer.shard.saver import Committed, GivenUp, News, Save, SaveFailed, Saver
 from cpr_trainer.snapshot import Link, Writer
 from cpr_trainer.store import BucketMissingError, StoreFullError
 from support.memory_store import MemoryStore
-from support.saves import ShardBench
+from support.saves import ShardBench, origin
 
 WAIT_S = 20.0
 Told = SimpleQueue[News]
@@ -28,11 +29,19 @@ class Bench(ShardBench):
         self.news = Told()
         self.saver = Saver(Writer(self.store, self.arena), self.news.put, random.Random(1))
 
-    def submit(self, step: int, *, may_commit: bool = True, base: tuple[Link, ...] = (), **changes: Any) -> Save:
+    def submit(
+        self,
+        step: int,
+        *,
+        may_commit: bool = True,
+        base: tuple[Link, ...] = (),
+        record: Origin | None = None,
+        **changes: Any,
+    ) -> Save:
         self.change(step)
         epoch = self.arena.epochs.now
         capture = self.arena.capture_changes(base[-1].epoch if base else 0)
-        save = Save(self.draft(step, base, **changes), capture, epoch, capture, None)
+        save = Save(self.draft(step, base, **changes), capture, epoch, capture, None, record)
         if may_commit:
             save.may_commit.set()
         self.saver.submit(save)
@@ -140,6 +149,16 @@ def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
     assert isinstance(told, GivenUp)
     assert link.ref.key in told.problem.message
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
+    bench.saver.close()
+
+
+def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
+    bench = Bench()
+    bench.submit(3, record=origin(1))
+    assert isinstance(bench.told(), Committed)
+    assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
+    bench.submit(6, record=origin(1))
+    assert isinstance(bench.told(), Committed), "one that is there is left alone"
     bench.saver.close()
 
 

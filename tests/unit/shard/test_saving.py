@@ -26,6 +26,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.priority import make_tracker, population_of
 from cpr_trainer.tables.priority.mfu import MfuTracker
+from support.saves import origin
 from support.shard_job import shard_roster, small_job
 
 QUOTA, EVERY_S = 3, 10.0
@@ -210,6 +211,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     reason: str, chain: list[str], rows: set[int]
 ) -> None:
     bench = Bench()
+    bench.saving.start((), "", 0.0, origin(1))
     bench.push(1, applied=(1, 1))
     bench.commit(bench.cut())
     bench.push(2, applied=(2, 2))
@@ -219,6 +221,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     save = bench.cut()
     assert [ref.key for ref in save.draft.chain] == chain
     assert bench.rows_of(save) == rows
+    assert (save.origin is None) == bool(chain)
 
 
 def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() -> None:

@@ -244,7 +244,7 @@ class Life:
         self._service.newest_save, self._service.given_up_step = restored.save, 0
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
-        self._saving.start(restored.chain, restored.top, monotonic())
+        self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
         self.state = ShardState.READY
         self._service.start(Progress(generation, restored.applied, losses, restored.row_updates))
         self._metrics.load_seconds.set(restored.load_s)

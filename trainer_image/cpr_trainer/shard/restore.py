@@ -43,7 +43,7 @@ class Restored:
     """The rows are loaded, and it is recorded from where.
 
     `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
-    last save that was put on top, empty for none.
+    last save that was put on top, empty for none. `origin` is that record.
     """
 
     save: SaveRef | None
@@ -55,6 +55,7 @@ class Restored:
     load_s: float
     top: str = ""
     chain: tuple[Link, ...] = ()
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +160,5 @@ class Restorer:
             load_s=monotonic() - started,
             top=restored.top,
             chain=restored.chain,
+            origin=origin,
         )

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TypeVar
 
 from cpr_contract.exits import Problem
-from cpr_contract.manifests import ShardManifest
+from cpr_contract.manifests import Origin, ShardManifest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import DamagedError, SavedShard, Source, Writer
@@ -33,7 +33,7 @@ class Save:
     """A save to be written: the rows of `source`, under a manifest that is `draft` but for its parts.
 
     They are those that `capture` holds; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The
-    manifest is not written before `may_commit` is set.
+    manifest is not written before `may_commit` is set, nor without `origin`, if there is one.
     """
 
     draft: ShardManifest
@@ -41,6 +41,7 @@ class Save:
     epoch: int
     source: Source
     claim: Claim | None
+    origin: Origin | None = None
     may_commit: threading.Event = field(default_factory=threading.Event)
 
 
@@ -149,7 +150,7 @@ class Saver:
             manifest = self._writer.write(save.draft, save.source, lambda attempt: self._insist(save, attempt))
             while not save.may_commit.wait(_POLL_S):
                 self._check(save)
-            saved = self._writer.commit(manifest, lambda attempt: self._insist(save, attempt))
+            saved = self._writer.commit(manifest, lambda attempt: self._insist(save, attempt), save.origin)
         except EndedError:
             return None
         except TrainerError as error:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import ShardManifest
+from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import WINDOW
@@ -63,6 +63,7 @@ class Saving:
         self._chooser = chooser
         self._links: tuple[Link, ...] = ()
         self._top = ""  # the key of the newest save, on which a priority save is put
+        self._origin: Origin | None = None
         self._under_way: Save | None = None
         first_place, places = service.places
         self._blank = ShardManifest(
@@ -91,9 +92,12 @@ class Saving:
         """Whether a complete save is not committed yet."""
         return self._under_way is not None and self._under_way.draft.kind != "Priority"
 
-    def start(self, links: tuple[Link, ...], top: str, now_s: float) -> None:
-        """Go on from a restore, in which the save `top` was put on last: the next save may stand on `links`."""
-        self._links, self._top = links, top
+    def start(self, links: tuple[Link, ...], top: str, now_s: float, origin: Origin | None = None) -> None:
+        """Go on from the restore that `origin` records, in which the save `top` was put on last.
+
+        The next save may stand on `links`.
+        """
+        self._links, self._top, self._origin = links, top, origin
         if self._chooser is not None:
             self._chooser.start(now_s)
 
@@ -184,6 +188,7 @@ class Saving:
                 save = replace(save, draft=draft)
         if draft.kind != "Priority":
             save.may_commit.set()
+            save = save if draft.chain else replace(save, origin=self._origin)
         self._under_way = save
         self._saver.submit(save)
 

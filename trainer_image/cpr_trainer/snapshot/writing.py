@@ -8,11 +8,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from cpr_contract.manifests import ManifestRef, Part, ShardManifest
+from cpr_contract.manifests import ManifestRef, Origin, Part, ShardManifest
 from cpr_trainer.snapshot.commit import read_manifest, write_once
 from cpr_trainer.snapshot.names import part_name, shard_save
 from cpr_trainer.snapshot.parts import rows_per_part, shape_of
 from cpr_trainer.snapshot.quantise import encode_rows
+from cpr_trainer.snapshot.shards import write_origin
 from cpr_trainer.store import Buffer, Store, Throttle, in_parallel
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
@@ -79,13 +80,16 @@ class Writer:
         )
         return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
 
-    def commit(self, manifest: ShardManifest, insist: Insist) -> SavedShard:
+    def commit(self, manifest: ShardManifest, insist: Insist, origin: Origin | None = None) -> SavedShard:
         """Commit what was written, unless what it stands on is gone.
 
-        Raises what `insist` raises; DamagedError; ExistsError if other content has this name.
+        Without its incarnation's `origin` nobody would find it: that is written first, if it is gone. Raises what
+        `insist` raises; DamagedError; ExistsError if other content has this name.
         """
         for base in manifest.chain:
             insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
+        if origin is not None:
+            insist(partial(write_origin, self._store, origin))
         ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
         return SavedShard(manifest, ref, self._epochs.changed_rows)
 
