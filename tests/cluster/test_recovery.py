@@ -237,9 +237,9 @@ def _running(run: Run, role: Role, index: int, incarnation: int) -> Any:
 def _torn(cluster: Cluster, run: Run, *, rank: int, far: int, home: int) -> bool:
     """Block the way from the trainer's node to one shard until that shard misses a push that others have; then kill."""
     deaf = cluster.nodes.number(run.pod("shard", far).node)
-    for _ in range(20):
+    for _ in range(60):  # the way must be blocked after a lookup and before the push, which is a part of a step
         with cluster.nodes.blocked(deaf, home):
-            time.sleep(1)
+            time.sleep(0.4)
             applied = [report["applied"][rank] for i in range(3) if (report := run.report("shard", i))]
             if len(set(applied)) > 1:
                 cluster.nodes.signal(run.pod("trainer", rank), "KILL")
