@@ -58,6 +58,7 @@ class TestThePlan:
             space,
             "learning",
             accuracyBudget={"portionOfLostSamples": 0.25},
+            data__epochs=4,  # so long that several cuts follow the failures
             recovery={"mode": "Partial"},
             shards__template=pod_template(apart="shard"),  # so that a failure is believed to take one of them
             shards__replicas=3,

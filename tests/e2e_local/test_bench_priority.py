@@ -48,6 +48,8 @@ def test_strategies_are_measured_against_the_same_failures_and_volume(ratings: P
     found = answer(bench(ratings, "--seeds", "2", "--interval", "0.25", "--failures", "6", "--json"))
     assert [(run["seed"], run["strategy"]) for run in found["runs"][:2]] == [(1, "Full"), (1, "MFU")]
     full, mfu = found["strategies"]["Full"], found["strategies"]["MFU"]
+    anchors = found["strategies"].pop("Anchors")
+    assert anchors["rows_written"] < full["rows_written"]
     for name, each in found["strategies"].items():
         assert each["lost_row_updates"]["mean"] > 0
         # A save's share is rounded down to whole rows of each shard, of which there are few here.
