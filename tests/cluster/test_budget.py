@@ -78,7 +78,8 @@ class TestThePlan:
         assert after["intervalSeconds"] < 0.75 * before["intervalSeconds"]  # an interval that hardly moves stays
         until("the leader is told", lambda: interval_of_rosters(run) == run.status()["plan"]["intervalSeconds"], 30)
         told = {message.partition(":")[0] for message in events(space, "learning", "Planned")}
-        assert {plan["reason"].partition(":")[0] for plan in (before, after)} <= told
+        assert before["reason"].partition(":")[0] in told
+        assert len(told) > 1, "a new interval is told; the plan in force may have taken newer figures since"
         status = run.finish()
         verify(run, status, replaced={("shard", 1), ("shard", 2)})
         assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * 2
