@@ -13,7 +13,10 @@ import yaml
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Condition, Fork, Ledger, Plan, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
-from support.documents import BOUNDS, CHANGES, RULES, Case, Change, Document, edited
+from support.bound_cases import BOUNDS
+from support.change_cases import CHANGES, Change
+from support.documents import Document, edited
+from support.rule_cases import RULES, Case
 
 pytestmark = pytest.mark.apiserver
 

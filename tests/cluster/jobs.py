@@ -160,7 +160,7 @@ def _samples(job: dict[str, Any]) -> int:
 
 
 def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
-    """What holds after every run: all samples trained, others untouched, the promise kept, the account as saved."""
+    """What holds after every run: all samples trained, others untouched, the promise kept, nothing left set aside."""
     replaced = set(replaced)
     progress, budget = status["progress"], status["budget"]
     assert progress["samples"] == progress["totalSamples"]

@@ -20,7 +20,7 @@ def delete_and_recover(run: Run, shard: int) -> dict[str, Any]:
 
 
 class TestFullRecovery:
-    def test_n_full_recovery_rolls_back_and_leaves_every_other_pod_alone(
+    def test_p_full_recovery_rolls_back_and_leaves_every_other_pod_alone(
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
         run = Run.start(space, "whole", recovery={"mode": "Full"})
@@ -29,7 +29,7 @@ class TestFullRecovery:
         assert status["plan"]["mode"] == "Full"
         status = run.finish()
         verify(run, status, replaced={("shard", 1)})
-        assert [f[:3] for f in failures(status)] == [("shard", 1, 1)]
+        assert failures(status) == [("shard", 1, 1, "Vanished")]
         assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
         assert status["budget"]["spent"] == 0
         assert status["overhead"]["lostSeconds"] > 0

@@ -32,7 +32,8 @@ class TestNothingIsLost:
         cluster.nodes.drain(number, f"cprjob.io/job=drained,cprjob.io/role=shard,cprjob.io/index={victim}")
         status = run.finish()
         verify(run, status, replaced={("shard", victim)})
-        assert status["budget"]["spent"] == 0
+        assert failures(status) == [("shard", victim, 1, "Disruption")]
+        assert status["failures"][0]["lostSamples"] == status["budget"]["spent"] == 0
         assert all(not ranges for ranges in account(cluster.store, status).values())
         assert same_auc(status, calm)
 
@@ -48,7 +49,7 @@ class TestOneShard:
         status = run.finish()
         record_property("measured", timeline.table())
         verify(run, status, replaced={("shard", 1)})
-        assert [f[:3] for f in failures(status)] == [("shard", 1, 1)]
+        assert failures(status) == [("shard", 1, 1, "Vanished")]
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
@@ -78,7 +79,8 @@ class TestOneShard:
         cluster.nodes.signal(again, "KILL")
         status = run.finish()
         verify(run, status, replaced={("shard", 0), ("shard", 3)})
-        assert sorted(f[:3] for f in failures(status)) == [("shard", 0, 1), ("shard", 3, 1), ("shard", 3, 2)]
+        killed = [("shard", 0, 1), ("shard", 3, 1), ("shard", 3, 2)]
+        assert sorted(failures(status)) == [(*member, "Killed") for member in killed]
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
@@ -101,7 +103,7 @@ class TestTheOperator:
             cluster.start_operator()
         status = run.finish()
         verify(run, status, replaced={("shard", 0)})
-        assert [f[:3] for f in failures(status)] == [("shard", 0, 1)]
+        assert failures(status) == [("shard", 0, 1, "Vanished")]
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
@@ -119,7 +121,7 @@ class TestTheOperator:
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
-    def test_k_a_job_applied_again_while_old_pods_flush_starts_anew(self, cluster: Cluster, space: Space) -> None:
+    def test_k_a_job_applied_again_while_old_pods_flush_starts_anew(self, space: Space, calm: dict[str, Any]) -> None:
         first = Run.start(space, "again")
         first.reach(0.2)
         space.kubectl("delete", "cprjob", "again", "--wait=false")
@@ -134,6 +136,7 @@ class TestTheOperator:
         verify(second, status, replaced=())
         assert set(second.before.values()).isdisjoint(first.before.values())
         assert (failures(status), status["budget"]["spent"]) == ([], 0)
+        assert same_auc(status, calm)
 
 
 class TestTrainers:
@@ -178,7 +181,7 @@ class TestTrainers:
         record_property("measured", f"training again {time.monotonic() - before:.1f} s after the loss")
         status = run.finish()
         verify(run, status, replaced={("trainer", leader)})
-        assert [f[:3] for f in failures(status)] == [("trainer", leader, 1)]
+        assert failures(status) == [("trainer", leader, 1, "Hung")]
         assert status["leader"] != leader
         heir = status["trainers"][leader]
         assert (heir["incarnation"], heir["avoid"]) == (2, dark)
@@ -208,7 +211,7 @@ class TestNodes:
         cluster.nodes.join(3)
         status = run.finish()
         verify(run, status, replaced={("shard", victim)})
-        assert [f[:3] for f in failures(status)] == [("shard", victim, 1)]
+        assert failures(status) == [("shard", victim, 1, "Hung")]
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 

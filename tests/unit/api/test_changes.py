@@ -5,7 +5,8 @@ import pytest
 from cpr_operator.api.changes import refused
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, parse_spec
-from support.documents import CHANGES, Change, Edits, edited
+from support.change_cases import CHANGES, Change
+from support.documents import Edits, edited
 
 
 def told(change: Change, edits: Edits, status: Status) -> tuple[Invalid, ...]:

@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
-from support.documents import BOUNDS, GONE, RULES, Case, edited
+from support.bound_cases import BOUNDS
+from support.documents import GONE, edited
+from support.rule_cases import RULES, Case
 
 EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/*.yaml"))
 

@@ -49,6 +49,22 @@ def leader(samples: int) -> TrainerReport:
 def test_the_report_has_exactly_the_promised_fields() -> None:
     found = report("job", STATUS, 500.0)
     assert json.loads(json.dumps(found)) == found
+    assert set(found) == {
+        *(
+            "job",
+            "phase",
+            "samples",
+            "samples_per_s",
+            "auc",
+            "logloss",
+            "plan",
+            "budget",
+            "failures",
+            "pods",
+            "overhead",
+        ),
+        *("lost_row_updates", "lost_row_updates_exact", "result"),
+    }
     assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
     }  # fmt: skip
@@ -63,6 +79,8 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
         "role": "shard", "index": 1, "kind": "Killed", "lost_samples": 20, "recovery_s": 2.5, "action": "ReplaceShards",
     }  # fmt: skip
     assert (failure["lost_row_updates"], failure["lost_row_updates_exact"]) == (1470, False)
+    assert (failure["incarnation"], failure["message"]) == (1, "by SIGKILL")
+    assert found["result"] == "uid/anchor"
 
 
 def test_a_job_that_never_started_has_a_report_too() -> None:

@@ -1,0 +1,124 @@
+"""What the schema says by itself: bounds, enumerations, patterns, required fields."""
+
+from __future__ import annotations
+
+from support.documents import AUC_DROP, CRITEO, CSV, GONE, PARQUET
+from support.rule_cases import Case
+
+BOUNDS = (
+    Case("spec.image", {"spec.image": "i"}, {"spec.image": GONE}),
+    Case("spec.image", {"spec.image": 512 * "i"}, {"spec.image": ""}),
+    Case("spec.suspend", {"spec.suspend": True}, {"spec.suspend": "yes"}),
+    Case("spec.ttlSecondsAfterFinished", {"spec.ttlSecondsAfterFinished": 0}, {"spec.ttlSecondsAfterFinished": -1}),
+    Case("spec.accuracyBudget", {"spec.accuracyBudget": {"portionOfLostSamples": 0}}, {"spec.accuracyBudget": GONE}),
+    Case(
+        "spec.accuracyBudget.type",
+        {"spec.accuracyBudget.type": "PortionOfLostSamples"},
+        {"spec.accuracyBudget.type": "LogLossRise"},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": -0.001}},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.5, "sensitivity": 1}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"sensitivity": 1}},
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.sensitivity",
+        AUC_DROP,
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0, "sensitivity": 0}},
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.999},
+        {"spec.accuracyBudget.portionOfLostSamples": 1},
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.portionOfLostSamples": 0},
+        {"spec.accuracyBudget.portionOfLostSamples": -0.1},
+    ),
+    Case("spec.recovery.mode", {"spec.recovery.mode": "Full"}, {"spec.recovery.mode": "Sometimes"}),
+    Case(
+        "spec.model.embeddingDim",
+        {"spec.model.embeddingDim": 4096, "spec.model.bottomMlp": [4096]},
+        {"spec.model.embeddingDim": 4097, "spec.model.bottomMlp": [4097]},
+    ),
+    Case("spec.model.bottomMlp", {"spec.model.bottomMlp": 16 * [4]}, {"spec.model.bottomMlp": 17 * [4]}),
+    Case("spec.model.topMlp[0]", {"spec.model.topMlp": [65536, 1]}, {"spec.model.topMlp": [65537, 1]}),
+    Case(
+        "spec.model.tables",
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(26)]},
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(27)]},
+    ),
+    Case("spec.model.tables[0].rows", {"spec.model.tables.0.rows": 2**40}, {"spec.model.tables.0.rows": 0}),
+    Case("spec.model.tables[0].name", {"spec.model.tables.0.name": "user_id-2"}, {"spec.model.tables.0.name": "User"}),
+    Case(
+        "spec.model.denseOptimizer.kind",
+        {"spec.model.denseOptimizer.kind": "Adagrad"},
+        {"spec.model.denseOptimizer.kind": "RowWiseAdagrad"},
+    ),
+    Case(
+        "spec.model.sparseOptimizer.learningRate",
+        {"spec.model.sparseOptimizer.learningRate": 0.001},
+        {"spec.model.sparseOptimizer.learningRate": 0},
+    ),
+    Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
+    Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
+    Case(
+        "spec.data.columns.label",
+        CSV | {"spec.data.columns.label": "a label"},
+        CSV | {"spec.data.columns.label": ""},
+    ),
+    Case(
+        "spec.data.columns.categories",
+        PARQUET,
+        PARQUET | {"spec.data.columns.categories": GONE},
+    ),
+    Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
+    Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),
+    Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),
+    Case("spec.data.seed", {"spec.data.seed": 2**31 - 1}, {"spec.data.seed": 1.5}),
+    Case("spec.trainers.replicas", {"spec.trainers.replicas": 256}, {"spec.trainers.replicas": 257}),
+    Case("spec.shards.replicas", {"spec.shards.replicas": 1}, {"spec.shards.replicas": 0}),
+    Case(
+        "spec.shards.template",
+        {"spec.shards.template": {"spec": {"nodeSelector": {"disk": "fast"}}}},
+        {"spec.shards.template": []},
+    ),
+    Case(
+        "spec.snapshots.store.endpoint",
+        {"spec.snapshots.store.endpoint": "file:///saves"},
+        {"spec.snapshots.store.endpoint": "ftp://store"},
+    ),
+    Case("spec.snapshots.store.bucket", {"spec.snapshots.store.bucket": "a.b"}, {"spec.snapshots.store.bucket": GONE}),
+    Case(
+        "spec.snapshots.store.caBundle.name",
+        {"spec.snapshots.store.caBundle": {"name": "ca"}},
+        {"spec.snapshots.store.caBundle": {"key": "ca"}},
+    ),
+    Case("spec.snapshots.keep", {"spec.snapshots.keep": 2}, {"spec.snapshots.keep": 1}),
+    Case("spec.snapshots.rebase", {"spec.snapshots.rebase": "OneShot"}, {"spec.snapshots.rebase": "Never"}),
+    Case("spec.snapshots.strategy", {"spec.snapshots.strategy": "MFU"}, {"spec.snapshots.strategy": "LFU"}),
+    Case("spec.snapshots.fraction", {"spec.snapshots.fraction": 1}, {"spec.snapshots.fraction": 0}),
+    Case("spec.snapshots.storedBits", {"spec.snapshots.storedBits": 3}, {"spec.snapshots.storedBits": 16}),
+    Case(
+        "spec.snapshots.maxBytesPerSecond",
+        {"spec.snapshots.maxBytesPerSecond": 1 << 20},
+        {"spec.snapshots.maxBytesPerSecond": 1000},
+    ),
+    Case(
+        "spec.failurePolicy.restartLimit.count",
+        {"spec.failurePolicy.restartLimit.count": 0},
+        {"spec.failurePolicy.restartLimit.count": 1001},
+    ),
+    Case(
+        "spec.failurePolicy.silenceSeconds",
+        {"spec.failurePolicy.silenceSeconds": 1},
+        {"spec.failurePolicy.silenceSeconds": 0},
+    ),
+    Case("spec.data.batchSzie", {"spec.data.batchSize": 1}, {"spec.data.batchSzie": 1}),
+)

@@ -1,0 +1,141 @@
+"""Rules about changes: for each one that is admitted and one that is refused, from a document with a status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpr_operator.api.rules import GUESSED_SENSITIVITY
+from support.documents import AUC_DROP, Edits
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule about changes: from the minimal manifest with `before`, with that status, to one more edit."""
+
+    name: str
+    good: Edits
+    bad: Edits
+    says: str
+    before: Edits
+    status: Edits
+
+
+STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
+SUSPENDED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
+BUDGET: Edits = STARTED | {"budget": {"limit": 0.1, "spent": 0.03, "reserved": 0.02, "remaining": 0.05}}
+FROZEN = "cannot be changed once the job has started"
+BELOW_SPENT = "spec.accuracyBudget: may not be lowered below what is spent and reserved"
+TEMPLATE = {"metadata": {"labels": {"team": "ads"}}}
+
+
+def _frozen(field: str, edits: Edits) -> Change:
+    """A field that is free before the start and frozen after it."""
+    return Change(field, {"spec.suspend": True}, edits, f"spec.{field}: {FROZEN}", before={}, status=STARTED)
+
+
+CHANGES = (
+    _frozen("image", {"spec.image": "other"}),
+    _frozen("recovery", {"spec.recovery.mode": "Full"}),
+    _frozen("model", {"spec.model.tables.0.rows": 11}),
+    _frozen("data", {"spec.data.samples": 1001}),
+    _frozen("trainers.replicas", {"spec.trainers.replicas": 2}),
+    _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
+    _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
+    _frozen("failurePolicy", {"spec.failurePolicy.silenceSeconds": 11}),
+    Change(
+        "ttl is always free",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.image": "other"},
+        FROZEN,
+        before={},
+        status=SUSPENDED,
+    ),
+    Change(
+        "shards while running",
+        {"spec.suspend": True},
+        {"spec.shards.replicas": 3},
+        "spec.shards.replicas: can only be changed while the job is suspended; set spec.suspend to true",
+        before={},
+        status=STARTED,
+    ),
+    Change(
+        "shards while suspended",
+        {"spec.shards.replicas": 3},
+        {"spec.shards.replicas": 3, "spec.suspend": False},
+        "spec.shards.replicas: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED,
+    ),
+    Change(
+        "shards while pods still flush",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.shards.replicas": 3},
+        "spec.shards.replicas: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED | {"phase": "Suspending"},
+    ),
+    Change(
+        "template while running",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.2},
+        {"spec.shards.template": TEMPLATE},
+        "spec.shards.template: can only be changed while the job is suspended",
+        before={},
+        status=STARTED,
+    ),
+    Change(
+        "template while suspended",
+        {"spec.trainers.template": TEMPLATE},
+        {"spec.trainers.template": TEMPLATE, "spec.suspend": False},
+        "spec.trainers.template: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED,
+    ),
+    Change(
+        "template while pods still flush",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.trainers.template": TEMPLATE},
+        "spec.trainers.template: can only be changed while the job is suspended",
+        before={"spec.suspend": True},
+        status=SUSPENDED | {"phase": "Suspending"},
+    ),
+    Change(
+        "budget above spent",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.05},
+        {"spec.accuracyBudget.portionOfLostSamples": 0.04},
+        BELOW_SPENT,
+        before={},
+        status=BUDGET,
+    ),
+    Change(
+        "AUC budget above spent",
+        {"spec.accuracyBudget.aucDrop.limit": 0.0001},
+        {"spec.accuracyBudget.aucDrop.sensitivity": 0.0101},
+        BELOW_SPENT,
+        before=AUC_DROP,
+        status=BUDGET,
+    ),
+    Change(
+        "AUC budget by the guess above spent",
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0501 * GUESSED_SENSITIVITY}},
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0499 * GUESSED_SENSITIVITY}},
+        BELOW_SPENT,
+        before=AUC_DROP,
+        status=BUDGET,
+    ),
+    Change(
+        "from a portion to an AUC budget above spent",
+        {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.06, "sensitivity": 1}}},
+        {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.04, "sensitivity": 1}}},
+        BELOW_SPENT,
+        before={},
+        status=BUDGET,
+    ),
+    Change(
+        "a budget that is overspent already may stay",
+        {"spec.suspend": True},
+        {"spec.accuracyBudget.portionOfLostSamples": 0.11},
+        BELOW_SPENT,
+        before={},
+        status=STARTED | {"budget": {"limit": 0.1, "spent": 0.12, "reserved": 0, "remaining": 0}},
+    ),
+)

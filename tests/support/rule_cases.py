@@ -1,0 +1,174 @@
+"""Rules that the schema cannot say: for each a document that keeps it and one that breaks it.
+
+One table for pydantic and for a real API server; `bound_cases` and `change_cases` are the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
+from support.documents import AUC_DROP, COLUMNS, CRITEO, CSV, GONE, PARQUET, Edits
+
+THIRTEEN = [str(number) for number in range(1, 14)]
+#: The largest AUC drop that needs no sensitivity.
+MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One rule: edits of the minimal manifest that keep it and that break it.
+
+    `field` is the one that `validate` names; `says` what both pydantic and the API server answer (empty: only the field
+    is compared, because each says it in its own words).
+    """
+
+    field: str
+    good: Edits
+    bad: Edits
+    says: str = ""
+
+
+RULES = (
+    Case("metadata.name", {"metadata.name": "a" + 38 * "-" + "z"}, {"metadata.name": 41 * "a"}, "DNS-1035"),
+    Case("metadata.name", {"metadata.name": "a1"}, {"metadata.name": "1a"}, "DNS-1035"),
+    Case(
+        "spec.model.bottomMlp",
+        {"spec.model.bottomMlp": [4]},
+        {"spec.model.bottomMlp": [4, 8]},
+        "must end in embeddingDim",
+    ),
+    Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
+    Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),
+    Case(
+        "spec.shards.replicas",
+        {"spec.shards.replicas": 15},
+        {"spec.shards.replicas": 16},
+        "more shards than rows in all tables",
+    ),
+    Case(
+        "spec.data.samples",
+        CRITEO,
+        {**CRITEO, "spec.data.samples": 10},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {**CRITEO, "spec.data.epochs": GONE, "spec.data.samples": 10},
+        {"spec.data.samples": GONE},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {"spec.data.samples": 1},
+        {"spec.data.samples": GONE, "spec.data.epochs": 1},
+        "Synthetic data needs samples",
+    ),
+    Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
+    Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "CSV, TSV and Parquet need columns"),
+    Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
+    Case(
+        "spec.data.header",
+        CSV | {"spec.data.header": False},
+        PARQUET | {"spec.data.header": False},
+        "only CSV and TSV files can lack a header",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
+        CSV | {"spec.data.columns.counts": THIRTEEN},
+        "the model takes 13 numeric features",
+    ),
+    Case(
+        "spec.data.columns.counts",
+        CSV | {"spec.data.columns.counts": ["clicks"]},
+        CSV | {"spec.data.columns.counts": ["click"]},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | {"spec.data.columns.numbers": []},
+        CSV | {"spec.data.columns.numbers": ["price", "click"]},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.categories",
+        CSV,
+        CSV | {"spec.data.columns.categories.1": "click"},
+        "the label cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        PARQUET,
+        PARQUET | {"spec.data.columns.categories": ["user"]},
+        "each table needs a category of its own",
+    ),
+    Case(
+        "spec.snapshots.interval.seconds",
+        {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},
+        {"spec.snapshots.interval": {"mode": "Fixed"}},
+        "a Fixed interval needs seconds",
+    ),
+    Case(
+        "spec.snapshots.interval.seconds",
+        {"spec.snapshots.interval": {}},
+        {"spec.snapshots.interval": {"seconds": 60}},
+        "an Auto one has none",
+    ),
+    Case(
+        "spec.snapshots.strategy",
+        {"spec.snapshots.strategy": "Growth"},
+        {"spec.snapshots.strategy": "Growth", "spec.model.sparseOptimizer": {"kind": "SGD"}},
+        "accumulators of RowWiseAdagrad",
+    ),
+    Case(
+        "spec.recovery.mode",
+        {"spec.recovery.mode": "Full", "spec.accuracyBudget.portionOfLostSamples": 0},
+        {"spec.recovery.mode": "Partial", "spec.accuracyBudget.portionOfLostSamples": 0},
+        "mode Partial cannot keep a budget of 0",
+    ),
+    Case(
+        "spec.recovery.mode",
+        AUC_DROP | {"spec.recovery.mode": "Partial"},
+        AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},
+        "mode Partial cannot keep a budget of 0",
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        {"spec.accuracyBudget.type": "PortionOfLostSamples"},
+        {"spec.accuracyBudget": {}},
+        "a budget of type PortionOfLostSamples needs portionOfLostSamples",
+    ),
+    Case(
+        "spec.accuracyBudget.portionOfLostSamples",
+        AUC_DROP,
+        AUC_DROP | {"spec.accuracyBudget.portionOfLostSamples": 0.1},
+        "another type has none",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop",
+        AUC_DROP,
+        {"spec.accuracyBudget": {"type": "AUCDrop"}},
+        "a budget of type AUCDrop needs aucDrop",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
+        {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
+        "another type has none",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.25, "sensitivity": 0.5}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.26, "sensitivity": 0.5}},
+        "allows more than a portion of 0.5",
+    ),
+    Case(
+        "spec.accuracyBudget.aucDrop.limit",
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": MOST_GUESSED}},
+        AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 1.01 * MOST_GUESSED}},
+        "allows more than a portion of 0.5",
+    ),
+)
