@@ -17,7 +17,7 @@ from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roste
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
 from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
-from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ColumnsSpec,
@@ -193,6 +193,7 @@ EXAMPLES: dict[str, Any] = {
     "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
     "anchor_ref": ANCHOR,
+    "result": Result(ANCHOR, loss=0.45, auc=0.79, logloss=None),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
-from cpr_contract.reports import SaveRef, ShardState, TrainerState
+from cpr_contract.reports import Result, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from support.fake_processes import CELLS, FLUSH_S, LOAD_S, TERMINATED, Cells, Plane, Save, Shard, Trainer
 from support.fake_reports import shard_report, trainer_report
@@ -303,9 +303,13 @@ class DataPlane(Plane):
         generation = roster.counters.generation
         return [a for a in self.store.anchors if a.generation == generation or a.samples <= base]
 
+    def _result(self, leader: Trainer) -> str:
+        report = trainer_report(self, leader)
+        return to_json(Result(self.store.anchors[-1], report.loss, report.auc, report.logloss))
+
     def _end(self, group: list[Trainer]) -> None:
         names = {id(t): name for name, t in self.trainers.items()}
         for trainer in group:
-            result = to_json(self.store.anchors[-1]) if trainer is group[0] else ""
+            result = self._result(trainer) if trainer is group[0] else ""
             self.ended[names[id(trainer)]] = (ExitCode.OK, result)
             del self.trainers[names[id(trainer)]]

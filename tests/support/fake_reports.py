@@ -67,6 +67,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         shard_saves=tuple(_saved(plane, trainer.generation, i) for i in range(plane.spec.shards)) if leads else (),
         dense_save=SaveRef("dense", plane.step(newest), newest) if leads and newest is not None else None,
         anchors=tuple(plane.store.anchors) if leads else (),
+        auc=samples / plane.total if leads else None,  # tells of which step it is
         saves=plane.saves if leads else 0,
         save_stall_s=SAVE_S * plane.saves if leads else 0.0,
         commit_s=COMMIT_S if leads and plane.saves else None,

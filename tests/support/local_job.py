@@ -20,7 +20,7 @@ from typing import Any, Self
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Problem
-from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.reports import Result, ShardReport, TrainerReport
 from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
 from cpr_operator.cluster.local.ports import free_block
@@ -199,7 +199,7 @@ class LocalJob:
         """Wait until all trainers are done; return the final anchor."""
         codes = [self.wait_exit(member) for member in self.trainers]
         assert codes == [0] * len(codes), codes
-        return from_json(AnchorRef, self.trainers[self.leader].last_word)
+        return from_json(Result, self.trainers[self.leader].last_word).anchor
 
     def _member(self, role: str, index: int, incarnation: int) -> Member:
         folder = self.folder / f"{role}-{index}-{incarnation}"

@@ -118,3 +118,17 @@ class TrainerReport:
     save_stall_s: float = 0.0
     commit_s: float | None = None
     paused_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The leader's last word once every sample is trained: the final anchor, and the scores as of its step.
+
+    loss: mean log loss of the last steps, in nats; auc, logloss: progressive validation over all samples that count.
+    None where nothing could be scored.
+    """
+
+    anchor: AnchorRef
+    loss: float | None
+    auc: float | None
+    logloss: float | None

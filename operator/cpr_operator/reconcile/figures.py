@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.reports import TrainerReport
-from cpr_contract.roster import AnchorRef
+from cpr_contract.reports import Result, TrainerReport
 from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Status
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.learning import after_report
@@ -68,14 +67,30 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     One of an earlier generation is none, unless this one began with it: trainers that had not heard of a rollback
     trained on to their end.
     """
+    word = _last_word(status, facts)
+    if word is None:
+        return status.result
+    return next(iter(restorable(status, (Anchor.of(word.anchor),))), None)
+
+
+def with_last_scores(status: Status, facts: Mapping[str, Fact]) -> Status:
+    """The status with the scores as of the last step: a report may have been older."""
+    word = _last_word(status, facts)
+    if word is None:
+        return status
+    scores = {"loss": word.loss, "auc": word.auc, "logloss": word.logloss}
+    return change(status, progress=change(status.progress, **scores))  # type: ignore[no-any-return]
+
+
+def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
+    """What the leader left behind when it had trained everything."""
     leader = facts.get(member_name("trainer", status.leader or 0))
-    if isinstance(leader, Done) and leader.message:
-        try:
-            anchor = Anchor.of(from_json(AnchorRef, leader.message))
-        except ContractError:
-            return status.result
-        return next(iter(restorable(status, (anchor,))), None)
-    return status.result
+    if not isinstance(leader, Done) or not leader.message:
+        return None
+    try:
+        return from_json(Result, leader.message)
+    except ContractError:
+        return None
 
 
 def _progress(report: TrainerReport, now: float) -> Progress:

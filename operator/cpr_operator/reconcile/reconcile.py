@@ -13,7 +13,7 @@ from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import Finding, findings, truth, with_findings
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
-from cpr_operator.reconcile.figures import result_of
+from cpr_operator.reconcile.figures import result_of, with_last_scores
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
 from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
@@ -48,8 +48,9 @@ def _held(world: World) -> Outcome:
 
 
 def _suspend(world: World) -> Outcome:
-    result = result_of(world.job.status, observe(world))
-    done = None if result is None else succeed(world, Step(world.job.status), result)
+    facts = observe(world)
+    result = result_of(world.job.status, facts)
+    done = None if result is None else succeed(world, Step(with_last_scores(world.job.status, facts)), result)
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
     step, deletes = suspend(world)
@@ -76,7 +77,7 @@ def _go_on(world: World) -> Outcome:
     step = Step(absorb(world, facts))
     result, refused = result_of(step.status, facts), False
     if result is not None and not _is_awaited(step.status, facts):
-        done = succeed(world, step, result)
+        done = succeed(world, step.to(with_last_scores(step.status, facts)), result)
         if not is_overspent(done.status):
             return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
         step, refused = Step(change(step.status, ledger=done.status.ledger)), True

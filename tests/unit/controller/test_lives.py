@@ -26,6 +26,8 @@ def lost(life: Life) -> tuple[int, ...]:
 async def test_every_life_ends_as_it_should_by_documented_steps(scenario: Scenario) -> None:
     life = await Driver(scenario).run()
     assert life.status.phase == scenario.phase
+    if scenario.phase == "Succeeded":
+        assert life.status.progress.auc == 1.0, "the AUC of the last step"
     steps = {(old, new) for old, new in pairwise(["Pending", *life.phases]) if new not in {old, "Pending"}}
     fresh = {("Running", "Starting")} if scenario.name == "deleted and applied again" else set()
     assert {(old, new) for old, new in steps if new not in TRANSITIONS[old]} <= fresh  # type: ignore[index]

@@ -36,7 +36,8 @@ def end_of(life: Life, scenario: Scenario) -> tuple[object, ...]:
     status = life.status
     failures = sorted((f.role, f.index, f.counted) for f in status.failures)
     account = status.ledger.ranges, status.counters.generation, len(status.restart_times)
-    return status.phase, failures, account, end_of_deletion(life)
+    auc = status.progress.auc if status.phase == "Succeeded" else None
+    return status.phase, auc, failures, account, end_of_deletion(life)
 
 
 @EVERY

@@ -1,8 +1,9 @@
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_operator.api.status import Anchor, Counters, Fork, Status, Trainer
-from cpr_operator.reconcile.figures import restorable, result_of, with_anchor
+from cpr_contract.reports import Result
+from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Status, Trainer
+from cpr_operator.reconcile.figures import restorable, result_of, with_anchor, with_last_scores
 from cpr_operator.reconcile.observe import Done
 
 
@@ -31,8 +32,16 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
         trainers=(Trainer(index=0),),
     )
     found = anchor(generation, samples)
-    done = Done(to_json(found.to_contract()))
+    done = Done(to_json(Result(found.to_contract(), None, None, None)))
     assert result_of(status, {"trainer/0": done}) == (found if counts else None)
+
+
+def test_the_scores_are_those_of_the_last_step() -> None:
+    status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), 0.4, 0.8, 0.5)))
+    progress = with_last_scores(status, {"trainer/0": done}).progress
+    assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
+    assert with_last_scores(status, {"trainer/0": Done("no result")}) == status
 
 
 def test_of_anchors_as_many_are_known_as_are_kept() -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
@@ -61,8 +61,8 @@ class Loop:
         self._roster = watch.adopt()
         watch.on_roster = self._follow
 
-    def run(self) -> AnchorRef | None:
-        """Train to the end; return the final anchor on the leader.
+    def run(self) -> Result | None:
+        """Train to the end; return the final anchor and scores on the leader.
 
         Raises Terminated (call `flush` then), Superseded, Finished (a follower's end), and the errors that end a
         trainer.
@@ -122,7 +122,7 @@ class Loop:
         self._exchange.follow(roster)
         self._board.set(counters=roster.counters)
 
-    def _serve(self, roster: TrainerRoster) -> AnchorRef | None:
+    def _serve(self, roster: TrainerRoster) -> Result | None:
         """Train in the group that `roster` names, until the job is done."""
         if roster.counters.generation != self._generation:
             self._generation = roster.counters.generation
@@ -165,6 +165,7 @@ class Loop:
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
         started = self._setup.samples_at(min(state.done + 1, self._setup.last_step))
         self._board.set(step=state.done, samples=state.samples, samples_started=started, lost=state.lost)
+        self._board.set(**state.scores.figures())
         if self.leading is not None:
             self.leading.save(state)
 
@@ -224,17 +225,17 @@ class Loop:
         for step in range(max(exchange.counted()), first - 1, -1):
             exchange.uncount(step, stepper.slice_of(step).access.unique)
 
-    def _finish(self, group: Group) -> AnchorRef | None:
+    def _finish(self, group: Group) -> Result | None:
         """All steps are trained: see to it that the last cut is committed, then part."""
         self._board.set(state=TrainerState.FINISHING)
         last_step, stepper = self._setup.last_step, self._stepper
         stepper.cut_step = last_step
         self._exchange.heartbeat(last_step)
         while True:
-            if self.leading is not None and (result := self.leading.finish(stepper.state)):
-                self._board.set(result=result, state=TrainerState.FINISHED)
+            if self.leading is not None and (anchor := self.leading.finish(stepper.state)):
+                self._board.set(result=anchor, state=TrainerState.FINISHED)
                 group.dismiss()
-                return result
+                return Result(anchor, **stepper.state.scores.figures())
             group.listen(self._watch.attend_or_stop)
             if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
                 # A shard that came back without the last step cannot take the cut before it has it.

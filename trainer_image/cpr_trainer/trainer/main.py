@@ -40,7 +40,7 @@ from cpr_trainer.trainer.watch import Watch
 def run(environment: Environment) -> ExitCode:
     """Be a trainer until the job is done, or something ends this process.
 
-    Leaves the final anchor (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
+    Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
     """
     watch = Watch(RosterFile(environment.roster_file, TrainerRoster), stop_on_sigterm())

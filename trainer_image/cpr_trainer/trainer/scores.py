@@ -64,6 +64,10 @@ class Scores:
         self.loss = total / steps if steps else self.loss
         self._loss_shares.zero_()
 
+    def figures(self) -> dict[str, float | None]:
+        """Return what is reported of the merged scores: loss, auc, logloss; None for what is not known yet."""
+        return {"loss": self.loss, "auc": self.validation.auc(), "logloss": self.validation.log_loss()}
+
     def merged(self) -> Tensor:
         """Return the merged counters: the same on all trainers after the same step."""
         return self.validation.state()

@@ -146,8 +146,7 @@ class Stepper:
         if to_merge:
             scores.merge(*to_merge)
         if show:
-            validation = scores.validation
-            self._board.set(loss=scores.loss, auc=validation.auc(), logloss=validation.log_loss())
+            self._board.set(**scores.figures())
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:
