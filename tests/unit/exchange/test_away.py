@@ -1,0 +1,178 @@
+"""Shards that are away: replaced, restoring, cut off, silent, of another generation, or not who they say."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cpr_contract.roster import Peer
+from cpr_contract.spec import JobSpec
+from cpr_operator.cluster.local.ports import free_block
+from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange.frames import Header, Operation
+from cpr_trainer.rows import UniqueRows
+from support.exchanges import WAIT_S, Pair, follow, push, wait_for
+from support.shard_job import HOST, KEY, trainer_roster
+from support.shard_thread import ShardThread
+
+
+def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, rows: UniqueRows) -> None:
+    exchange.follow(trainer_roster((Peer(0, 1, "", 0), Peer(1, 1, "", 0))))
+    assert exchange.away() == (0, 1)
+    assert exchange.silent() == ()
+    with pytest.raises(ShardsAwayError) as caught:
+        exchange.lookup(1, rows).result(WAIT_S)
+    assert caught.value.shards == (0, 1)
+
+
+def is_settled(exchange: Exchange) -> bool:
+    try:
+        exchange.settle(WAIT_S)
+    except ShardsAwayError:
+        return False
+    return True
+
+
+def test_a_broken_connection_is_made_anew_and_pushes_are_sent_again(
+    exchange: Exchange, pair: Pair, rows: UniqueRows
+) -> None:
+    before = exchange.lookup(1, rows).result(WAIT_S).copy()
+    pair[1].freeze()
+    push(exchange, rows, 1)
+    push(exchange, rows, 2)
+    pair[1].do(pair[1].break_connections)
+    pair[1].thaw()
+    wait_for(lambda: is_settled(exchange))  # whether the break is noticed before or while it waits
+    after = exchange.lookup(3, rows).result(WAIT_S)
+    expected = before - 0.1 - 0.1 / 2**0.5  # Adagrad: the second step is smaller
+    np.testing.assert_allclose(after, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_replaced_shard_gets_what_its_predecessor_did_not_acknowledge(
+    serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair, rows: UniqueRows
+) -> None:
+    pair[1].freeze()
+    push(exchange, rows, 1)
+    pending = exchange.lookup(2, rows)
+    successor = serve(1, 2)
+    follow(exchange, pair[0], successor, roster=2)
+    with pytest.raises(ShardsAwayError) as caught:
+        pending.result(WAIT_S)
+    assert caught.value.shards == (1,)
+    exchange.wait_ready(WAIT_S)
+    exchange.settle(WAIT_S)
+    assert exchange.applied() == (1, 1)
+    assert successor.service.progress is not None
+    assert successor.service.progress.applied == (1,)
+
+
+def test_another_incarnation_than_the_rosters_is_not_used(
+    serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair
+) -> None:
+    impostor = serve(1, 2)
+    impostor.peer = replace(impostor.peer, incarnation=3)
+    follow(exchange, pair[0], impostor, roster=2)
+    with pytest.raises(ShardsAwayError):
+        exchange.wait_ready(0.5)
+    assert exchange.problems() == ("expected shard/1 incarnation 3, reached shard/1 incarnation 2",)
+
+
+def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange) -> None:
+    with socket.create_server((HOST, 0)) as impostor:
+        port = impostor.getsockname()[1]
+        exchange.follow(trainer_roster((Peer(0, 1, HOST, port), Peer(1, 1, "", 0))))
+        connection, _ = impostor.accept()
+        with connection:
+            welcome = Header(Operation.WELCOME, generation=1), Header(Operation.PONG, generation=1)
+            connection.sendall(b"".join(header.pack() for header in welcome))
+            wait_for(lambda: bool(exchange.problems()))
+    assert exchange.problems() == ("WELCOME before the handshake was over",)
+    assert exchange.away() == (0, 1)
+
+
+def test_a_restoring_shard_is_away_until_it_says_otherwise(
+    serve: Callable[..., ShardThread], exchange: Exchange, rows: UniqueRows
+) -> None:
+    one, two = serve(0), serve(1, ready=False)
+    follow(exchange, one, two)
+    with pytest.raises(ShardsAwayError) as caught:
+        exchange.wait_ready(0.5)
+    assert caught.value.shards == (1,)
+    push(exchange, rows, 1)
+    two.do(two.ready)
+    exchange.wait_ready(WAIT_S)
+    exchange.settle(WAIT_S)
+    two.do(two.service.stop)
+    wait_for(lambda: exchange.away() == (1,))
+    with pytest.raises(ShardsAwayError):
+        exchange.lookup(2, rows).result(WAIT_S)
+
+
+def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
+    pair[0].freeze()
+    pair[1].freeze()
+    push(exchange, rows, 5)
+    pending = exchange.lookup(6, rows)
+    follow(exchange, *pair, roster=2, generation=2)
+    with pytest.raises(ShardsAwayError):
+        pending.result(WAIT_S)
+    exchange.settle(WAIT_S)
+    for shard in pair:
+        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
+        shard.thaw()
+    exchange.wait_ready(WAIT_S)
+    assert exchange.applied() == (3, 3)
+    assert exchange.newest_roster_seen == 2
+    push(exchange, rows, 4)
+    exchange.settle(WAIT_S)
+    assert exchange.applied() == (4, 4)
+
+
+def test_a_shard_of_another_generation_is_away(exchange: Exchange, pair: Pair) -> None:
+    pair[0].do(lambda: pair[0].ready(generation=2))
+    wait_for(lambda: exchange.away() == (0,))
+    follow(exchange, *pair, roster=2, generation=2)
+    wait_for(lambda: exchange.away() == (1,))
+
+
+def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:
+    exchange.heartbeat(17)
+    follow(exchange, *pair, roster=2, generation=2)
+    for shard in pair:
+        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
+    exchange.wait_ready(WAIT_S)
+    exchange.lookup(4, rows).result(WAIT_S)
+    for shard in pair:
+        progress = shard.service.progress
+        assert progress is not None
+        assert (progress.generation, progress.cuts.pending) == (2, 0)
+
+
+def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
+    shards = serve(0), serve(1)
+    exchange = Exchange(replace(job, silence_s=0.5), 0, 1, KEY, 1000)
+    try:
+        follow(exchange, *shards)
+        exchange.wait_ready(WAIT_S)
+        shards[1].freeze()
+        wait_for(lambda: exchange.silent() == (1,))
+        wait_for(lambda: exchange.away() == (1,))
+        shards[1].thaw()
+        wait_for(lambda: exchange.silent() == () and exchange.away() == ())
+    finally:
+        exchange.close()
+
+
+def test_an_address_where_nobody_listens_falls_silent(job: JobSpec) -> None:
+    exchange = Exchange(replace(job, silence_s=0.3), 0, 1, KEY, 1000)
+    try:
+        port = free_block(1, set(), random.Random())
+        exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", port), Peer(1, 1, "", 0))))
+        wait_for(lambda: exchange.silent() == (0,))
+    finally:
+        exchange.close()
