@@ -22,6 +22,16 @@ def test_cuts_come_every_interval_and_at_the_end() -> None:
     assert _run(CutSchedule(100), range(1, 101), interval_s=30) == [34, 64, 94, 100]
 
 
+def test_a_new_interval_counts_from_the_last_cut() -> None:
+    schedule = CutSchedule(1000)
+
+    def interval_s(step: int) -> float:
+        return 30.0 if step < 40 else 10.0 if step < 80 else 25.0
+
+    carried = [schedule.announce(step, float(step), interval_s(step), uncommitted=False) for step in range(1, 130)]
+    assert list(dict.fromkeys(carried)) == [0, 34, 44, 54, 64, 74, 99, 124]
+
+
 def test_no_cut_while_one_is_uncommitted() -> None:
     assert _run(CutSchedule(100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 92, 100]
 
