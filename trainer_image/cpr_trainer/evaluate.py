@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.codec import to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
@@ -21,7 +21,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import NETWORK, read_tensors
 from cpr_trainer.store import Store, Uris, open_store
@@ -30,10 +30,7 @@ from cpr_trainer.store import Store, Uris, open_store
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `EvaluationRequest` from `source` and write the `Evaluation` to `sink`. Raises TrainerError."""
     job = read_job(environ)
-    try:
-        request = from_json(EvaluationRequest, source.read())
-    except ContractError as error:
-        raise BadSpecError(f"The request cannot be read: {error}.", "Start it by `cprjob evaluate`.") from error
+    request = read_request(EvaluationRequest, source, "evaluate")
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
     store = open_store(job.snapshots.store, credentials, authority)

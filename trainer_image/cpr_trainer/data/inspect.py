@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.codec import to_json
 from cpr_contract.inspection import DataFigures, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.blocks import Files, Format, Index
@@ -20,7 +20,7 @@ from cpr_trainer.data.source import format_of
 from cpr_trainer.data.tables import index_files, layout_of
 from cpr_trainer.data.unpacking import Text
 from cpr_trainer.errors import DataError
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.runtime import optional_path, read_job, read_request
 from cpr_trainer.store import Uris
 
 _FAULTS_SHOWN = 10
@@ -28,10 +28,7 @@ _FAULTS_SHOWN = 10
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `InspectionRequest` from `source` and write the `DataFigures` to `sink`. Raises TrainerError."""
-    try:
-        request = from_json(InspectionRequest, source.read())
-    except ContractError as error:
-        raise BadSpecError(f"The request cannot be read: {error}.", "Start it by `cprjob data inspect`.") from error
+    request = read_request(InspectionRequest, source, "data inspect")
     if request.uri is not None:
         figures = inspect_files(request.uri, Uris(StoreSpec("file:///", None, "", "")))
     else:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TextIO
 
 from cpr_contract import env
-from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.codec import to_json
 from cpr_contract.experiment import Experiment, Outcome, Saved, Trial, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.batch import Dataset
@@ -18,7 +18,7 @@ from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.experiment.saving import SavingShards
 from cpr_trainer.experiment.schedule import Schedule
 from cpr_trainer.placement import Placement
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.store import Uris
 
 Report = Callable[[TrialReport], None]
@@ -27,10 +27,7 @@ Report = Callable[[TrialReport], None]
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     """Read an `Experiment` from `source` and write a `TrialReport` a line to `sink`. Raises TrainerError."""
     job = read_job(environ)
-    try:
-        experiment = from_json(Experiment, source.read())
-    except ContractError as error:
-        raise BadSpecError(f"The experiment cannot be read: {error}.", "Start it by `cprjob calibrate`.") from error
+    experiment = read_request(Experiment, source, "calibrate")
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
     run_trials(job, dataset, experiment, lambda report: print(to_json(report), file=sink, flush=True))

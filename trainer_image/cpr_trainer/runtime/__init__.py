@@ -11,6 +11,7 @@ from cpr_trainer.runtime.environment import (
     read_job,
     termination_file,
 )
+from cpr_trainer.runtime.request import read_request
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.signals import stop_on_sigterm
 from cpr_trainer.runtime.status_server import StatusServer
@@ -30,6 +31,7 @@ __all__ = [
     "optional_path",
     "problem_of",
     "read_job",
+    "read_request",
     "stop_on_sigterm",
     "termination_file",
 ]

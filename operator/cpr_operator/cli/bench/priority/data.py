@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES
+from cpr_operator.cli.bench.job import bench_job
 from cpr_operator.cli.options import OptionError
 
 _LABEL = "label"
@@ -84,16 +85,10 @@ def job_over(samples: Samples) -> dict[str, Any]:
         {"name": f"t{place}", "rows": max(_ROWS_PER_VALUE * distinct, 1)}
         for place, distinct in enumerate(samples.distinct, start=1)
     ]
-    return {
-        "apiVersion": "cprjob.io/v1alpha1",
-        "kind": "CPRJob",
-        "metadata": {"name": "bench"},
-        "spec": {
-            "image": "none",
-            "accuracyBudget": {"portionOfLostSamples": 0.1},
-            "model": {"embeddingDim": 16, "bottomMlp": [32, 16], "topMlp": [64, 1], "tables": tables},
-            "data": {"format": "Criteo", "uri": str(samples.path.resolve()), "epochs": 1, "batchSize": 128, "seed": 1},
-            "shards": {"replicas": 8},
-            "snapshots": {"store": {"endpoint": "file:///unused", "bucket": "unused"}},
-        },
-    }
+    return bench_job(
+        "bench",
+        model={"embeddingDim": 16, "bottomMlp": [32, 16], "topMlp": [64, 1], "tables": tables},
+        data={"format": "Criteo", "uri": str(samples.path.resolve()), "epochs": 1, "batchSize": 128, "seed": 1},
+        shards={"replicas": 8},
+        snapshots={"store": {"endpoint": "file:///unused", "bucket": "unused"}},
+    )

@@ -19,6 +19,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.spec import Bits, JobSpec, Strategy
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.bench.job import bench_job
 from cpr_operator.cli.bench.snapshot.show import as_json, print_figures
 from cpr_operator.cli.bench.snapshot.store import bench_store
 from cpr_operator.cli.document import InvalidDocumentError
@@ -89,24 +90,18 @@ def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -
 
 def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
     """A job of one shard, one trainer and one table. Raises InvalidDocumentError."""
-    document: dict[str, Any] = {
-        "apiVersion": "cprjob.io/v1alpha1",
-        "kind": "CPRJob",
-        "metadata": {"name": "bench"},
-        "spec": {
-            "image": "none",
-            "accuracyBudget": {"portionOfLostSamples": 0.1},
-            "model": {
-                "embeddingDim": options.dim,
-                "bottomMlp": [options.dim],
-                "topMlp": [1],
-                "tables": [{"name": "table", "rows": options.rows}],
-            },
-            "data": {"format": "Synthetic", "samples": _SAMPLES, "batchSize": 1},
-            "shards": {"replicas": 1},
-            "snapshots": {"store": store, "maxBytesPerSecond": options.limit_mib_s * _MIB},
+    document = bench_job(
+        "bench",
+        model={
+            "embeddingDim": options.dim,
+            "bottomMlp": [options.dim],
+            "topMlp": [1],
+            "tables": [{"name": "table", "rows": options.rows}],
         },
-    }
+        data={"format": "Synthetic", "samples": _SAMPLES, "batchSize": 1},
+        shards={"replicas": 1},
+        snapshots={"store": store, "maxBytesPerSecond": options.limit_mib_s * _MIB},
+    )
     invalid = validate(document)
     if invalid:
         raise InvalidDocumentError(invalid)

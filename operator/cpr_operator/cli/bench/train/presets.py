@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract.spec import Precision
+from cpr_operator.cli.bench.job import bench_job
 
 BATCH_SIZE = 2048
 #: More than any window trains: a run is ended, it does not come to its end.
@@ -65,25 +66,19 @@ def document(  # noqa: PLR0913 -- a job has so many sides
         {"name": f"c{place}", "rows": min(int(values), rows)}
         for place, values in enumerate(model.columns.split(), start=1)
     ]
-    return {
-        "apiVersion": "cprjob.io/v1alpha1",
-        "kind": "CPRJob",
-        "metadata": {"name": f"bench-{preset}", "namespace": "default"},
-        "spec": {
-            "image": "none",
-            "accuracyBudget": {"portionOfLostSamples": 0.1},
-            "model": {
-                "embeddingDim": model.dim,
-                "bottomMlp": list(model.bottom),
-                "topMlp": list(model.top),
-                "tables": tables,
-            },
-            "data": {"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
-            "trainers": {"replicas": trainers, "precision": precision},
-            "shards": {"replicas": shards},
-            "snapshots": {
-                "store": {"endpoint": f"file://{store}", "bucket": "saves"},
-                "interval": {"mode": "Fixed", "seconds": interval_s},
-            },
+    return bench_job(
+        f"bench-{preset}",
+        model={
+            "embeddingDim": model.dim,
+            "bottomMlp": list(model.bottom),
+            "topMlp": list(model.top),
+            "tables": tables,
         },
-    }
+        data={"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
+        trainers={"replicas": trainers, "precision": precision},
+        shards={"replicas": shards},
+        snapshots={
+            "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+            "interval": {"mode": "Fixed", "seconds": interval_s},
+        },
+    )
