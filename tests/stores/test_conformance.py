@@ -82,7 +82,7 @@ class Metered(Throttle):
     """Counts what asks to be sent."""
 
     def __init__(self) -> None:
-        super().__init__(1.0)
+        super().__init__(1.0, lambda: False)
         self.sizes: list[int] = []
 
     def wait(self, size_bytes: int) -> None:

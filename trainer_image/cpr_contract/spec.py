@@ -99,7 +99,8 @@ class SnapshotSpec:
     `rebase` says on which earlier save a shard's save stands: `Consecutive` on the last, `OneShot` on the last full
     one, `Intermittent` on the last full one until another is expected to pay. Between cuts each shard saves the portion
     `fraction` of the rows of large tables by `strategy`; `Full` saves none. Rows are stored in `stored_bits` a value,
-    but exactly by a flush and at the last cut. `max_bytes_per_s` limits what one shard sends while it trains.
+    but exactly by a flush and at the last cut. `max_bytes_per_s` limits what one shard sends while it trains, but
+    for what is urgent.
     """
 
     store: StoreSpec

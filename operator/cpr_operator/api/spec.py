@@ -282,7 +282,8 @@ class Snapshots(SpecModel):
     """Bits that saves store of each value of a row; below 32 a restored row is not exactly the one that was saved. What
     a drained shard flushes and the finished model are exact."""
     max_bytes_per_second: Annotated[int, Field(ge=1048576, le=2**53 - 1)] | None = None
-    """The most that one shard sends to the store while it trains; absent: no limit."""
+    """The most that one shard sends to the store in a second while it trains; absent: no limit. It does not hold for a
+    save that training is about to outrun, nor for what is saved at the end."""
     keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
     """How many anchors stay restorable."""
     delete_with_job: bool = False

@@ -64,9 +64,6 @@ class FakeSaver:
     def discard(self) -> None:
         self.saves.clear()
 
-    def hurry(self) -> None:
-        pass
-
 
 def committed(save: Save, key: str = "the new key", rows: int = 1) -> Committed:
     return Committed(save, SavedShard(replace(save.draft, rows=rows), ManifestRef(key, "digest"), 80), 0.1)

@@ -38,7 +38,6 @@ class FakeSaver:
     def __init__(self) -> None:
         self.saves: list[Save] = []
         self.idle = True
-        self.hurried = False
 
     def submit(self, save: Save) -> None:
         self.saves.append(save)
@@ -46,9 +45,6 @@ class FakeSaver:
 
     def discard(self) -> None:
         self.idle = True
-
-    def hurry(self) -> None:
-        self.hurried = True
 
 
 class Bench:
@@ -328,13 +324,14 @@ def test_rows_take_fewer_bits_but_in_flushes_and_in_the_finished_model(case: str
 
 
 @pytest.mark.parametrize("case", ["a flush", "the cut at which the job stops"])
-def test_what_is_saved_at_the_end_is_in_a_hurry(case: str) -> None:
+def test_what_is_saved_at_the_end_is_urgent(case: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
-    bench.cut()
-    assert not bench.saver.hurried
+    cut = bench.cut()
+    assert not cut.source.urgent
     EXACT_SAVES[case][0](bench)
-    assert bench.saver.hurried
+    assert bench.saver.saves[-1].source.urgent
+    assert cut.source.urgent, "nobody waits for what is replaced"
 
 
 def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:

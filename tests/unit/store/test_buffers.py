@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import google_crc32c
+import sys
+import threading
+
 import numpy as np
 import pytest
 
-from cpr_trainer.store import checksum
-from cpr_trainer.store.buffers import SLICE_BYTES, flat, size_of, slices
+from cpr_trainer.store import buffers, checksum
+from cpr_trainer.store.buffers import SLICE_BYTES, extended, flat, size_of, slices
 
 
 def test_the_checksum_is_crc32c() -> None:
@@ -21,9 +23,43 @@ def test_the_checksum_goes_over_buffers_one_after_another(split: int) -> None:
     assert checksum((memoryview(data)[:split], bytes(data[split:]))) == 0xE3069283
 
 
-def test_the_checksum_of_more_than_a_slice() -> None:
-    data = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"rest"
-    assert checksum(memoryview(data)) == google_crc32c.value(data)
+def by_definition(data: bytes) -> int:
+    """CRC-32C bit by bit: the polynomial 0x1EDC6F41, reflected (RFC 3720, B.4)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_the_checksum_of_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "SLICE_BYTES", 1000)
+    data = bytes(range(256)) * 12 + b"rest"
+    assert checksum(memoryview(data)) == checksum(bytearray(data)) == by_definition(data)
+
+
+@pytest.mark.timeout(20)
+def test_other_threads_run_while_a_checksum_is_computed() -> None:
+    """Otherwise pushes wait for saves."""
+    data = memoryview(bytearray(SLICE_BYTES))
+    may_run, ran = threading.Event(), threading.Event()
+
+    def run() -> None:
+        may_run.wait()
+        ran.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)  # nobody is made to give way: others run where they are let
+    try:
+        may_run.set()
+        while not ran.is_set():
+            extended(0, data)
+    finally:
+        sys.setswitchinterval(interval_s)
+        thread.join()
 
 
 def test_numbers_are_taken_as_their_bytes_without_a_copy() -> None:

@@ -52,12 +52,30 @@ def test_a_rate_of_nothing_is_refused(rate: float) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_lifting_it_frees_who_waits_and_who_comes() -> None:
-    throttle = Throttle(1.0, clock=lambda: 0.0)
+def test_what_is_urgent_waits_no_longer_and_does_not_begin_to() -> None:
+    urgent = threading.Event()
+    throttle = Throttle(1.0, urgent.is_set, clock=lambda: 0.0)
     waiting = threading.Thread(target=throttle.wait, args=(1_000_000,))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
-    throttle.lift()
+    urgent.set()
     waiting.join()
     throttle.wait(1_000_000)
+
+
+@pytest.mark.timeout(20)
+def test_what_was_urgent_does_not_count() -> None:
+    urgent = threading.Event()
+    throttle = Throttle(RATE, urgent.is_set, clock=lambda: 0.0)
+    urgent.set()
+    for _ in range(10):
+        throttle.wait(1_000_000)
+    urgent.clear()
+    throttle.wait(int(BURST))
+    late = threading.Thread(target=throttle.wait, args=(1,), daemon=True)
+    late.start()
+    late.join(0.1)
+    assert late.is_alive(), "the limit holds again"
+    urgent.set()
+    late.join()

@@ -104,7 +104,7 @@ def test_a_full_log_ends_the_capture_and_no_push() -> None:
     assert read_all(arena.capture_changes(0), arena) == expected, "the next one has everything"
 
 
-def test_a_log_that_is_half_full_is_read_first() -> None:
+def test_what_is_logged_makes_room_for_more() -> None:
     arena = new_arena(10, log_rows=4)
     push(arena, *range(10))
     expected = values_of(arena, list(range(10)))
@@ -115,6 +115,37 @@ def test_a_log_that_is_half_full_is_read_first() -> None:
     push(arena, 8, 6)
     assert not capture.outrun, "there is room again"
     assert first | read_all(capture, arena) == expected
+
+
+def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:
+    arena = new_arena(100, log_rows=20)
+    push(arena, *range(100))
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 5)
+    push(arena, *range(90, 95))
+    assert (fill(capture, buffer) or {}).keys() == set(range(5)), "a quarter is not much"
+    push(arena, 95)
+    assert (fill(capture, buffer) or {}).keys() == set(range(91, 96)), "the newest first"
+    push(arena, *range(80, 89))
+    assert not capture.urgent, "half is enough for what comes"
+    push(arena, 89)
+    assert capture.urgent
+    fill(capture, buffer)
+    assert not capture.urgent, "there is room again"
+
+
+@pytest.mark.parametrize("why", ["ended", "outrun", "hurried"])
+def test_a_capture_that_somebody_waits_for_is_urgent(why: str) -> None:
+    arena = new_arena(10, log_rows=5)
+    push(arena, *range(10))
+    capture = arena.capture_changes(0)
+    assert not capture.urgent
+    if why == "ended":
+        capture.end()
+    elif why == "outrun":
+        push(arena, *range(10))
+    else:
+        capture.hurried = True
+    assert capture.urgent
 
 
 @pytest.mark.parametrize("chosen", [True, False])

@@ -30,12 +30,15 @@ _CHUNK = 1 << 16
 
 
 class SaveGivenUpError(TrainerError):
-    """Training changed rows faster than the limit lets the shard save them."""
+    """Training changed rows faster than the store takes them."""
 
     reason = "SaveGivenUp"
 
     def __init__(self) -> None:
-        super().__init__("The shard gave up a save: training outran it.", "Raise --limit, or use more --rows.")
+        super().__init__(
+            "The shard gave up a save: training outran it.",
+            "The store is too slow for it: use a faster one, or more --rows.",
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,7 @@ from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.snapshot import Home, Writer
-from cpr_trainer.store import Throttle, open_store
+from cpr_trainer.store import open_store
 from cpr_trainer.tables.priority import make_tracker, population_of
 
 _LOG = logging.getLogger(__name__)
@@ -94,8 +94,7 @@ class _Shard:
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        limit = job.snapshots.max_bytes_per_s
-        writer = Writer(store, arena, None if limit is None else Throttle(limit))
+        writer = Writer(store, arena, job.snapshots.max_bytes_per_s)
         saver = Saver(writer, life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:

@@ -108,10 +108,6 @@ class Saver:
         """Drop a save that is not committed yet."""
         self._replace(None)
 
-    def hurry(self) -> None:
-        """Send as fast as the store takes it from now on."""
-        self._writer.hurry()
-
     def close(self) -> None:
         """End the thread after the store's call under way."""
         with self._changed:

@@ -37,6 +37,10 @@ class _Watched:
     capture: Capture
     tracker: Tracker
 
+    @property
+    def urgent(self) -> bool:
+        return self.capture.urgent
+
     def fill(self, buffer: RowBuffer) -> bool:
         filled = self.capture.fill(buffer)
         if filled:
@@ -120,10 +124,9 @@ class Saving:
         stops = kind == "Flush" or progress.cuts.standing
         bits = EXACT if last or stops else self._rules.stored_bits
         draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
-        if stops:
-            self._saver.hurry()
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
+        capture.hurried = stops
         self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
         self._metrics.cut_seconds.set(monotonic() - started_s)
 

@@ -35,6 +35,11 @@ class Insist(Protocol):
 class Source(Protocol):
     """Rows to save."""
 
+    @property
+    def urgent(self) -> bool:
+        """Whether they must go as fast as the store takes them, for now."""
+        ...
+
     def fill(self, buffer: RowBuffer) -> bool:
         """Fill an empty buffer with rows, ascending; False if there are none left."""
         ...
@@ -52,28 +57,25 @@ class SavedShard:
 class Writer:
     """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
 
-    def __init__(self, store: Store, arena: Arena, throttle: Throttle | None = None) -> None:
+    def __init__(self, store: Store, arena: Arena, bytes_per_s: int | None = None) -> None:
+        """Write at `bytes_per_s` at most what is not urgent; None: without a limit."""
         self._store = store
-        self._throttle = throttle
+        self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
         size = rows_per_part(len(arena.rows), arena.row_bytes)
         self._free: SimpleQueue[RowBuffer] = SimpleQueue()
         for _ in range(_PARTS_AT_ONCE):
             self._free.put(RowBuffer.like(arena.rows, arena.accumulator, size))
 
-    def hurry(self) -> None:
-        """Write without a limit from now on."""
-        if self._throttle is not None:
-            self._throttle.lift()
-
     def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
         """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
 
         Raises what `source` and `insist` raise; DivergedError for values that so few bits cannot hold.
         """
-        folder = shard_save(draft).folder
+        folder, limit = shard_save(draft).folder, self._bytes_per_s
+        throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
         parts = in_parallel(
-            lambda item: self._write_part(folder + part_name(item[0]), item[1], draft, insist),
+            lambda item: self._write_part(folder + part_name(item[0]), item[1], draft, insist, throttle),
             enumerate(self._filled(source)),
             threads=_PARTS_AT_ONCE,
             background=True,
@@ -107,7 +109,9 @@ class Writer:
                 return
             yield buffer
 
-    def _write_part(self, key: str, buffer: RowBuffer, draft: ShardManifest, insist: Insist) -> Part:
+    def _write_part(
+        self, key: str, buffer: RowBuffer, draft: ShardManifest, insist: Insist, throttle: Throttle | None
+    ) -> Part:
         try:
             slots, rows, state = buffer.filled
             places = slots + draft.first_place
@@ -115,7 +119,7 @@ class Writer:
             pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data]
             if state is not None:
                 pieces.append(state.data)
-            crc32c = insist(lambda: self._store.put(key, pieces, throttle=self._throttle))
+            crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:
             self._free.put(buffer)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import google_crc32c
-import numpy as np
+from awscrt.checksums import crc32c
 
 #: Any C-contiguous memory; what is not bytes is taken as its bytes.
 Buffer = bytes | bytearray | memoryview
@@ -44,5 +43,4 @@ def checksum(data: Buffer | Sequence[Buffer]) -> int:
 
 def extended(crc: int, piece: memoryview) -> int:
     """CRC-32C of what `crc` is that of and the bytes of `piece` after it."""
-    # The C function refuses a view of writable memory, but not an array over it.
-    return int(google_crc32c.extend(crc, np.frombuffer(piece, np.uint8)))
+    return int(crc32c(piece, crc))  # other threads run meanwhile

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 #: What may be sent at once after a quiet time, in seconds of the rate: long enough for whole slices, too short to hurt.
 _BURST_S = 0.1
+#: How long a thread waits before it looks again whether it still has to.
+_LOOK_S = 0.01
 
 
 class TokenBucket:
@@ -33,23 +35,25 @@ class TokenBucket:
 
 
 class Throttle:
-    """Paces all threads that share it to `bytes_per_s` together."""
+    """Paces all threads that share it to `bytes_per_s` together, except while what they send is `urgent`.
 
-    def __init__(self, bytes_per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    The limit is for the good of training. What training itself waits for, or would lose, is urgent.
+    """
+
+    def __init__(
+        self, bytes_per_s: float, urgent: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._urgent = urgent
         self._clock = clock
         self._bucket = TokenBucket(bytes_per_s, clock())
         self._lock = threading.Lock()
-        self._lifted = threading.Event()
 
     def wait(self, size_bytes: int) -> None:
         """Return once `size_bytes` more may be sent."""
-        if self._lifted.is_set():
+        if self._urgent():
             return
         with self._lock:
-            delay_s = self._bucket.take(size_bytes, self._clock())
-        if delay_s > 0:
-            self._lifted.wait(delay_s)
-
-    def lift(self) -> None:
-        """Let everything through from now on, also what waits: the process is about to end."""
-        self._lifted.set()
+            now_s = self._clock()
+            due_s = now_s + self._bucket.take(size_bytes, now_s)
+        while (left_s := due_s - self._clock()) > 0 and not self._urgent():
+            time.sleep(min(left_s, _LOOK_S))

@@ -2,7 +2,8 @@
 
 A capture takes no copy when it begins. One thread reads the rows it holds in blocks, in the order of their slots, each
 block under the arena's lock. A push that is about to change rows which the capture has yet to read first puts their old
-values into a log of bounded size. When the log is full the capture is of no use any more, and the push goes on.
+values into a log of bounded size. A log that fills is read before the rest, and makes the capture urgent: nothing else
+may hold up its reader. When it is full all the same the capture is of no use any more, and the push goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from cpr_trainer.tables.epochs import Epochs
 _BLOCK_BYTES = 256 << 10
 #: At most so many times as many slots are looked at under the lock at once, where few of them are in the capture.
 _WIDEST = 16
+#: What is logged goes before the rest once the log is full to this portion: at a limited pace that is mostly enough.
+_LOG_GOES_FIRST = 0.25
+#: And without a limit from here on: the rest of the log is for what pushes bring until it is read.
+_LOG_IS_URGENT = 0.5
 
 
 class OutrunError(TrainerError):
@@ -32,7 +37,7 @@ class OutrunError(TrainerError):
     def __init__(self) -> None:
         super().__init__(
             "Training changed rows faster than the store took them, so a save was given up.",
-            "Give the store more bandwidth, raise or take away the limit on saves, or use more shards.",
+            "Give the store more bandwidth, or use more shards.",
         )
 
 
@@ -115,11 +120,12 @@ class Capture:
     """Some rows [n, D] and their state [n] as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
-    says that the log was too small.
+    says that the log was too small; who sets `hurried` waits for the end.
     """
 
     def __init__(self, rows: Floats, state: Floats | None, members: Members, log: RowBuffer, lock: Lock) -> None:
         self.outrun = False
+        self.hurried = False
         self._rows = rows
         self._state = state
         self._members = members
@@ -128,6 +134,11 @@ class Capture:
         self._ended = False
         self._frontier = 0
         self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + 1)))
+
+    @property
+    def urgent(self) -> bool:
+        """Whether its reader should wait for nothing: the log fills, or somebody waits for the end. Any thread asks."""
+        return self.hurried or self.outrun or self._ended or self._log_exceeds(_LOG_IS_URGENT)
 
     def preserve(self, slots: Ints) -> None:
         """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change."""
@@ -142,9 +153,9 @@ class Capture:
     def fill(self, buffer: RowBuffer) -> bool:
         """Fill an empty buffer with rows not read yet, ascending; False if there are none left.
 
-        What is logged goes first once the log is half full. Raises OutrunError, EndedError.
+        What is logged goes first once there is much of it. Raises OutrunError, EndedError.
         """
-        if not self._log_goes_first():
+        if not self._log_exceeds(_LOG_GOES_FIRST):
             while buffer.room and self._sweep(buffer):
                 pass
             if buffer.used:
@@ -162,9 +173,8 @@ class Capture:
                 self._members.close()
                 self._log.used = 0
 
-    def _log_goes_first(self) -> bool:
-        with self._lock:
-            return 2 * self._log.used > len(self._log.slots)
+    def _log_exceeds(self, portion: float) -> bool:
+        return self._log.used > portion * len(self._log.slots)
 
     def _sweep(self, buffer: RowBuffer) -> bool:
         """Read one block of rows that are where they were; False at the end of the arena."""
