@@ -61,6 +61,8 @@ def test_the_only_trainer_killed_loses_what_the_dense_state_misses(tmp_path: Pat
         running.reach(SAMPLES // 3)
         running.kill(running.trainers[0])
         running.wait_exit(running.trainers[0])
+        for index in range(2):
+            running.wait_for(lambda i=index: "trainer/0" in running.shard(i).silent, "what it sent is read to the end")
         applied = max(running.shard(index).applied_step for index in range(2)) * job.data.batch_size
         running.replace_trainers(0, leader=0)
         lost = running.wait_for(lambda: running.trainer().lost, "it tells what the dense state misses")
