@@ -45,7 +45,7 @@ class TestTheStore:
         found = space.wait_condition(name, "SnapshotsDegraded", within_s=60)
         assert found["reason"] == reason
         assert remedy in found["message"]
-        assert reason in event(space, name, "SnapshotsDegraded") or remedy in event(space, name, "SnapshotsDegraded")
+        assert remedy in event(space, name, "SnapshotsDegraded")
         assert incarnations(space, name) == {1}
         space.kubectl("delete", "cprjob", name, "--wait=false")
 
@@ -90,6 +90,9 @@ class TestTheCluster:
         message = condition(found, "PodsReady")["message"]
         assert "localhost/not-there:1" in message
         assert "spec.image" in message
+        said = event(space, "no-image", "PodStuck")
+        assert "localhost/not-there:1" in said
+        assert "spec.image" in said
         assert incarnations(space, "no-image") == {1}
 
     def test_a_quota_holds_pods_back_until_it_is_raised(self, space: Space) -> None:
@@ -102,7 +105,10 @@ class TestTheCluster:
             within_s=30,
         )
         assert "exceeded quota" in condition(found, "PodsReady")["message"]
-        assert "exceeded quota" in event(space, "crowded", "Refused")
+        assert "free quota" in condition(found, "PodsReady")["message"]
+        said = event(space, "crowded", "Refused")
+        assert "exceeded quota" in said
+        assert "free quota" in said
         space.apply(_quota("20"))
         job = space.wait_job(
             "crowded", "ends", lambda job: job["status"].get("phase") in {"Succeeded", "Failed"}, within_s=120

@@ -32,6 +32,10 @@ STORE_PROBLEMS = frozenset(
 )
 #: The part of the budget beyond which it is at risk.
 AT_RISK = 0.75
+#: What to do about an object that the API server did not take.
+REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
+#: Reasons of PodsReady=False for which nobody has to do anything, or which have an event of their own.
+EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
 
 _MESSAGE_CHARS = 4096
 
@@ -89,12 +93,11 @@ def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Findi
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return Finding("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
             case Unborn(refusal=words) if words:
-                remedy = "free quota, or correct the pod template; it is tried again"
-                return Finding("PodsReady", "False", "CreateRefused", f"{name}: {words}; {remedy}")
+                return Finding("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
             case _:
                 pass
     for pod_name, words in world.refusals.items():
-        return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; it is tried again")
+        return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
     waiting = [member_name(role_of(m), m.index) for m in members if not is_settled(m)]
     if not waiting:
         return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")

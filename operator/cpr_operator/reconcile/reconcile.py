@@ -10,7 +10,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
-from cpr_operator.reconcile.conditions import Finding, findings, truth, with_findings
+from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.figures import result_of, with_last_scores
@@ -139,15 +139,18 @@ def _news(world: World, status: Status) -> tuple[Event, ...]:
     news = []
     if status.phase == "Running" and before.phase == "Starting":
         news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
-    for kind, reason in (
-        ("SnapshotsDegraded", EventReason.SNAPSHOTS_DEGRADED),
-        ("BudgetExhausted", EventReason.BUDGET_EXHAUSTED),
+    for kind, wrong, reason in (
+        ("PodsReady", "False", EventReason.POD_STUCK),
+        ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
+        ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
     ):
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
-        if new is not None and new.status == "True" and (old is None or old.reason != new.reason):
+        if new is None or new.status != wrong or new.reason in EXPECTED:
+            continue
+        if old is None or old.reason != new.reason:
             news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
     for pod, words in world.refusals.items():
-        news.append(Event("Warning", EventReason.REFUSED, words, f"refused-{pod}"))
+        news.append(Event("Warning", EventReason.REFUSED, f"{words}; {REFUSAL_REMEDY}", f"refused-{pod}"))
     return tuple(news)
 
 

@@ -31,6 +31,7 @@ class EventReason(enum.StrEnum):
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     REFUSED = "Refused"
+    POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"

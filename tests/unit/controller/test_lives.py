@@ -226,12 +226,23 @@ async def test_pods_that_never_start_end_the_job_with_the_schedulers_words() -> 
     condition = next(c for c in life.status.conditions if c.type == "Failed")
     assert condition.reason == "StartupDeadlineExceeded"
     assert "0/3 nodes" in condition.message
+    (said,) = {event.message for event in life.cluster.events.values() if event.reason == "PodStuck"}
+    remedy = "add capacity, or change resources and selectors in the pod template"
+    assert said == f"shard/0: 0/3 nodes are available; {remedy}"
 
 
 async def test_a_refused_create_keeps_its_number_and_says_why() -> None:
     life = await live("a replacement is refused for a while")
     assert life.status.shards[1].incarnation == 2
-    assert any(event.reason == "Refused" and "quota" in event.message for event in life.cluster.events.values())
+    (said,) = {event.message for event in life.cluster.events.values() if event.reason == "Refused"}
+    assert "quota" in said
+    assert "free quota, or correct the pod template" in said
+    assert not [event for event in life.cluster.events.values() if event.reason == "PodStuck"]
+
+
+async def test_a_job_that_nothing_is_in_the_way_of_has_no_warning() -> None:
+    life = await live("no failure")
+    assert {event.reason for event in life.cluster.events.values() if event.type == "Warning"} == set()
 
 
 async def test_no_pod_name_is_ever_used_twice_and_all_objects_go() -> None:
