@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.local_job import LocalJob, small_job
+from support.local_job import LocalJob, small_job, small_steps
 from support.model import assert_close, saved_model, train_alone
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
@@ -21,7 +21,7 @@ def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trainers", [2, 3])
 def test_several_trainers_learn_as_well(tmp_path: Path, trainers: int) -> None:
-    job = small_job(tmp_path, samples=60_000, trainers=trainers, shards=3)
+    job = small_steps(small_job(tmp_path, samples=60_000, trainers=trainers, shards=3))
     with LocalJob(job, tmp_path) as running:
         running.start()
         anchor = running.result()

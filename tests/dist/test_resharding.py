@@ -14,7 +14,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.snapshot import read_anchor
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
-from support.local_job import LocalJob, small_job
+from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
@@ -64,7 +64,7 @@ def test_one_trainer_over_two_three_and_two_shards_ends_where_it_would_have_ende
 
 
 def test_several_trainers_stop_at_one_anchor(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    job = small_steps(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with with_shards(job, 2, tmp_path / "run-1", 1, None) as running:
         running.start()
         running.reach(SAMPLES // 3)

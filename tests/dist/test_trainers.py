@@ -10,7 +10,7 @@ from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_contract.reports import SaveRef
 from cpr_trainer.trainer.scores import MERGE_STEPS
-from support.local_job import LocalJob, small_job
+from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
@@ -19,7 +19,7 @@ SAMPLES = 60_000
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["leader", "follower"])
 def test_a_killed_trainer_costs_nothing(tmp_path: Path, victim: int) -> None:
-    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    job = small_steps(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 3)

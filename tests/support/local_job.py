@@ -47,6 +47,12 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
     )
 
 
+def small_steps(job: JobSpec) -> JobSpec:
+    """The job with learning rates so low that its AUC hardly tells in which order several trainers' pushes came."""
+    dense, sparse = OptimizerSpec("Adagrad", 0.02), OptimizerSpec("RowWiseAdagrad", 0.01)
+    return replace(job, model=replace(job.model, dense_optimizer=dense, sparse_optimizer=sparse))
+
+
 @dataclass
 class Member:
     """One pod: a process, its roster file, its termination file."""
