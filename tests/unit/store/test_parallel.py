@@ -85,12 +85,13 @@ def test_an_error_of_the_items_is_raised() -> None:
         in_parallel(str, items())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
-def test_in_the_background_threads_are_nicer_and_others_are_not() -> None:
-    def niceness(_item: int) -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux schedules threads one by one")
+def test_in_the_background_threads_interrupt_nobody_and_are_not_starved() -> None:
+    def standing(_item: int) -> tuple[int, int]:
+        return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    own = niceness(0)
-    assert set(in_parallel(niceness, range(4), background=True)) == {min(19, own + 10)}
-    assert set(in_parallel(niceness, range(4))) == {own}
-    assert niceness(0) == own
+    policy, niceness = standing(0)
+    assert policy != os.SCHED_BATCH
+    assert set(in_parallel(standing, range(4), background=True)) == {(os.SCHED_BATCH, niceness)}
+    assert set(in_parallel(standing, range(4))) == {(policy, niceness)}
+    assert standing(0) == (policy, niceness)

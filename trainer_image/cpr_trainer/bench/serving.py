@@ -55,7 +55,7 @@ class Trainer:
     @classmethod
     @contextlib.contextmanager
     def of(cls, job: JobSpec, shard: ShardProcess) -> Iterator[Self]:
-        """Connect to a shard once it serves, and change every row: from then on it takes memory for saving alone."""
+        """Connect to a shard once it serves, and change every row."""
         shard.wait_ready()
         exchange = Exchange(job, 0, 1, KEY, job.data.samples or 1)
         exchange.follow(
@@ -86,8 +86,10 @@ class Trainer:
             self._push(find_access(self.placement, ids).unique, 0)
 
     def round(self, window_s: float) -> Round:
-        """Train for a while without a save, then from a cut to its commit. Raises SaveGivenUpError."""
-        self.change_everything()
+        """Train for a while without a save, then from a cut to its commit. Raises SaveGivenUpError.
+
+        What has changed before is to be saved: `change_everything`.
+        """
         end_s = time.monotonic() + window_s
         idle = self._window(lambda: time.monotonic() < end_s, cut=False)
         cut_step = self.step + 1

@@ -76,13 +76,16 @@ class ShardProcess:
         return float(found[1])
 
     def memory_bytes(self) -> int | None:
-        """Return its resident memory; the peak is counted anew from here on. None if the system does not tell."""
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", "ascii")
+        """Return its resident memory; None if the system does not tell."""
         return self._memory("VmRSS")
 
+    def forget_peak(self) -> None:
+        """Count the peak of its memory anew from here on."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", "ascii")
+
     def peak_memory_bytes(self) -> int | None:
-        """Return the most resident memory since `memory_bytes`."""
+        """Return the most resident memory since `forget_peak`; None if the system does not tell."""
         return self._memory("VmHWM")
 
     def _memory(self, name: str) -> int | None:

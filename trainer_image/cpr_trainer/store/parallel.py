@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,8 +15,6 @@ Result = TypeVar("Result")
 
 #: Transfers at once.
 TRANSFERS = 4
-#: Added to the niceness of background threads: a tenth of a core for them while training could use all of it.
-_NICER = 10
 
 
 def in_parallel(
@@ -25,7 +24,7 @@ def in_parallel(
 
     Each of `threads` threads takes the next item when it is done with the last, so that what items hold in memory is
     held `threads` times at most; `items` runs in these threads, for one at a time. After the first error no more items
-    are taken, and it is raised once the work under way has ended. With `background`, training goes first wherever the
+    are taken, and it is raised once the work under way has ended. With `background`, they interrupt nobody where the
     system can tell threads apart.
     """
     numbered = enumerate(items)
@@ -54,7 +53,11 @@ def in_parallel(
 
 
 def _yield_to_training() -> None:
-    """Lower the priority of the calling thread alone; Linux counts a thread as a process here."""
+    """Have the calling thread alone interrupt nobody; pid 0 is that thread on Linux.
+
+    It must not be nicer. A nice thread waits long for a processor on a busy machine, and meanwhile it may hold what
+    training waits for: the interpreter, or the lock of the rows.
+    """
     if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICER)
+        with contextlib.suppress(PermissionError):  # a sandbox may not let us
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
