@@ -104,7 +104,16 @@ BOUNDS = (
     Case("spec.snapshots.rebase", {"spec.snapshots.rebase": "OneShot"}, {"spec.snapshots.rebase": "Never"}),
     Case("spec.snapshots.strategy", {"spec.snapshots.strategy": "MFU"}, {"spec.snapshots.strategy": "LFU"}),
     Case("spec.snapshots.fraction", {"spec.snapshots.fraction": 1}, {"spec.snapshots.fraction": 0}),
-    Case("spec.snapshots.storedBits", {"spec.snapshots.storedBits": 3}, {"spec.snapshots.storedBits": 16}),
+    Case(
+        "spec.snapshots.quantisation.mode",
+        {"spec.snapshots.quantisation": {"mode": "Auto"}},
+        {"spec.snapshots.quantisation": {"mode": "On"}},
+    ),
+    Case(
+        "spec.snapshots.quantisation.bits",
+        {"spec.snapshots.quantisation": {"mode": "Fixed", "bits": 3}},
+        {"spec.snapshots.quantisation": {"mode": "Fixed", "bits": 16}},
+    ),
     Case(
         "spec.snapshots.maxBytesPerSecond",
         {"spec.snapshots.maxBytesPerSecond": 1 << 20},

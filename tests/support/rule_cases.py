@@ -112,6 +112,18 @@ RULES = (
         "a Fixed interval needs seconds",
     ),
     Case(
+        "spec.snapshots.quantisation.bits",
+        {"spec.snapshots.quantisation": {"mode": "Fixed", "bits": 4}},
+        {"spec.snapshots.quantisation": {"mode": "Fixed"}},
+        "Fixed quantisation needs bits",
+    ),
+    Case(
+        "spec.snapshots.quantisation.bits",
+        {"spec.snapshots.quantisation": {"mode": "Auto"}},
+        {"spec.snapshots.quantisation": {"mode": "Auto", "bits": 4}},
+        "no other has them",
+    ),
+    Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {}},
         {"spec.snapshots.interval": {"seconds": 60}},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cpr_contract.spec import Bits
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -48,7 +50,8 @@ class ShardRoster:
     predecessor may still commit a flush: the shard starts, and waits before it chooses a save.
     `newest_incarnation` above `incarnation` tells a fenced-off process to exit. `stop` asks for what SIGTERM asks for:
     save what no save holds, and exit; the pod's object stays, so its last word cannot be missed. `priority_interval_s`
-    is the planned time between two saves of the most important rows, 0 for none.
+    is the planned time between two saves of the most important rows, 0 for none. Rows are stored in `stored_bits` a
+    value, but exactly by a flush and at the last cut.
     """
 
     contract: int
@@ -62,6 +65,7 @@ class ShardRoster:
     trainers: int
     stop: bool = False
     priority_interval_s: float = 0.0
+    stored_bits: Bits = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,8 @@ class SnapshotSpec:
 
     `rebase` says on which earlier save a shard's save stands: `Consecutive` on the last, `OneShot` on the last full
     one, `Intermittent` on the last full one until another is expected to pay. Between cuts each shard saves the portion
-    `fraction` of the rows of large tables by `strategy`; `Full` saves none. Rows are stored in `stored_bits` a value,
-    but exactly by a flush and at the last cut. `max_bytes_per_s` limits what one shard sends while it trains, but
-    for what is urgent.
+    `fraction` of the rows of large tables by `strategy`; `Full` saves none. `max_bytes_per_s` limits what one shard
+    sends while it trains, but for what is urgent.
     """
 
     store: StoreSpec
@@ -110,7 +109,6 @@ class SnapshotSpec:
     rebase: Rebase = "Intermittent"
     strategy: Strategy = "Full"
     fraction: float = 0.125
-    stored_bits: Bits = 32
     max_bytes_per_s: int | None = None
 
 

@@ -31,6 +31,8 @@ class Plan(Model):
     """Planned training time between two cuts."""
     priority_interval_seconds: Seconds = 0
     """Planned time between two saves of each shard's most important rows; 0: none."""
+    stored_bits: Literal[32, 8, 4, 3, 2] = 32
+    """Bits that saves store of each value of a row; 32: rows as they are."""
     expected_lost_samples: Seconds = 0
     """Samples (counted as a portion of all shards) expected to be lost by the end of the job."""
     expected_overhead: Seconds = 0

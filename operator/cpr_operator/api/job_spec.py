@@ -69,6 +69,5 @@ def _snapshots(snapshots: Snapshots) -> contract.SnapshotSpec:
         rebase=snapshots.rebase,
         strategy=snapshots.strategy,
         fraction=snapshots.fraction,
-        stored_bits=snapshots.stored_bits,
         max_bytes_per_s=snapshots.max_bytes_per_second,
     )

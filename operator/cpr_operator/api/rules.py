@@ -160,6 +160,13 @@ FIXED_INTERVAL = Rule(
     "state spec.snapshots.interval.seconds with mode Fixed, and only then",
     "(self.mode == 'Fixed') == has(self.seconds)",
 )
+FIXED_BITS = Rule(
+    "spec.snapshots.quantisation",
+    "spec.snapshots.quantisation.bits",
+    "Fixed quantisation needs bits, no other has them",
+    "state spec.snapshots.quantisation.bits with mode Fixed, and only then",
+    "(self.mode == 'Fixed') == has(self.bits)",
+)
 GROWTH = Rule(
     "spec",
     "spec.snapshots.strategy",
@@ -267,6 +274,7 @@ STATIC = (
     *LABEL.values(),
     CATEGORIES,
     FIXED_INTERVAL,
+    FIXED_BITS,
     GROWTH,
     PORTION_BUDGET,
     AUC_DROP_BUDGET,

@@ -261,6 +261,23 @@ class Interval(SpecModel):
         return value
 
 
+class Quantisation(SpecModel):
+    """Fewer bits for rows in saves; what a drained shard flushes and the finished model are exact."""
+
+    mode: Literal["Exact", "Auto", "Fixed"] = "Exact"
+    """Exact: 32 bits a value; a restored row is exactly the one that was saved. Auto: as few as the restores that are
+    expected of a row allow. Fixed: `bits`."""
+    bits: Literal[8, 4, 3, 2] | None = None
+    """Bits of each value of a row, for mode Fixed."""
+
+    @field_validator("bits")
+    @classmethod
+    def _fixed_needs_bits(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if "mode" in info.data:
+            rules.FIXED_BITS.require((info.data["mode"] == "Fixed") == (value is not None))
+        return value
+
+
 class Snapshots(SpecModel):
     """Where and how often the job is saved."""
 
@@ -278,9 +295,8 @@ class Snapshots(SpecModel):
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
     """The portion of the rows of large tables that such a save holds; it is made so many times as often as a cut. Small
     tables are saved whole."""
-    stored_bits: Literal[32, 8, 4, 3, 2] = 32
-    """Bits that saves store of each value of a row; below 32 a restored row is not exactly the one that was saved. What
-    a drained shard flushes and the finished model are exact."""
+    quantisation: Quantisation = Quantisation()
+    """How many bits saves store of each value of a row."""
     max_bytes_per_second: Annotated[int, Field(ge=1048576, le=2**53 - 1)] | None = None
     """The most that one shard sends to the store in a second while it trains; absent: no limit. It does not hold for a
     save that training is about to outrun, nor for what is saved at the end."""

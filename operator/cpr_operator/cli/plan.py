@@ -81,6 +81,7 @@ def _plan(plan: policy.Plan) -> dict[str, Any]:
     return {
         "mode": plan.mode,
         "interval_s": plan.interval_s,
+        "stored_bits": plan.stored_bits,
         "expected_pls": plan.expected_pls,
         "expected_overhead": plan.expected_overhead,
     }

@@ -24,6 +24,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
         trainers=len(status.trainers),
         stop=status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers),
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
+        stored_bits=status.plan.stored_bits if status.plan else 32,
     )
 
 

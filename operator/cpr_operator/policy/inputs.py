@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cpr_operator.policy.beliefs import Belief
 from cpr_operator.policy.costs import Costs
 from cpr_operator.policy.law import Mode, Odds
 
+#: Of each value of a row in saves.
+Bits = Literal[32, 8, 4, 3, 2]
 #: What the fields of `Costs` are called.
 _COSTS = {
     "save_stall_s": "what a save costs",
@@ -23,7 +26,8 @@ class Inputs:
 
     `saved_samples` are those of the newest anchor. `fixed_interval_s` is set by a user who chose the interval, `basis`
     says where the limit comes from if the user did not state it as a portion. `total_samples` is 0 and `samples_per_s`
-    None until they are known: then the job is taken to be as long as one mean time between failures.
+    None until they are known: then the job is taken to be as long as one mean time between failures. `fixed_bits` are
+    the bits of a value in saves, None if the plan chooses them; a row was `restored` so many times on average.
     """
 
     mode: Mode
@@ -38,6 +42,8 @@ class Inputs:
     samples_per_s: float | None = None
     costs: Costs = field(default_factory=Costs.measured)
     basis: str = ""
+    fixed_bits: Bits | None = 32
+    restored: float = 0.0
 
     @property
     def remaining(self) -> float:

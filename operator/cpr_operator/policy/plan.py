@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cpr_operator.policy import words
+from cpr_operator.policy.bits import bits_for, expected_restores
 from cpr_operator.policy.equations import expected_age, rolled_back
-from cpr_operator.policy.inputs import Inputs
+from cpr_operator.policy.inputs import Bits, Inputs
 from cpr_operator.policy.law import Choice, Odds, choose
 
 
@@ -15,12 +16,13 @@ from cpr_operator.policy.law import Choice, Odds, choose
 class Plan:
     """A decision for what is left of the job.
 
-    `expected_pls` is the portion of all samples that is expected to be lost, `expected_overhead` the time for saves,
-    rollbacks and recoveries as a portion of the useful training time.
+    `stored_bits` are those of each value in saves. `expected_pls` is the portion of all samples that is expected to be
+    lost, `expected_overhead` the time for saves, rollbacks and recoveries as a portion of the useful training time.
     """
 
     mode: Literal["Partial", "Full"]
     interval_s: float
+    stored_bits: Bits
     expected_pls: float
     expected_overhead: float
     inputs: Inputs
@@ -56,13 +58,15 @@ def plan(inputs: Inputs) -> Plan:
     odds = inputs.odds
     choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
     recoveries = inputs.costs.recover_s * inputs.belief.rate_per_s
+    restores = expected_restores(inputs, choice)
     return Plan(
         mode=choice.mode,
         interval_s=choice.interval_s,
+        stored_bits=bits_for(restores) if inputs.fixed_bits is None else inputs.fixed_bits,
         expected_pls=0.0 if choice.mode == "Full" else _expected_pls(inputs, odds, choice),
         expected_overhead=recoveries + (choice.full_cost if choice.mode == "Full" else choice.partial_cost),
         inputs=inputs,
-        reason=words.reason(inputs, odds, choice, recoveries),
+        reason=words.reason(inputs, odds, choice, recoveries, restores),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from cpr_operator.policy.bits import bits_for
 from cpr_operator.policy.inputs import Inputs
 from cpr_operator.policy.law import TIE, Choice, Odds
 
 
-def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float) -> str:
+def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
     """What is done, what it is expected to cost, why, and what was guessed.
 
-    `recoveries` is what O_load + O_res are expected to cost in either mode, as a portion of the training time.
+    `recoveries` is what O_load + O_res are expected to cost in either mode, as a portion of the training time;
+    `restores` is how often a row is expected to be restored in the whole job.
     """
     full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
     every = f"a save every {duration(choice.interval_s)}"
@@ -19,8 +21,10 @@ def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float) -> str
     else:
         done = f"Partial recovery, {every}: {partial} of the time expected, against {full} with full recovery."
         why = _why_interval(inputs, odds, choice)
+    bits = f"Rows are saved in {bits_for(restores)} bits, for {restores:.2g} restores of each."
+    chosen = "" if inputs.fixed_bits else bits
     guessed = f"Only guessed so far: {', '.join(inputs.guesses)}." if inputs.guesses else ""
-    return " ".join(filter(None, (done, why, inputs.basis, guessed)))
+    return " ".join(filter(None, (done, why, chosen, inputs.basis, guessed)))
 
 
 def duration(seconds: float) -> str:

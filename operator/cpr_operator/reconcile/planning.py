@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from cpr_operator import policy
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Plan, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
+from cpr_operator.policy.inputs import Bits
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.learning import belief_of
 from cpr_operator.reconcile.world import EventReason, change
@@ -28,6 +31,7 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
         mode=choice.mode,
         interval_seconds=choice.interval_s,
         priority_interval_seconds=spec.snapshots.fraction * choice.interval_s if priority else 0.0,
+        stored_bits=choice.stored_bits,
         expected_lost_samples=choice.expected_lost_samples,
         expected_overhead=choice.expected_overhead,
         inputs=choice.figures(),
@@ -62,7 +66,20 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
             reschedule_s=learnt.reschedule_seconds,
         ),
         basis=spec.accuracy_budget.basis,
+        fixed_bits=_fixed_bits(spec),
+        restored=_restored(status),
     )
+
+
+def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
+    quantisation = spec.snapshots.quantisation
+    return 32 if quantisation.mode == "Exact" else quantisation.bits
+
+
+def _restored(status: Status) -> float:
+    """How often a row was restored so far, at most: a flush is exact."""
+    incarnations = [shard.incarnation - 1 for shard in status.shards]
+    return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
 
 
 def plan_news(before: Status, after: Status) -> tuple[Event, ...]:
@@ -87,4 +104,6 @@ def _refreshed(old: Plan, new: Plan) -> Plan:
 
 
 def _differs(old: Plan, new: Plan) -> bool:
-    return old.mode != new.mode or abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds
+    if (old.mode, old.stored_bits) != (new.mode, new.stored_bits):
+        return True
+    return abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds

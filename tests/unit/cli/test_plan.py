@@ -51,7 +51,9 @@ def test_every_example_has_a_plan(example: str) -> None:
 def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -> None:
     found = plan(write(tmp_path / "job.yaml"))
     chosen = found["modes"][found["mode"]]
-    assert chosen == {key: found[key] for key in ("mode", "interval_s", "expected_pls", "expected_overhead")}
+    assert chosen == {
+        key: found[key] for key in ("mode", "interval_s", "stored_bits", "expected_pls", "expected_overhead")
+    }
     assert set(found["modes"]) == {"Partial", "Full"}
     assert found["modes"]["Full"]["expected_pls"] == 0
     assert found["modes"]["Partial"]["expected_overhead"] <= found["modes"]["Full"]["expected_overhead"]

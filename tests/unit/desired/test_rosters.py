@@ -35,3 +35,10 @@ def test_a_shard_is_told_how_often_to_save_its_most_important_rows() -> None:
     status = Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)
     assert shard_roster(status, SHARD, 1).priority_interval_s == 10
     assert shard_roster(Status(shards=(SHARD,)), SHARD, 1).priority_interval_s == 0
+
+
+def test_a_shard_is_told_in_how_many_bits_to_save() -> None:
+    plan = Plan(mode="Partial", interval_seconds=80, stored_bits=3)
+    status = Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)
+    assert shard_roster(status, SHARD, 1).stored_bits == 3
+    assert shard_roster(Status(shards=(SHARD,)), SHARD, 1).stored_bits == 32

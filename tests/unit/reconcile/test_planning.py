@@ -2,7 +2,7 @@
 
 import pytest
 
-from cpr_operator.api.status import Ledger, Plan, Policy, Shard, Status
+from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
 from cpr_operator.reconcile.edit import account_of, with_account
@@ -88,6 +88,7 @@ def test_an_interval_that_hardly_changed_is_no_news() -> None:
         after = Status(plan=plan.model_copy(update={"interval_seconds": interval_s}))
         assert len(plan_news(Status(plan=plan), after)) == news
     assert len(plan_news(Status(plan=plan), Status(plan=plan.model_copy(update={"mode": "Full"})))) == 1
+    assert len(plan_news(Status(plan=plan), Status(plan=plan.model_copy(update={"stored_bits": 4})))) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,22 @@ def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_bac
     assert plan is not None
     assert plan.mode == mode
     assert plan.priority_interval_seconds == portion * plan.interval_seconds
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "bits"),
+    [({}, 32), ({"mode": "Fixed", "bits": 4}, 4), ({"mode": "Auto"}, 2)],
+)
+def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], bits: int) -> None:
+    plan = planned(parse_spec(spec(snapshots__quantisation=quantisation)), status(), anew=True).plan
+    assert plan is not None
+    assert plan.stored_bits == bits
+
+
+def test_rows_that_were_restored_often_take_more_bits() -> None:
+    wanted = parse_spec(spec(snapshots__quantisation={"mode": "Auto"}))
+    shards = tuple(shard.model_copy(update={"incarnation": 4}) for shard in status().shards)
+    restored = status().model_copy(update={"shards": shards})
+    rolled_back = restored.model_copy(update={"counters": Counters(generation=19)})
+    assert shards
+    assert [planned(wanted, each, anew=True).plan.stored_bits for each in (restored, rolled_back)] == [4, 8]  # type: ignore[union-attr]

@@ -125,6 +125,14 @@ def test_it_restores_and_serves() -> None:
     assert (report.applied_step, report.silent, report.load_s) == (4, ("trainer/1",), 0.1)
 
 
+def test_a_newer_roster_says_in_how_many_bits_to_save() -> None:
+    bench = Bench(stored_bits=2)
+    bench.answer(RESTORED, ShardState.READY)
+    assert bench.save(5).draft.bits == 2
+    bench.follow(2, stored_bits=4)
+    assert bench.save(6).draft.bits == 4
+
+
 def test_it_waits_for_leave_to_restore() -> None:
     bench = Bench(may_restore=False)
     bench.life.turn()

@@ -12,6 +12,7 @@ import pytest
 
 from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
+from cpr_contract.spec import Bits
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import saving as saving_module
@@ -50,7 +51,7 @@ class FakeSaver:
 class Bench:
     """A serving shard of 1000 rows of one large table and 4 of a small one; two trainers."""
 
-    def __init__(self, **rules: Any) -> None:
+    def __init__(self, stored_bits: Bits = 32, **rules: Any) -> None:
         job = small_job(Path("unused"), rows=(1000, 4), trainers=2)
         self.job = replace(job, snapshots=replace(job.snapshots, **{"strategy": "MFU", "rebase": "OneShot"} | rules))
         placement = Placement.of(job.model, 1)
@@ -62,7 +63,7 @@ class Bench:
         self.chosen: list[Chosen] = []
         self.saver = FakeSaver()
         chooser = Chooser(self.tracker, QUOTA, self.chosen.append)
-        roster = shard_roster(trainers=2)
+        roster = shard_roster(trainers=2, stored_bits=stored_bits)
         self.saving = Saving(self.job, roster, self.service, cast(Saver, self.saver), Metrics(), chooser)
         self.progress = Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0)), total_samples=1000)
         self.service.progress = self.progress

@@ -102,6 +102,7 @@ class Life:
             self.state, self._restored = ShardState.RESTORING, None
         self.roster = roster
         self._service.counters = roster.counters
+        self._saving.stored_bits = roster.stored_bits
         self._restore_if_due()
         return None
 

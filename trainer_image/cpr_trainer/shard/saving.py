@@ -49,7 +49,10 @@ class _Watched:
 
 
 class Saving:
-    """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`."""
+    """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
+
+    `stored_bits` are those of each value in the next save; whoever follows the roster sets them.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
         self,
@@ -60,6 +63,7 @@ class Saving:
         metrics: Metrics,
         chooser: Chooser | None,
     ) -> None:
+        self.stored_bits = roster.stored_bits
         self._rules = job.snapshots
         self._service = service
         self._saver = saver
@@ -119,10 +123,10 @@ class Saving:
             self._links = ()
         mark = self._service.mark(progress)
         # What the finished model is read from is exact, down to the first row.
-        last = mark.samples == progress.total_samples and self._rules.stored_bits != EXACT
+        last = mark.samples == progress.total_samples and self.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
         stops = kind == "Flush" or progress.cuts.standing
-        bits = EXACT if last or stops else self._rules.stored_bits
+        bits = EXACT if last or stops else self.stored_bits
         draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
@@ -153,7 +157,7 @@ class Saving:
         if claim is None or claim.slots is None or progress is None or self._under_way is not None:
             return
         mark = replace(self._service.mark(progress), step=min(progress.applied))
-        draft = self._draft("Priority", mark, bits=self._rules.stored_bits, strategy=self._rules.strategy)
+        draft = self._draft("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
         changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
         self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
         self._metrics.cut_seconds.set(monotonic() - started_s)

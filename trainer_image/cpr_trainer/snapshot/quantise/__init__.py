@@ -3,6 +3,6 @@
 What a restore reads is not what was written, so the fewer restores are expected, the fewer bits a row needs.
 """
 
-from cpr_trainer.snapshot.quantise.records import Bits, bits_for, decode_rows, encode_rows, record_bytes
+from cpr_trainer.snapshot.quantise.records import Bits, decode_rows, encode_rows, record_bytes
 
-__all__ = ["Bits", "bits_for", "decode_rows", "encode_rows", "record_bytes"]
+__all__ = ["Bits", "decode_rows", "encode_rows", "record_bytes"]

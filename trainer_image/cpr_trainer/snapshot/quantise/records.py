@@ -30,15 +30,6 @@ _HIGHEST = np.finfo(np.float32).max / 2
 _BLOCK = 1 << 16
 
 
-def bits_for(expected_restores: float) -> Bits:
-    """Return the bits that a row needs if its job expects that many restores (Check-N-Run, section 5.2)."""
-    if expected_restores <= 1:
-        return 2
-    if expected_restores <= 3:  # noqa: PLR2004 -- the table of the paper
-        return 3
-    return 4 if expected_restores < 20 else 8  # noqa: PLR2004 -- as above
-
-
 def record_bytes(dim: int, bits: Bits) -> int:
     """Return the size of the record of one row [dim]."""
     return _FLOAT.itemsize * dim if bits == _EXACT else _ENDS_BYTES + packed_bytes(dim, bits)
@@ -94,7 +85,7 @@ def _check(rows: Floats) -> None:
             row = block.start + int(np.argmin(sound))
             raise DivergedError(
                 f"An embedding row (number {row} of those being saved) holds values that are infinite or no numbers.",
-                "Start again with a lower learning rate; snapshots.storedBits 32 saves such rows as they are.",
+                "Start again with a lower learning rate; snapshots.quantisation.mode Exact saves such rows unchanged.",
             )
 
 

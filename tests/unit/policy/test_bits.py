@@ -1,0 +1,46 @@
+"""Bits of a value in saves, by the restores that are expected of a row."""
+
+import pytest
+
+from cpr_operator import policy
+from cpr_operator.policy.bits import bits_for
+from cpr_operator.policy.inputs import Bits
+
+
+def inputs(**changes: object) -> policy.Inputs:
+    """Ten shards, one lost at each failure; the job takes as long as a hundred failures."""
+    figures = {
+        "mode": "Partial",
+        "limit": 0.1,
+        "shards": 10,
+        "belief": policy.prior(3600.0),
+        "total_samples": 360_000,
+        "samples_per_s": 1.0,
+        "fixed_bits": None,
+    }
+    return policy.Inputs(**(figures | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("restores", "bits"), [(0, 2), (1, 2), (1.1, 3), (3, 3), (3.5, 4), (19.9, 4), (20, 8), (1000, 8)]
+)
+def test_bits_follow_from_the_restores_that_are_expected(restores: float, bits: Bits) -> None:
+    assert bits_for(restores) == bits
+
+
+@pytest.mark.parametrize(
+    ("changes", "bits"),
+    [
+        ({}, 4),  # 100 failures, of which each row sees one in ten
+        ({"shards": 100}, 2),
+        ({"saved_samples": 270_000}, 3),
+        ({"saved_samples": 270_000, "restored": 8.0}, 4),
+        ({"mode": "Full"}, 8),  # a rollback restores all rows
+        ({"mode": "Full", "fixed_bits": 3}, 3),
+        ({"fixed_bits": 32}, 32),
+    ],
+)
+def test_a_row_is_restored_with_its_shard(changes: dict[str, object], bits: Bits) -> None:
+    plan = policy.plan(inputs(**changes))
+    assert plan.stored_bits == bits
+    assert (f"saved in {bits} bits" in plan.reason) is ("fixed_bits" not in changes)
