@@ -150,6 +150,9 @@ def budget(status: Status) -> Iterator[Finding]:
     elif worst > left:
         message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
         yield Finding("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
+    elif _exposed(status) > left:
+        message = f"{words}: a failure now loses more than the {left} that are left; {_at_risk(status)}"
+        yield Finding("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
         yield Finding("BudgetAtRisk", "False", "Enough", words)
 
@@ -163,6 +166,15 @@ def _worst_failure(status: Status) -> float:
     each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
     # The law lets exactly one such failure fit: its rounding is no risk.
     return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
+
+
+def _exposed(status: Status) -> float:
+    """What a failure now is expected to lose for good, in samples times shards: more than planned if no save comes."""
+    plan = status.plan
+    if plan is None or plan.mode == "Full":
+        return 0.0
+    unsaved = max((status.progress.samples - shard.saved_samples for shard in status.shards), default=0)
+    return unsaved * plan.inputs.get("lostPerFailure", 1.0)
 
 
 def snapshots(world: World, status: Status) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-from cpr_operator.api.status import Ledger, Plan, Shard, Status
+from cpr_operator.api.status import Ledger, Plan, Progress, Shard, Status
 from cpr_operator.reconcile.conditions import Finding, budget, with_findings
 from cpr_operator.reconcile.edit import account_of, with_account
 
@@ -24,12 +24,15 @@ def test_there_is_one_condition_of_a_type() -> None:
     ]
 
 
-def told(spent: int, reserved: int = 0, *, limit: int = 2000, plan: Plan | None = None) -> dict[str, tuple[str, str]]:
+def told(
+    spent: int, reserved: int = 0, *, limit: int = 2000, plan: Plan | None = None, unsaved: int = 0
+) -> dict[str, tuple[str, str]]:
     """The budget's conditions of a job of 10 000 samples on two shards, 2000 sample-shards of which may be lost."""
     status = Status(
         shards=(Shard(index=0, reserved=((5000, 5000 + reserved),)), Shard(index=1)),
         ledger=Ledger(total_samples=10_000, limit_sample_shards=limit, ranges=(((0, spent),), ())),
         plan=plan,
+        progress=Progress(samples=unsaved),
     )
     return {
         finding.type: (finding.status, finding.reason) for finding in budget(with_account(status, account_of(status)))
@@ -56,6 +59,15 @@ def test_a_budget_is_at_risk_when_a_failure_right_before_a_save_would_not_fit() 
     assert told(600, plan=plan)["BudgetAtRisk"] == ("False", "Enough")
     assert told(650, plan=plan)["BudgetAtRisk"] == ("True", "NextMayNotFit")
     assert told(650, plan=plan.model_copy(update={"mode": "Full"}))["BudgetAtRisk"] == ("False", "Enough")
+
+
+def test_a_budget_is_at_risk_while_no_save_comes() -> None:
+    figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 2.0}
+    plan = Plan(mode="Partial", interval_seconds=5, inputs=figures)
+    assert told(0, plan=plan, unsaved=1000)["BudgetAtRisk"] == ("False", "Enough")
+    assert told(0, plan=plan, unsaved=1001)["BudgetAtRisk"] == ("True", "SavesOverdue")
+    full = plan.model_copy(update={"mode": "Full"})
+    assert told(0, plan=full, unsaved=1001)["BudgetAtRisk"] == ("False", "Enough")
 
 
 def test_no_failure_takes_more_of_a_shard_than_the_whole_job() -> None:
