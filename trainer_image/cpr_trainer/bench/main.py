@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from cpr_contract import env
 from cpr_contract.bench import BenchReport, Figures, SnapshotBench
-from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.bench.cuts import TrainedShard
 from cpr_trainer.bench.raw import raw_client
@@ -18,7 +18,7 @@ from cpr_trainer.bench.saves import BenchShard, delete_all
 from cpr_trainer.bench.serving import Trainer
 from cpr_trainer.bench.shard_process import running_shard
 from cpr_trainer.bench.transfers import Transfers
-from cpr_trainer.runtime import BadSpecError, optional_path, read_job
+from cpr_trainer.runtime import optional_path, read_job, read_request
 from cpr_trainer.store import Store, open_store
 
 
@@ -29,10 +29,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     for a store that the raw client cannot use.
     """
     job = read_job(environ)
-    try:
-        wanted = from_json(SnapshotBench, source.read())
-    except ContractError as error:
-        raise BadSpecError(f"The bench cannot be read: {error}.", "Start it by `cprjob bench snapshot`.") from error
+    wanted = read_request(SnapshotBench, source, "bench snapshot")
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
     store = open_store(job.snapshots.store, credentials, authority)
     bench = _Bench(job, wanted, environ, store, credentials, authority)
