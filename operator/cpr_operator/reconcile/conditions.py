@@ -169,12 +169,15 @@ def _worst_failure(status: Status) -> float:
 
 
 def _exposed(status: Status) -> float:
-    """What a failure now is expected to lose for good, in samples times shards: more than planned if no save comes."""
+    """What a failure now is expected to lose for good, in samples times shards: more than planned if no save comes.
+
+    What shards have lost already is set aside.
+    """
     plan = status.plan
     if plan is None or plan.mode == "Full":
         return 0.0
-    unsaved = max((status.progress.samples - shard.saved_samples for shard in status.shards), default=0)
-    return unsaved * plan.inputs.get("lostPerFailure", 1.0)
+    at_risk = (status.progress.samples - shard.saved_samples for shard in status.shards if shard.lost_at is None)
+    return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
 
 
 def snapshots(world: World, status: Status) -> Iterator[Finding]:

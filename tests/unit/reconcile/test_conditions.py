@@ -70,6 +70,20 @@ def test_a_budget_is_at_risk_while_no_save_comes() -> None:
     assert told(0, plan=full, unsaved=1001)["BudgetAtRisk"] == ("False", "Enough")
 
 
+def test_what_shards_have_lost_already_is_no_risk() -> None:
+    plan = Plan(mode="Partial", interval_seconds=5, inputs={"lostPerFailure": 1.0})
+    saved = Shard(index=1, saved_samples=4000)
+    for lost_at, risk in ((None, "SavesOverdue"), (1.0, "Enough")):
+        status = Status(
+            shards=(Shard(index=0, lost_at=lost_at), saved),
+            ledger=Ledger(total_samples=10_000, limit_sample_shards=2000),
+            plan=plan,
+            progress=Progress(samples=5000),
+        )
+        found = {finding.type: finding.reason for finding in budget(with_account(status, account_of(status)))}
+        assert found["BudgetAtRisk"] == risk
+
+
 def test_no_failure_takes_more_of_a_shard_than_the_whole_job() -> None:
     figures = {"samplesPerSecond": 100.0, "commitSeconds": 2.0, "lostPerFailure": 1.0}
     plan = Plan(mode="Partial", interval_seconds=3600, inputs=figures)
