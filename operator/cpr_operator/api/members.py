@@ -78,8 +78,8 @@ class Shard(Member):
     """Samples of its last committed save; 0: none."""
     reserved: Ranges = ()
     """Samples set aside in the budget for its recovery, until it has told what it lost."""
-    lost_row_updates: Count | None = 0
-    """Updates of its rows that are lost, of all since the job began; absent from a rollback until it has told."""
+    lost_row_updates: Count | None = None
+    """Updates of its rows that are lost, of all since the job began; absent until it has told, and after a rollback."""
     lost_row_updates_exact: bool = True
     """Whether that is the number; else it is at most so many."""
     may_restore: bool = True

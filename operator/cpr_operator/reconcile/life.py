@@ -50,6 +50,7 @@ def phase_of(world: World, status: Status) -> Phase:
 def start(world: World) -> Step:
     """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
     spec, job, status = world.job.spec, world.job.id, world.job.status
+    shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = change(
         status,
         start_time=world.now,
@@ -57,7 +58,7 @@ def start(world: World) -> Step:
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
-        shards=tuple(successor(job, Shard(index=i), world.now) for i in range(spec.shards.replicas)),
+        shards=tuple(successor(job, shard, world.now) for shard in shards),
         trainers=tuple(successor(job, Trainer(index=i), world.now) for i in range(spec.trainers.replicas)),
     )
     status = with_total(world, status, spec.data.samples or 0)

@@ -13,9 +13,9 @@ from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
-from cpr_operator.reconcile.figures import result_of, with_last_scores
+from cpr_operator.reconcile.figures import result_of, with_last_scores, with_result
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
-from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, member_name, observe
+from cpr_operator.reconcile.observe import Done, Fact, Lost, member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.suspend import resume, suspend
@@ -76,7 +76,9 @@ def _go_on(world: World) -> Outcome:
     facts = observe(world)
     step = Step(absorb(world, facts))
     result, refused = result_of(step.status, facts), False
-    if result is not None and not _is_awaited(step.status, facts):
+    if result is not None and _is_awaited(step.status):
+        step, facts = Step(with_result(step.status, result)), _all_done(facts)
+    elif result is not None:
         done = succeed(world, step.to(with_last_scores(step.status, facts)), result)
         if not is_overspent(done.status):
             return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
@@ -101,16 +103,17 @@ def _go_on(world: World) -> Outcome:
     return _outcome(world, step.to(status, *_news(world, status)))
 
 
-def _is_awaited(status: Status, facts: Mapping[str, Fact]) -> bool:
-    """Whether a replaced shard runs that has not told what it lost: it may be more than was set aside.
+def _is_awaited(status: Status) -> bool:
+    """Whether a shard has not told what it lost: it may be more than was set aside, and more than a trainer told.
 
-    The process before it may have gone on for a while, if nobody saw it end.
+    The process before it may have gone on for a while, if nobody saw it end. One that dies untold has a successor.
     """
+    return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
 
-    def runs(fact: Fact) -> bool:
-        return isinstance(fact, Alive) and fact.pod.phase == "Running"
 
-    return any(shard.lost_at is not None and runs(facts[member_name("shard", shard.index)]) for shard in status.shards)
+def _all_done(facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
+    """With trainers that are lost as done: what they held is in the final anchor."""
+    return {name: Done("") if name.startswith("trainer/") and isinstance(f, Lost) else f for name, f in facts.items()}
 
 
 def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:

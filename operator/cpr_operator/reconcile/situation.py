@@ -10,7 +10,7 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Fact, Going, Lost, Unborn, member_name, report_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, member_name, report_of
 from cpr_operator.reconcile.reports import is_current, leader_report, takes_part
 from cpr_operator.reconcile.world import World
 from cpr_operator.recovery.decide import Loss, Situation
@@ -124,9 +124,13 @@ def _failure(facts: Mapping[str, Fact], member: Trainer) -> Failure | None:
 
 
 def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
-    """A living trainer that holds the dense state. Of a newcomer only its own word tells that it joined."""
-    if not isinstance(_fact(facts, trainer), Alive | Going):
-        return False
+    """A living trainer that holds the dense state. Of a newcomer only its own word tells that it joined.
+
+    What one held that is done is in the final anchor, or another one that lives holds it.
+    """
+    fact = _fact(facts, trainer)
+    if not isinstance(fact, Alive | Going):
+        return isinstance(fact, Done)
     if trainer.lost_at is None:
         return True
     report = report_of(world, trainer)
@@ -140,7 +144,9 @@ def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> i
     bounds = []
     for trainer in status.trainers:
         report = report_of(world, trainer)
-        if isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
+        if isinstance(_fact(facts, trainer), Done):
+            bounds.append(status.ledger.total_samples)
+        elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
             bounds.append(report.samples_started if is_current(status, report) else 0)
     return max(bounds, default=None)
 
