@@ -8,8 +8,8 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Timing
+from cpr_operator.controller import Controller, read_report
+from cpr_operator.reconcile import Timing, World
 from cpr_operator.reconcile.edit import account_of
 from support.fake_cluster import FakeCluster, When
 
@@ -172,3 +172,19 @@ class Driver:
                     s for s in plane.shards.values() if s.roster.index == index and s.state == "Ready" and not s.stopped
                 ]
                 assert len(serving) <= 1, f"two incarnations of shard {index} serve"
+
+
+async def world_in_mid_training(trainers: int) -> World:
+    """A job that trains, with a report of everybody."""
+    stopped = Scenario("half", (), spec(trainers__replicas=trainers))
+    driver = Driver(stopped)
+    for _ in range(10):
+        driver.cluster.tick(0.25)
+        await driver.controller.run_pass("default", "job")
+    job = await driver.controller._read(await driver.cluster.get_job("default", "job"))
+    assert job is not None
+    assert job.status.phase == "Running"
+    pods = tuple(pod.view() for pod in driver.cluster.pods.values())
+    plane = driver.cluster.plane()
+    answers = {pod.uid: read_report(pod, plane.report(pod.name) or b"") for pod in pods}
+    return World(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)

@@ -73,13 +73,6 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     return next(iter(restorable(status, (Anchor.of(word.anchor),))), None)
 
 
-def with_result(status: Status, result: Anchor) -> Status:
-    """The status with the final anchor, which holds a save of every member."""
-    shards = tuple(change(shard, saved_samples=result.samples) for shard in status.shards)
-    dense = change(status.dense, saved_samples=result.samples)
-    return change(status, result=result, shards=shards, dense=dense)  # type: ignore[no-any-return]
-
-
 def with_last_scores(status: Status, facts: Mapping[str, Fact]) -> Status:
     """The status with the scores as of the last step: a report may have been older."""
     word = _last_word(status, facts)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
-from cpr_operator.reconcile.figures import result_of, with_last_scores, with_result
+from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
+from cpr_operator.reconcile.figures import result_of, with_last_scores
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
-from cpr_operator.reconcile.observe import Done, Fact, Lost, member_name, observe
+from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.suspend import resume, suspend
@@ -75,17 +72,17 @@ def _go_on(world: World) -> Outcome:
     """A pass over a job that has pods."""
     facts = observe(world)
     step = Step(absorb(world, facts))
-    result, refused = result_of(step.status, facts), False
-    if result is not None and _is_awaited(step.status):
-        step, facts = Step(with_result(step.status, result)), _all_done(facts)
+    result, refused, restarts = result_of(step.status, facts), False, step.status.restarts
+    if result is not None and is_awaited(step.status):
+        step = Step(with_result(step.status, result))
+        facts = with_late_heirs(world, step.status, facts)
     elif result is not None:
         done = succeed(world, step.to(with_last_scores(step.status, facts)), result)
         if not is_overspent(done.status):
             return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
         step, refused = Step(change(step.status, ledger=done.status.ledger)), True
-    restarts = step.status.restarts
     if result is None or refused:
-        facts = _without_result(step.status, facts, refused=refused)
+        facts = without_result(step.status, facts, refused=refused)
     step, hopeless = recover(world, step, facts)
     if hopeless is not None:
         return _failed(world, step, hopeless.cause, hopeless.reason)
@@ -101,39 +98,6 @@ def _go_on(world: World) -> Outcome:
     status = change(status, phase=phase)
     status = _with(world, status, *findings(world, status, facts))
     return _outcome(world, step.to(status, *_news(world, status)))
-
-
-def _is_awaited(status: Status) -> bool:
-    """Whether a shard has not told what it lost: it may be more than was set aside, and more than a trainer told.
-
-    The process before it may have gone on for a while, if nobody saw it end. One that dies untold has a successor.
-    """
-    return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
-
-
-def _all_done(facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
-    """With trainers that are lost as done: what they held is in the final anchor."""
-    return {name: Done("") if name.startswith("trainer/") and isinstance(f, Lost) else f for name, f in facts.items()}
-
-
-def _without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
-    """With trainers that ended well as lost, where the job did not end with them.
-
-    While the leader lives the others may end before it does; once it has ended without a result that counts, they all
-    have to come back.
-    """
-    leader = member_name("trainer", status.leader or 0)
-    end = facts.get(leader)
-    if not isinstance(end, Done | Lost):
-        return facts
-    undone = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
-    if refused:
-        undone = replace(undone, message="it trained to the end, and more was lost than the budget allows")
-    found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
-    if isinstance(end, Done) and not end.message:
-        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
-        found[leader] = Lost(None, nothing)
-    return found
 
 
 def _news(world: World, status: Status) -> tuple[Event, ...]:

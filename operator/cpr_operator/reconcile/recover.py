@@ -22,7 +22,13 @@ from cpr_operator.reconcile.observe import (
     role_of,
 )
 from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report
-from cpr_operator.reconcile.situation import anchors_before_origin, damaged_origin, situation_of
+from cpr_operator.reconcile.situation import (
+    anchors_before_origin,
+    anchors_before_result,
+    damaged_origin,
+    damaged_result,
+    situation_of,
+)
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import (
     Decision,
@@ -65,6 +71,8 @@ def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decisi
     if damaged_origin(world, status, facts):
         older = anchors_before_origin(status)
         return back_to(account_of(status), older, "the anchor that this generation started from is damaged")
+    if damaged_result(status):
+        return back_to(account_of(status), anchors_before_result(status), "the final anchor is damaged")
     situation: Situation | None = situation_of(world, status, facts)
     return decide(situation) if situation is not None else None
 

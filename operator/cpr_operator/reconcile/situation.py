@@ -84,10 +84,24 @@ def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> b
     return bool(status.forks and status.forks[-1].anchor) and (told or ended)
 
 
+def damaged_result(status: Status) -> bool:
+    """Whether a shard does not find its save of the final anchor."""
+    end = status.result.samples if status.result else 0
+    return any(s.state == "BelowFloor" and s.saved_samples < min(s.floor_samples, end) for s in status.shards)
+
+
 def anchors_before_origin(status: Status) -> tuple[Anchor, ...]:
     """Anchors older than the one that this generation started from, oldest first."""
-    origin = status.forks[-1].anchor if status.forks else None
-    return tuple(anchor for anchor in status.anchors if origin and anchor.samples < origin.samples)
+    return _before(status, status.forks[-1].anchor if status.forks else None)
+
+
+def anchors_before_result(status: Status) -> tuple[Anchor, ...]:
+    """Anchors older than the final one, oldest first."""
+    return _before(status, status.result)
+
+
+def _before(status: Status, newest: Anchor | None) -> tuple[Anchor, ...]:
+    return tuple(anchor for anchor in status.anchors if newest and anchor.samples < newest.samples)
 
 
 def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Loss]:

@@ -139,6 +139,36 @@ UNTOLD = {
         Strike("cut off shard", 0, 4.0, 0.0),
         Strike("kill shard", 0, 2.0, 0.0),
     ),
+    "an heir restores before one that is cut off has trained to the end": Storm(
+        spec(
+            accuracyBudget__portionOfLostSamples=0.2,
+            recovery__mode="Auto",
+            shards__replicas=3,
+            trainers__replicas=1,
+            snapshots__interval={"mode": "Auto"},
+            failurePolicy__expectedJobMtbfSeconds=10,
+            failurePolicy__restartLimit={"count": 50},
+            failurePolicy__startupDeadlineSeconds=600,
+        ),
+        (
+            Strike("kill shard", 0, 2.0, 0.0),
+            Strike("kill two shards", 0, 0.0, 2.0),
+            Strike("cut off shard", 0, 4.0, 4.0),
+            Strike("kill shard", 0, 2.0, 0.0),
+            Strike("cut off shard", 0, 4.0, 4.0),
+        ),
+        mail_s=1.5,
+        report_age_s=0.5,
+    ),
+    "an heir dies untold at the end, and its last save is damaged": killed(
+        0.9,
+        2,
+        3,
+        Strike("drain trainer", 0, 0.25, 0.0),
+        Strike("kill shard", 0, 4.0, 0.0),
+        Strike("damage save", 0, 2.0, 0.0),
+        Strike("kill shard", 0, 0.0, 0.0),
+    ),
     "a rollback right before the end": killed(
         0.1,
         2,
@@ -153,6 +183,12 @@ UNTOLD = {
 @pytest.mark.parametrize("name", UNTOLD)
 def test_a_job_ends_with_the_whole_account(name: str) -> None:
     ride_out(UNTOLD[name])
+
+
+async def test_nothing_is_charged_that_was_not_lost_where_an_heir_tells_after_the_end() -> None:
+    life = await StormDriver(UNTOLD["an heir dies untold at the end"]).run()
+    assert charged(life.status) == missing(life)
+    assert charged(life.status)[0]
 
 
 #: What was thought of, or found by the test above, and how often the job goes back to an anchor.

@@ -6,27 +6,10 @@ from typing import Any
 import pytest
 
 from cpr_operator.cluster.views import PodView
-from cpr_operator.controller import read_report
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import World, first_round, second_round
 from cpr_operator.reconcile.observe import Lost, observe
-from support.driver import Driver, Scenario, spec
-
-
-async def world_in_mid_training(trainers: int) -> World:
-    """A job that trains, with a report of everybody."""
-    stopped = Scenario("half", (), spec(trainers__replicas=trainers))
-    driver = Driver(stopped)
-    for _ in range(10):
-        driver.cluster.tick(0.25)
-        await driver.controller.run_pass("default", "job")
-    job = await driver.controller._read(await driver.cluster.get_job("default", "job"))
-    assert job is not None
-    assert job.status.phase == "Running"
-    pods = tuple(pod.view() for pod in driver.cluster.pods.values())
-    plane = driver.cluster.plane()
-    answers = {pod.uid: read_report(pod, plane.report(pod.name) or b"") for pod in pods}
-    return World(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)
+from support.driver import world_in_mid_training
 
 
 def pod_of(world: World, name: str) -> PodView:
