@@ -78,6 +78,8 @@ class Shard(Member):
     """Samples of its last committed save; 0: none."""
     reserved: Ranges = ()
     """Samples set aside in the budget for its recovery, until it has told what it lost."""
+    owes_from: Count | None = None
+    """The oldest floor since it told last what it lost: from there on it may miss samples; absent once it has told."""
     lost_row_updates: Count | None = None
     """Updates of its rows that are lost, of all since the job began; absent until it has told, and after a rollback."""
     lost_row_updates_exact: bool = True

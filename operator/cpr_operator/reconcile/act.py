@@ -98,7 +98,10 @@ def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: s
 
 
 def _granted(shard: Shard, floor: int) -> Shard:
-    return change(shard, floor_samples=floor, saved_samples=floor, may_restore=True, predecessor=None)  # type: ignore[no-any-return]
+    owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
+    return change(  # type: ignore[no-any-return]
+        shard, floor_samples=floor, saved_samples=floor, owes_from=owes_from, may_restore=True, predecessor=None
+    )
 
 
 def _sent_back(shard: Shard, samples: int) -> Shard:
@@ -107,6 +110,7 @@ def _sent_back(shard: Shard, samples: int) -> Shard:
         floor_samples=samples,
         saved_samples=samples,
         reserved=(),
+        owes_from=None,
         lost_row_updates=None,
         may_restore=True,
         predecessor=None,

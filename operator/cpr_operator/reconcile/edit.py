@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpr_operator.api.status import Budget, Shard, Status, Trainer
-from cpr_operator.ledger import Ledger, portion
+from cpr_operator.ledger import Ledger, Ranges, portion
 from cpr_operator.recovery.account import Account
 
 
@@ -34,6 +34,12 @@ def account_of(status: Status) -> Account:
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
     )
+
+
+def owed(status: Status, end: int) -> dict[int, Ranges]:
+    """The worst that shards can miss which have not told, in a model that stands at `end` samples."""
+    untold = {s.index: s.floor_samples if s.owes_from is None else s.owes_from for s in status.shards if s.lost_at}
+    return {index: ((first, end),) for index, first in untold.items() if first < end}
 
 
 def is_overspent(status: Status) -> bool:

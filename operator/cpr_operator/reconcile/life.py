@@ -15,7 +15,7 @@ from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Anchor, Counters, Fork, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.edit import account_of, owed, with_account
 from cpr_operator.reconcile.figures import with_total
 from cpr_operator.reconcile.members import successor
 from cpr_operator.reconcile.observe import is_settled
@@ -86,10 +86,10 @@ def is_overdue(world: World, status: Status, phase: Phase) -> bool:
 
 
 def succeed(world: World, step: Step, result: Anchor) -> Step:
-    """The final anchor is committed: the job has a model. What nobody settled any more counts as lost."""
-    status, account = step.status, account_of(step.status)
-    if status.dense.open and status.dense.reserved:
-        account = account.reserve({}, ((status.dense.floor_samples, result.samples),))
+    """The final anchor is committed: the job has a model. What nobody settled any more counts as lost, at the worst."""
+    status, dense = step.status, step.status.dense
+    trained_on = ((dense.floor_samples, result.samples),) if dense.open and dense.reserved else ()
+    account = account_of(status).reserve(owed(status, result.samples), trained_on)
     status = with_account(status, account.charge_reserved())
     progress = change(status.progress, step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
     status = change(
@@ -98,6 +98,7 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
         completion_time=world.now,
         result=result,
         progress=progress,
+        shards=tuple(change(shard, lost_row_updates=None) if shard.lost_at else shard for shard in status.shards),
         recovery=None,
     )
     return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))

@@ -12,7 +12,7 @@ from cpr_operator.api.status import Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.act import roll_back
-from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.edit import account_of, owed, with_account
 from cpr_operator.reconcile.learning import after_resharding
 from cpr_operator.reconcile.observe import Fact
 from cpr_operator.reconcile.world import EventReason, Step, World, change
@@ -61,6 +61,5 @@ def _with_all_that_is_owed(status: Status) -> Account:
     that will be.
     """
     end = status.ledger.total_samples
-    shards = {s.index: ((s.floor_samples, end),) for s in status.shards if s.lost_at is not None}
     dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
-    return account_of(status).reserve(shards, dense)
+    return account_of(status).reserve(owed(status, end), dense)
