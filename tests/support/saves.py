@@ -113,7 +113,7 @@ class ShardBench:
 
     def change(self, *slots: int, by: float = 1.0) -> None:
         """Take an optimizer step on some rows."""
-        self.arena.apply(np.array(slots), np.full((len(slots), self.arena.rows.shape[1]), by, np.float32))
+        assert self.arena.apply(np.array(slots), np.full((len(slots), self.arena.rows.shape[1]), by, np.float32))
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
         first, last = self.home.span

@@ -25,7 +25,8 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     status = step.status
     grants = {grant.index: grant for grant in decision.shards}
     shards = tuple(
-        _granted(shard, grants[shard.index].floor) if shard.index in grants else shard for shard in status.shards
+        _granted(shard, grants[shard.index].floor, world.now) if shard.index in grants else shard
+        for shard in status.shards
     )
     counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
     status = change(status, shards=shards, counters=counters, leader=decision.leader)
@@ -97,10 +98,16 @@ def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: s
     return step
 
 
-def _granted(shard: Shard, floor: int) -> Shard:
+def _granted(shard: Shard, floor: int, now: float) -> Shard:
     owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
     return change(  # type: ignore[no-any-return]
-        shard, floor_samples=floor, saved_samples=floor, owes_from=owes_from, may_restore=True, predecessor=None
+        shard,
+        floor_samples=floor,
+        saved_samples=floor,
+        owes_from=owes_from,
+        lost_at=shard.lost_at or now,
+        may_restore=True,
+        predecessor=None,
     )
 
 

@@ -152,16 +152,17 @@ def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool
 
 
 def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> int | None:
-    """How many samples any shard can have applied, as trainers know it. 0: none of this generation."""
+    """How many samples any shard can have applied, as trainers know it: in a new group those that were saved before."""
+    saved = max(status.dense.saved_samples, *(shard.saved_samples for shard in status.shards))
     if any(t.lost_at is None and _never_ran(_fact(facts, t)) for t in status.trainers):
-        return 0  # nobody trains without it
+        return saved  # nobody trains without it
     bounds = []
     for trainer in status.trainers:
         report = report_of(world, trainer)
         if isinstance(_fact(facts, trainer), Done):
             bounds.append(status.ledger.total_samples)
         elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
-            bounds.append(report.samples_started if is_current(status, report) else 0)
+            bounds.append(max(report.samples_started, saved) if is_current(status, report) else saved)
     return max(bounds, default=None)
 
 

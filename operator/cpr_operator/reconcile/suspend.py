@@ -67,7 +67,14 @@ def resume(world: World) -> Step:
         runtime=runtime(world),
         counters=change(step.status.counters, group=step.status.counters.group + 1),
         shards=tuple(
-            successor(job, shard, world.now, lost_at=_told_later(shard, world.now), avoid="")
+            successor(
+                job,
+                shard,
+                world.now,
+                lost_at=_told_later(shard, world.now),
+                floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
+                avoid="",
+            )
             for shard in step.status.shards
         ),
         trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),

@@ -227,6 +227,17 @@ STORMS: dict[str, tuple[Storm, int]] = {
         Storm(job(0.1), (Strike("store down", 0, 1.25, 4.0), Strike("kill shard", 1, 1.0, 0.0))),
         1,
     ),
+    "a save that a suspended job left is damaged": (
+        Storm(
+            killed(0.0, 2, 1).spec,
+            (
+                Strike("suspend", 0, 2.0, 4.0),
+                Strike("damage save", 0, 4.0, 0.0),
+            ),
+            mail_s=1.5,
+        ),
+        2,
+    ),
     "a rollback is interrupted": (
         Storm(job(0.01), (Strike("kill shard", 1, 2.25, 0.0), Strike("kill shard", 0, 0.5, 0.0))),
         2,

@@ -18,6 +18,7 @@ from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Mark, Progress, Service
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
 from support.shard_job import small_job
 
 DIM = 4
@@ -131,6 +132,31 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.5)
     assert changes(service) == 5
+
+
+def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None:
+    service, (one, two), _ = serving(trainers=2)
+    service.arena._log = RowBuffer.like(service.arena.rows, None, 1)
+    for row in (0, 1):
+        assert one.pushes(row + 1, row=row) == ["ACK"]
+    capture = service.arena.capture_changes(0)
+    assert one.pushes(3, row=0) == ["ACK"], "the log takes one row"
+    assert one.pushes(4, row=1) == []
+    assert service.waits
+    service.retry()
+    assert service.waits
+    assert one.reads(row=1) == [], "a read after the held push must see it"
+    assert one.says(Operation.PING) == ["PONG"]
+    assert two.pushes(1, row=5) == ["ACK"]
+    assert service.progress is not None
+    assert service.progress.applied == (3, 1)
+    heard = len(one.sent)
+    capture.fill(RowBuffer.like(service.arena.rows, None, 1))
+    service.retry()
+    assert one.heard(heard) == ["ACK", "VECTORS"]
+    assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
+    assert service.progress.applied == (4, 1)
+    assert not service.waits
 
 
 def test_a_cut_is_copied_before_the_held_pushes_change_it() -> None:

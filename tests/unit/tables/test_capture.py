@@ -14,7 +14,7 @@ from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.capture import Capture, EndedError, OutrunError
+from cpr_trainer.tables.capture import PATIENCE_S, Capture, EndedError, OutrunError
 
 DIM = 3
 Values = dict[int, list[float]]
@@ -29,8 +29,8 @@ def new_arena(rows: int, *, log_rows: int = 1 << 20, state: bool = True) -> Aren
     return arena
 
 
-def push(arena: Arena, *slots: int) -> None:
-    arena.apply(np.array(slots), np.ones((len(slots), DIM), np.float32))
+def push(arena: Arena, *slots: int) -> bool:
+    return arena.apply(np.array(slots), np.ones((len(slots), DIM), np.float32))
 
 
 def values_of(arena: Arena, slots: list[int]) -> Values:
@@ -88,20 +88,60 @@ def test_a_chosen_set_is_read_as_it_was() -> None:
     assert arena.epochs.of.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0], "no mark is left"
 
 
-def test_a_full_log_ends_the_capture_and_no_push() -> None:
+def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
-    capture = arena.capture_changes(0)
-    push(arena, 7, 8, 9)
-    push(arena, 7, 8, 9)  # logged already
+    capture, expected = arena.capture_changes(0), values_of(arena, list(range(10)))
+    assert push(arena, 7, 8, 9)
+    assert push(arena, 7, 8, 9), "logged already"
+    before = arena.rows[5:7].copy()
+    assert not push(arena, 5, 6)
+    assert arena.rows[5:7].tolist() == before.tolist()
+    buffer = RowBuffer.like(arena.rows, arena.accumulator, 3)
+    found = fill(capture, buffer) or {}
+    assert push(arena, 5, 6)
+    assert found | read_all(capture, arena) == expected
+
+
+def test_a_push_larger_than_the_log_goes_in_pieces() -> None:
+    arena = new_arena(10, log_rows=3)
+    push(arena, *range(10))
+    capture, expected, found = arena.capture_changes(0), values_of(arena, list(range(10))), {}
+    buffer = RowBuffer.like(arena.rows, arena.accumulator, 3)
+    while not push(arena, *range(9, -1, -1)):
+        part = fill(capture, buffer)
+        assert part
+        assert not found.keys() & part.keys(), "no row comes twice"
+        found |= part
+    assert found | read_all(capture, arena) == expected
+    assert arena.epochs.of.tolist() == [2] * 10
+
+
+def test_a_reader_that_stands_still_loses_its_capture_and_the_push_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = new_arena(10, log_rows=3)
+    push(arena, *range(10))
+    capture, clock = arena.capture_changes(0), iter((5.0, 5.0 + PATIENCE_S, 5.1 + PATIENCE_S))
+    monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
+    assert not push(arena, *range(10))
+    assert not push(arena, *range(10))
     assert not capture.outrun
-    push(arena, 6)
+    assert push(arena, *range(10))
     assert capture.outrun
     with pytest.raises(OutrunError):
         read_all(capture, arena)
-    assert arena.rows[6].tolist() == [16.0, 17.0, 18.0], "both pushes were applied"
     expected = values_of(arena, list(range(10)))
     assert read_all(arena.capture_changes(0), arena) == expected, "the next one has everything"
+
+
+def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = new_arena(20, log_rows=3)
+    push(arena, *range(20))
+    capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + PATIENCE_S))
+    monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
+    assert not push(arena, *range(20))
+    fill(capture, RowBuffer.like(arena.rows, arena.accumulator, 3))
+    assert not push(arena, *range(20))
+    assert not capture.outrun
 
 
 def test_what_is_logged_makes_room_for_more() -> None:
@@ -142,7 +182,7 @@ def test_a_capture_that_somebody_waits_for_is_urgent(why: str) -> None:
     if why == "ended":
         capture.end()
     elif why == "outrun":
-        push(arena, *range(10))
+        capture.outrun = True
     else:
         capture.hurried = True
     assert capture.urgent
@@ -182,17 +222,16 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "_block", data.draw(st.integers(1, 5)))
         patch.setattr(capture_module, "_WIDEST", data.draw(st.integers(1, 3)))
-        try:
-            while True:
-                if data.draw(st.booleans()):
-                    push(arena, *data.draw(some))
-                part = fill(capture, buffer)
-                if part is None:
-                    break
-                assert not found.keys() & part.keys(), "no row comes twice"
-                found |= part
-        except OutrunError:
-            return
+        waiting: list[int] = []
+        while True:
+            if waiting or data.draw(st.booleans()):
+                waiting = waiting or data.draw(some)
+                waiting = [] if push(arena, *waiting) else waiting
+            part = fill(capture, buffer)
+            if part is None:
+                break
+            assert not found.keys() & part.keys(), "no row comes twice"
+            found |= part
     assert found == expected
 
 

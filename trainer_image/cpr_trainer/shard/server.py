@@ -20,6 +20,7 @@ from cpr_trainer.shard.service import Service
 _LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0  # for a stranger to prove the key
+_RETRY_S = 0.002  # while a push waits for a save to read on
 _BACKLOG = 256
 
 
@@ -93,7 +94,7 @@ class Server:
         """Wait up to `timeout_s` for the sockets, and handle what they have."""
         trace = self._service.trace
         trace.lap("rest")
-        events = self._selector.select(timeout_s)
+        events = self._selector.select(min(timeout_s, _RETRY_S) if self._service.waits else timeout_s)
         trace.lap("idle")
         now = clock()
         for key, mask in events:
@@ -101,6 +102,7 @@ class Server:
                 self._accept(now)
             elif key.data in self._connections:  # not closed by an event before, in this very turn
                 self._serve(key.data, mask, now)
+        self._service.retry()
         for connection in tuple(self._connections):
             if connection.refused or (connection.hello is None and now - connection.accepted > _PATIENCE_S):
                 self._close(connection)

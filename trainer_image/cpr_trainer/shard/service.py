@@ -86,6 +86,8 @@ class Service:
 
     `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed.
 
+    `waits` says that a push waits for a save under way to read on; `retry` it soon.
+
     Counters, the newest save and the last cut that was given up (0: none) go into every answer; the life of the shard
     keeps them up to date.
     """
@@ -107,6 +109,7 @@ class Service:
         self._metrics = metrics
         self._clients: list[Client] = []
         self._held_free = False
+        self.waits = False
 
     def start(self, progress: Progress) -> None:
         """Serve from here on, and let all clients know."""
@@ -153,6 +156,13 @@ class Service:
             self._held_free = False
             for other in tuple(self._clients):
                 self._work(other)
+
+    def retry(self) -> None:
+        """Handle what waits for a save to read on."""
+        if self.waits:
+            self.waits = False
+            for client in tuple(self._clients):
+                self._work(client)
 
     @property
     def places(self) -> tuple[int, int]:
@@ -221,7 +231,9 @@ class Service:
             case Fate.DROP:
                 client.send(self._header(Operation.ACK, client.rank))
             case Fate.APPLY:
-                self._apply(progress, frame)
+                if not self._apply(progress, frame):
+                    self.waits = True
+                    return False
                 self.trace.lap("apply")
                 client.send(self._header(Operation.ACK, client.rank))
                 self._cut_if_due(progress)
@@ -232,14 +244,16 @@ class Service:
         self._metrics.pushes.labels(fate.name.lower()).inc()
         return True
 
-    def _apply(self, progress: Progress, frame: Frame) -> None:
+    def _apply(self, progress: Progress, frame: Frame) -> bool:
+        """Take the push into the rows and the account of them; False if a save under way has no room for it yet."""
         header = frame.header
         order = order_of(progress.total_samples, self._job.data.batch_size)
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
         if header.count:
             slots = self._slots(frame)
-            self.arena.apply(slots, self.encoding.unpack_values(frame.payload, header.count, self._dim))
+            if not self.arena.apply(slots, self.encoding.unpack_values(frame.payload, header.count, self._dim)):
+                return False
             self.on_change(slots)
         before = progress.applied[header.rank]
         if progress.cuts.passed_over(header.step, before):
@@ -249,6 +263,7 @@ class Service:
         progress.applied = tuple(header.step if r == header.rank else s for r, s in enumerate(progress.applied))
         progress.dirty = True
         self._metrics.rows_changed.inc(header.count)
+        return True
 
     def _cut_if_due(self, progress: Progress) -> None:
         if progress.cuts.due(progress.applied):

@@ -72,13 +72,17 @@ class Arena:
         """Return the rows in `slots` (int64 [k]), float32 [k, D], a copy."""
         return self.rows.take(slots, axis=0)
 
-    def apply(self, slots: Ints, gradients: Floats) -> None:
-        """Take one optimizer step. slots: int64 [k], all different. gradients: float32 [k, D]."""
+    def apply(self, slots: Ints, gradients: Floats) -> bool:
+        """Take one optimizer step. slots: int64 [k], all different. gradients: float32 [k, D].
+
+        False if a capture has yet to read what these rows hold, and no room to keep it: nothing changed, try again.
+        """
         with self._lock:
-            if self._capture is not None:
-                self._capture.preserve(slots)
+            if self._capture is not None and not self._capture.preserve(slots):
+                return False
             self.epochs.note(slots)
             self._step(slots, gradients)
+            return True
 
     def capture_changes(self, since: int) -> Capture:
         """Hold the rows that changed after epoch `since` as they are now, and end the epoch; 0 for all that ever did.

@@ -3,12 +3,14 @@
 A capture takes no copy when it begins. One thread reads the rows it holds in blocks, in the order of their slots, each
 block under the arena's lock. A push that is about to change rows which the capture has yet to read first puts their old
 values into a log of bounded size. A log that fills is read before the rest, and makes the capture urgent: nothing else
-may hold up its reader. When it is full all the same the capture is of no use any more, and the push goes on.
+may hold up its reader. When it is full all the same, the push has to wait for the reader, which costs training what a
+save without a log would cost it. Where the reader stands still, the capture is given up, and the push goes on.
 """
 
 from __future__ import annotations
 
 from threading import Lock
+from time import monotonic
 from typing import Protocol
 
 import numpy as np
@@ -27,16 +29,18 @@ _WIDEST = 16
 _LOG_GOES_FIRST = 0.25
 #: And without a limit from here on: the rest of the log is for what pushes bring until it is read.
 _LOG_IS_URGENT = 0.5
+#: A push waits for room in the log as long as the reader, which waits for the store, reads something this often.
+PATIENCE_S = 1.0
 
 
 class OutrunError(TrainerError):
-    """Pushes changed rows faster than the save could read them: it is given up, and training goes on."""
+    """A push waited, and the save read no rows: it is given up, and training goes on."""
 
     reason = "SaveOutrun"
 
     def __init__(self) -> None:
         super().__init__(
-            "Training changed rows faster than the store took them, so a save was given up.",
+            f"Training waited for a save, and the store took nothing for {PATIENCE_S:g} s: the save was given up.",
             "Give the store more bandwidth, or use more shards.",
         )
 
@@ -50,6 +54,10 @@ class Members(Protocol):
 
     def contains(self, slots: Ints) -> NDArray[np.bool_]:
         """Whether each of these rows, which are about to change, is in the capture and unchanged since it began."""
+        ...
+
+    def drop(self, slots: Ints) -> None:
+        """These rows are in the log: they may change now."""
         ...
 
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
@@ -74,6 +82,10 @@ class ChangedRows:
         """See `Members`: rows that changed since have a later epoch."""
         epochs = self._epochs.of[slots]
         return (epochs > self._since) & (epochs <= self._until)
+
+    def drop(self, slots: Ints) -> None:
+        """See `Members`."""
+        self._epochs.note(slots)
 
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """See `Members`."""
@@ -102,6 +114,10 @@ class ChosenRows:
         """See `Members`: a row that changes is chosen no more."""
         return self._epochs.chosen(slots)
 
+    def drop(self, slots: Ints) -> None:
+        """See `Members`."""
+        self._epochs.note(slots)
+
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """See `Members`."""
         start = int(np.searchsorted(self._slots, first))
@@ -120,7 +136,7 @@ class Capture:
     """Some rows [n, D] and their state [n] as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
-    says that the log was too small; who sets `hurried` waits for the end.
+    says that a push waited for room in the log in vain; who sets `hurried` waits for the end.
     """
 
     def __init__(self, rows: Floats, state: Floats | None, members: Members, log: RowBuffer, lock: Lock) -> None:
@@ -133,6 +149,7 @@ class Capture:
         self._lock = lock
         self._ended = False
         self._frontier = 0
+        self._refused_at: float | None = None  # since when a push waits and nothing was read
         self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + 1)))
 
     @property
@@ -140,15 +157,24 @@ class Capture:
         """Whether its reader should wait for nothing: the log fills, or somebody waits for the end. Any thread asks."""
         return self.hurried or self.outrun or self._ended or self._log_exceeds(_LOG_IS_URGENT)
 
-    def preserve(self, slots: Ints) -> None:
-        """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change."""
+    def preserve(self, slots: Ints) -> bool:
+        """Log what these rows (distinct) hold, as far as it is still to be read: they are about to change.
+
+        False if not all of it found room: what did is in the log, and the rest is to be tried again.
+        """
         if self.outrun or self._ended:
-            return
+            return True
         due = slots[self._members.contains(slots) & (slots >= self._frontier)]
-        if len(due) > self._log.room:
-            self.outrun = True
-        elif len(due):
-            self._log.add(self._rows, self._state, due)
+        logged = due[: self._log.room]
+        if len(logged):
+            self._log.add(self._rows, self._state, logged)
+            self._members.drop(logged)
+        if len(logged) == len(due):
+            return True
+        now = monotonic()
+        self._refused_at = self._refused_at or now
+        self.outrun = now - self._refused_at > PATIENCE_S
+        return self.outrun
 
     def fill(self, buffer: RowBuffer) -> bool:
         """Fill an empty buffer with rows not read yet, ascending; False if there are none left.
@@ -185,6 +211,7 @@ class Capture:
                 buffer.add_run(self._rows, self._state, slots, int(slots[0]))
             else:
                 buffer.add(self._rows, self._state, slots)
+            self._refused_at = None
             return bool(self._frontier < len(self._rows))
 
     def _read_log(self, buffer: RowBuffer) -> bool:
@@ -193,6 +220,7 @@ class Capture:
             self._check()
             count = min(self._block, buffer.room, self._log.used)
             self._log.move_last(count, buffer)
+            self._refused_at = None
             return count > 0
 
     def _check(self) -> None:
