@@ -52,7 +52,7 @@ EXAMPLES: dict[str, Any] = {
             embedding_dim=16,
             bottom_mlp=(64, 16),
             top_mlp=(64, 1),
-            tables=(TableSpec("user", 100000), TableSpec("page", 5000)),
+            tables=(TableSpec("user", 100000), TableSpec("page", 5000, "Mean")),
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, CRITEO, CSV, GONE, PARQUET
+from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, PARQUET
 from support.rule_cases import Case
 
 BOUNDS = (
@@ -77,6 +77,21 @@ BOUNDS = (
         "spec.data.columns.categories",
         PARQUET,
         PARQUET | {"spec.data.columns.categories": GONE},
+    ),
+    Case(
+        "spec.model.tables[1].pooling",
+        PARQUET | BAG | {"spec.model.tables.1.pooling": "Sum"},
+        PARQUET | {"spec.model.tables.1.pooling": "Max"},
+    ),
+    Case(
+        "spec.data.columns.separator",
+        CSV | {"spec.data.columns.separator": "\u00b7"},
+        CSV | {"spec.data.columns.separator": "||"},
+    ),
+    Case(
+        "spec.data.columns.separator",
+        CSV | {"spec.data.columns.separator": ","},
+        CSV | {"spec.data.columns.separator": '"'},
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
     Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
-from support.documents import AUC_DROP, COLUMNS, CRITEO, CSV, GONE, PARQUET, Edits
+from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, PARQUET, SEPARATED, Edits
 
 THIRTEEN = [str(number) for number in range(1, 14)]
 #: The largest AUC drop that needs no sensitivity.
@@ -105,6 +105,14 @@ RULES = (
         PARQUET | {"spec.data.columns.categories": ["user"]},
         "each table needs a category of its own",
     ),
+    Case(
+        "spec.data.columns",
+        CSV | SEPARATED,
+        PARQUET | SEPARATED,
+        "only CSV and TSV have a separator of ids",
+    ),
+    Case("spec.data", PARQUET | BAG, BAG, "a table that pools needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table that pools needs bags of ids"),
     Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},

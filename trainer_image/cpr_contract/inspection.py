@@ -17,8 +17,9 @@ class ColumnFigures:
     """One column. `kind` is empty, integer, number or text, or Parquet's own word for other types.
 
     `missing` cells are empty or null. `lowest` and `highest` are those of numbers. `distinct` values are counted
-    exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for lists and the like. `feeds` says
-    what the job makes of it; empty: nothing.
+    exactly up to 4096, beyond that estimated with a standard error of 1.6 %; None for what is neither a value nor a
+    list of values. `feeds` says what the job makes of it; empty: nothing. In a column of bags, figures are those of
+    their ids, `missing` are the empty ones, and a bag has `bag_mean` ids on average and `bag_most` at most.
     """
 
     name: str
@@ -28,6 +29,8 @@ class ColumnFigures:
     highest: float | None
     distinct: int | None
     feeds: str
+    bag_mean: float | None = None
+    bag_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

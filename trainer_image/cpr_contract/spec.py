@@ -10,12 +10,20 @@ DENSE_FEATURES = 13
 CATEGORICAL_FEATURES = 26
 
 
+#: How the vectors of a bag become one.
+Pooling = Literal["Sum", "Mean"]
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One embedding table: table t takes the t-th categorical column."""
+    """One embedding table: table t takes the t-th categorical column.
+
+    With a `pooling` a sample has a bag of any number of ids there, without one exactly one id.
+    """
 
     name: str
     rows: int
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +51,14 @@ class ColumnsSpec:
     """The columns of a table that feed the model: by name, or by number from 1 where a file names none.
 
     `counts` become log(1 + max(x, 0)), `numbers` stay as they are; both together are at most DENSE_FEATURES. The t-th
-    of `categories` feeds the t-th table.
+    of `categories` feeds the t-th table. `separator` stands between the ids of a bag in text.
     """
 
     label: str
     counts: tuple[str, ...]
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
+    separator: str | None = None
 
 
 DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic"]

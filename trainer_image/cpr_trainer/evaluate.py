@@ -13,6 +13,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
+from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import held_out
@@ -50,12 +51,13 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     replica = DenseReplica(job.model, job.data.seed)
     replica.load_state(read_tensors(store, manifest)[NETWORK])
     placement = Placement.of(job.model, len(manifest.shards))
-    needed = np.unique(np.concatenate([placement.numbers(each.ids).ravel() for each in _batches(job.data, dataset)]))
+    needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job.data, dataset)]))
     vectors = _vectors(job, store, manifest, placement, needed)
     scores = ProgressiveValidation(0)
     for batch in _batches(job.data, dataset):
-        embeddings = vectors[np.searchsorted(needed, placement.numbers(batch.ids))]
-        logits = replica.model(torch.from_numpy(batch.dense), torch.from_numpy(embeddings))
+        access = find_access(placement, batch.ids)
+        rows = torch.from_numpy(vectors[np.searchsorted(needed, access.unique.numbers)])
+        logits = replica.model(torch.from_numpy(batch.dense), access.embeddings(rows))
         scores.add(logits, torch.from_numpy(batch.labels), 0)
     scores.merge(scores.take_delta())
     log_loss = scores.log_loss()
@@ -69,6 +71,11 @@ def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:
     rows = held_out(data, dataset.layout.rows)
     for start in range(rows.start, rows.stop, data.batch_size):
         yield dataset.take(np.arange(start, min(start + data.batch_size, rows.stop)))
+
+
+def _rows_of(batch: Batch, placement: Placement) -> Ints:
+    """Return the numbers of the rows that a batch needs, each once."""
+    return find_access(placement, batch.ids).unique.numbers
 
 
 def _vectors(job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints) -> Floats:

@@ -29,7 +29,7 @@ def _model(model: ModelSpec) -> contract.ModelSpec:
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp,
         top_mlp=model.top_mlp,
-        tables=tuple(contract.TableSpec(name=table.name, rows=table.rows) for table in model.tables),
+        tables=tuple(contract.TableSpec(table.name, table.rows, table.pooling) for table in model.tables),
         dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
         sparse_optimizer=contract.OptimizerSpec(kind=sparse.kind, learning_rate=sparse.learning_rate),
     )
@@ -53,7 +53,11 @@ def _data(data: Data) -> contract.DataSpec:
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:
     return contract.ColumnsSpec(
-        label=columns.label, counts=columns.counts, numbers=columns.numbers, categories=columns.categories
+        label=columns.label,
+        counts=columns.counts,
+        numbers=columns.numbers,
+        categories=columns.categories,
+        separator=columns.separator,
     )
 
 

@@ -153,6 +153,21 @@ CATEGORIES = Rule(
     "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order",
     "!has(self.data.columns) || self.data.columns.categories.size() == self.model.tables.size()",
 )
+SEPARATOR = Rule(
+    "spec.data",
+    "spec.data.columns",
+    "only CSV and TSV have a separator of ids",
+    "remove spec.data.columns.separator: bags are lists in Parquet",
+    "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
+)
+BAGS = Rule(
+    "spec",
+    "spec.data",
+    "a table that pools needs bags of ids",
+    "use Parquet with lists, or CSV or TSV with spec.data.columns.separator; or remove pooling from spec.model.tables",
+    "!self.model.tables.exists(t, has(t.pooling)) || self.data.format == 'Parquet'"
+    " || (has(self.data.columns) && has(self.data.columns.separator))",
+)
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
     "spec.snapshots.interval.seconds",
@@ -273,6 +288,8 @@ STATIC = (
     FEATURES,
     *LABEL.values(),
     CATEGORIES,
+    SEPARATOR,
+    BAGS,
     FIXED_INTERVAL,
     FIXED_BITS,
     GROWTH,

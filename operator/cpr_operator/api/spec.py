@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat, Pooling
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
@@ -23,7 +23,8 @@ PLURAL = "cprjobs"
 
 Width = Annotated[int, Field(ge=1, le=65536)]
 #: Data whose columns are mapped.
-TABLE_FORMATS = frozenset({"CSV", "TSV", "Parquet"})
+TEXT_FORMATS = frozenset({"CSV", "TSV"})
+TABLE_FORMATS = TEXT_FORMATS | {"Parquet"}
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -46,6 +47,9 @@ class Table(SpecModel):
     """A name that no other table of the job has."""
     rows: Annotated[int, Field(ge=1, le=2**40)]
     """Rows; ids are hashed into them."""
+    pooling: Pooling | None = None
+    """For a column with a bag of any number of ids a sample: the table gives the Sum or the Mean of their vectors, and
+    zeros for an empty bag. Absent: a sample has one id."""
 
 
 class DenseOptimizer(SpecModel):
@@ -121,7 +125,9 @@ class Columns(SpecModel):
     numbers: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
     """Numeric features that enter as they are; where they are missing, as 0."""
     categories: Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=CATEGORICAL_FEATURES)]
-    """Texts or integers, hashed to rows: the t-th feeds the t-th table."""
+    """Texts or integers, hashed to rows: the t-th feeds the t-th table. Where that pools, lists of them."""
+    separator: Annotated[str, Field(max_length=1, pattern=r'^[^"\r\n]$')] | None = None
+    """What stands between the ids of a bag in CSV and TSV; Parquet has lists."""
 
     @field_validator("numbers")
     @classmethod
@@ -177,12 +183,14 @@ class Data(SpecModel):
     def _columns_as_format_says(cls, value: Columns | None, info: ValidationInfo) -> Columns | None:
         if "format" in info.data:
             rules.COLUMNS.require((info.data["format"] in TABLE_FORMATS) == (value is not None))
+            has_separator = value is not None and value.separator is not None
+            rules.SEPARATOR.require(not has_separator or info.data["format"] in TEXT_FORMATS)
         return value
 
     @field_validator("header")
     @classmethod
     def _header_of_text(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 -- pydantic calls it
-        rules.HEADER.require(value or info.data.get("format") in {"CSV", "TSV"})
+        rules.HEADER.require(value or info.data.get("format") in TEXT_FORMATS)
         return value
 
     @field_validator("samples")
@@ -366,6 +374,9 @@ class CPRJobSpec(SpecModel):
         model: ModelSpec | None = info.data.get("model")
         if model is not None and value.columns is not None:
             rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
+        if model is not None and any(table.pooling for table in model.tables):
+            has_separator = value.columns is not None and value.columns.separator is not None
+            rules.BAGS.require(value.format == "Parquet" or has_separator)
         return value
 
     @field_validator("recovery")

@@ -75,10 +75,14 @@ def show(figures: DataFigures, console: Console) -> None:
     table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
     for heading in ("missing", "lowest", "highest", "distinct"):
         table.add_column(heading, justify="right")
+    has_bags = any(column.bag_mean is not None for column in figures.columns)
+    if has_bags:
+        table.add_column("ids a row", justify="right")
     if read_by_job:
         table.add_column("the job's")
     for column in figures.columns:
-        table.add_row(*_cells(column, figures.rows), *([escape(column.feeds)] if read_by_job else []))
+        bags = [_bags(column)] if has_bags else []
+        table.add_row(*_cells(column, figures.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
     header = "" if figures.format == "Parquet" else f", {'with' if figures.header else 'without'} a header"
     console.print(f"{figures.format}{header}: {_count(figures.files, 'file')}, {_count(figures.rows, 'row')}")
     console.print(table)
@@ -98,6 +102,10 @@ def _cells(column: ColumnFigures, rows: int) -> tuple[str, ...]:
     bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
     distinct = "" if column.distinct is None else f"{column.distinct:,}"
     return (escape(column.name), column.kind, missing, *bounds, distinct)
+
+
+def _bags(column: ColumnFigures) -> str:
+    return "" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}"
 
 
 def _count(number: int, noun: str) -> str:

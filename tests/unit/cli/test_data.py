@@ -32,7 +32,7 @@ FIGURES = DataFigures(
     columns=(
         ColumnFigures("click", "integer", 0, 0.0, 1.0, 2, "label"),
         ColumnFigures("user", "text", 125, None, None, 12345, "table user, 10 rows"),
-        ColumnFigures("tags", "list<int64>", 0, None, None, None, ""),
+        ColumnFigures("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
 )

@@ -66,11 +66,15 @@ def test_a_column_is_what_all_its_cells_are(tmp_path: Path) -> None:
 
 
 def test_lists_and_times_of_parquet_are_told(tmp_path: Path) -> None:
-    table = pa.table({"l": [[1], None, [2, 3]], "t": pa.array([1, 1, None], pa.timestamp("ms"))})
+    lists = {"l": [[1], None, [2, 3, 3, None]], "o": [[[1]], [[2]], None], "e": [[], [], None]}
+    table = pa.table({**lists, "t": pa.array([1, 1, None], pa.timestamp("ms"))})
     pq.write_table(table, tmp_path / "a.parquet")
     found = columns(inspect_files(f"{tmp_path}/a.parquet", FILES))
-    assert found["l"].kind.startswith("list<")
-    assert (found["l"].distinct, found["l"].missing) == (None, 1)
+    assert (found["l"].kind, found["l"].distinct, found["l"].missing) == ("list of int64", 3, 1)
+    assert (found["l"].lowest, found["l"].highest, found["l"].bag_mean, found["l"].bag_most) == (1, 3, 4 / 3, 3)
+    assert (found["e"].distinct, found["e"].missing, found["e"].bag_most) == (0, 3, 0)
+    assert found["o"].kind.startswith("list<")
+    assert (found["o"].distinct, found["o"].missing, found["o"].bag_most) == (None, 1, None)
     assert (found["t"].kind, found["t"].distinct, found["t"].missing) == ("timestamp[ms]", 1, 1)
 
 

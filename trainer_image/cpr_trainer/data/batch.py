@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cpr_trainer.bags import Bags
 from cpr_trainer.data.layout import Ints, Layout
 
 
@@ -16,12 +17,12 @@ class Batch:
     """The n samples that one trainer trains in one step; n may be 0.
 
     dense: float32 [n, 13], transformed and ready for the bottom network.
-    ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t.
+    ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t; bags if a table pools.
     labels: float32 [n], 0 or 1.
     """
 
     dense: NDArray[np.float32]
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64] | Bags
     labels: NDArray[np.float32]
 
     def __len__(self) -> int:

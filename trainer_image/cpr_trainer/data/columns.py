@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, ColumnsSpec, DataSpec
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, ColumnsSpec, DataSpec, TableSpec
 from cpr_trainer.errors import DataError
 
 #: The Criteo layout has no header: columns go by their numbers.
@@ -50,6 +50,16 @@ def columns_of(data: DataSpec, tables: int) -> ColumnsSpec:
             "Name a category for each table, in the tables' order.",
         )
     return data.columns
+
+
+def check_bags(data: DataSpec, tables: Sequence[TableSpec]) -> None:
+    """Raise DataError if a table pools, and there are no bags in such data."""
+    has_separator = data.columns is not None and data.columns.separator is not None
+    if any(table.pooling for table in tables) and data.format != "Parquet" and not has_separator:
+        raise DataError(
+            f"{data.format} data has no bags of ids, and a table pools.",
+            "Use Parquet with lists, or CSV or TSV with data.columns.separator; or remove the table's pooling.",
+        )
 
 
 def check_names(columns: ColumnsSpec, present: Sequence[str], uri: str) -> None:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cpr_contract.inspection import ColumnFigures
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.categories import split
 from cpr_trainer.data.cells import Cells
 from cpr_trainer.hashing import U64
 
@@ -41,11 +43,33 @@ class Distinct:
         return round((_SKETCH - 1) * 2.0**64 / float(self._smallest[-1]))
 
 
-class ColumnSummary:
-    """Gathers the figures of one column."""
+class BagLengths:
+    """How many ids the bags of a column have."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
+        self._bags = 0
+        self._ids = 0
+        self.most = 0
+
+    def add(self, lengths: Ints) -> None:
+        """Count bags by their lengths, int64 [n], n > 0."""
+        self._bags += len(lengths)
+        self._ids += int(lengths.sum())
+        self.most = max(self.most, int(lengths.max()))
+
+    @property
+    def mean(self) -> float:
+        """Ids a bag, the empty ones included."""
+        return self._ids / self._bags
+
+
+class ColumnSummary:
+    """Gathers the figures of one column; of the ids in it, where it has lists, or texts with a `separator`."""
+
+    def __init__(self, name: str, separator: str | None = None) -> None:
         self._name = name
+        self._separator = separator
+        self._bags: BagLengths | None = None
         self._kind = _KINDS[0]
         self._missing = 0
         self._range: tuple[float, float] | None = None
@@ -53,6 +77,11 @@ class ColumnSummary:
 
     def add(self, column: Any) -> None:
         """Take the cells of one more block, a pyarrow chunked array."""
+        if len(column) and (self._separator is not None or _is_bag(column.type)):
+            column, lengths = split(column, self._separator)
+            self._bags = self._bags or BagLengths()
+            self._bags.add(lengths)
+            self._missing += int((lengths == 0).sum())
         for chunk in column.chunks:
             if pa.types.is_nested(chunk.type):
                 self._kind, self._distinct = str(chunk.type), None
@@ -64,7 +93,10 @@ class ColumnSummary:
         """Return the figures of all that was added."""
         lowest, highest = self._range or (None, None)
         distinct = None if self._distinct is None else self._distinct.count()
-        return ColumnFigures(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+        if (bags := self._bags) is None:
+            return ColumnFigures(self._name, self._kind, self._missing, lowest, highest, distinct, feeds)
+        kind = f"list of {self._kind}"
+        return ColumnFigures(self._name, kind, self._missing, lowest, highest, distinct, feeds, bags.mean, bags.most)
 
     def _add_values(self, coded: Any) -> None:
         """Take a dictionary array: each different value is looked at once."""
@@ -105,6 +137,12 @@ def _can_be(texts: Any, kind: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _is_bag(kind: Any) -> bool:
+    types = pa.types
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_list(kind) for is_list in lists) and not types.is_nested(kind.value_type)
 
 
 def _is_text(kind: Any) -> bool:

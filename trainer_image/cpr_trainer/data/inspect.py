@@ -9,7 +9,7 @@ from typing import TextIO
 from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.inspection import DataFigures, InspectionRequest, Reading
-from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec, TableSpec
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import CRITEO_NAMES, columns_of
 from cpr_trainer.data.figures import ColumnSummary
@@ -42,7 +42,7 @@ def inspect_files(uri: str, files: Files) -> DataFigures:
     """Return the figures of all columns of the files that `uri` names. Raises DataError."""
     found = files.find(uri)
     data = guess(found[0], files)
-    form = format_of(data, None, files)
+    form = format_of(data, None, (), files)
     return _gather(data, form, index_files(found, form), None)
 
 
@@ -50,7 +50,7 @@ def inspect_job(job: JobSpec, files: Files) -> DataFigures:
     """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
     if job.data.uri is None:
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
-    form = format_of(job.data, columns_of(job.data, len(job.model.tables)), files)
+    form = format_of(job.data, columns_of(job.data, len(job.model.tables)), job.model.tables, files)
     return _gather(job.data, form, index_files(files.find(job.data.uri), form), job)
 
 
@@ -71,12 +71,14 @@ def guess(uri: str, files: Files) -> DataSpec:
 
 def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec | None) -> DataFigures:
     """Go through all blocks once."""
+    separators = {} if job is None else _separators(job)
     summaries: dict[str, ColumnSummary] = {}
     bad, faults = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
         parsed = form.parse(block, form.fetch(block))
         for name in parsed.table.column_names:
-            summaries.setdefault(name, ColumnSummary(name)).add(parsed.table.column(name))
+            summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
+            summary.add(parsed.table.column(name))
         wrong = parsed.ragged
         if job is not None:
             wrong = decode(parsed, columns_of(data, len(job.model.tables)), job.model.tables).faults
@@ -97,15 +99,27 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec
     )
 
 
+def _separators(job: JobSpec) -> dict[str, str]:
+    """Return what separates ids in columns of text, by the names of those that hold bags."""
+    columns = columns_of(job.data, len(job.model.tables))
+    bags = (name for name, to in zip(columns.categories, job.model.tables, strict=True) if to.pooling)
+    return {} if columns.separator is None else dict.fromkeys(bags, columns.separator)
+
+
 def _feeds(job: JobSpec) -> dict[str, list[str]]:
     """Say what each column becomes, by its name."""
     columns, tables = columns_of(job.data, len(job.model.tables)), job.model.tables
     feeds: dict[str, list[str]] = {columns.label: ["label"]}
     uses = [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
-    uses += [(name, f"table {to.name}, {to.rows} rows") for name, to in zip(columns.categories, tables, strict=True)]
+    uses += [(name, _use_of(to)) for name, to in zip(columns.categories, tables, strict=True)]
     for name, use in uses:
         feeds.setdefault(name, []).append(use)
     return feeds
+
+
+def _use_of(table: TableSpec) -> str:
+    pooling = f", {table.pooling.lower()} of a bag" if table.pooling else ""
+    return f"table {table.name}, {table.rows} rows{pooling}"
 
 
 def _reading(data: DataSpec, layout: Layout) -> Reading:

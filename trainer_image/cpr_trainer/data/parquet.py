@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -18,13 +18,15 @@ _REMEDY = "It must be a whole Parquet file; write it anew."
 
 
 class ParquetFormat:
-    """Reads row groups: the columns in use, or all of them."""
+    """Reads row groups: the columns in use, or all of them. `bags` says which categories are lists."""
 
-    def __init__(self, files: Files, columns: ColumnsSpec | None) -> None:
+    def __init__(self, files: Files, columns: ColumnsSpec | None, bags: Sequence[bool] = ()) -> None:
         self._files = files
         self._columns = columns
+        self._bags = tuple(bags)
         self._wanted = None if columns is None else list(used(columns))
-        texts = () if columns is None else columns.categories
+        # pyarrow cannot read the values of lists as dictionaries.
+        texts = [] if columns is None else [name for name, bag in self._categories() if not bag]
         self._open = OpenFiles(lambda uri: _OpenTable(files.open(uri), texts))
 
     def index(self, uri: str) -> Index:
@@ -36,7 +38,9 @@ class ParquetFormat:
                 raise unreadable(uri, error, _REMEDY) from error
             if self._columns is not None:
                 check_names(self._columns, file.schema_arrow.names, uri)
-                _check_types(self._columns, file.schema_arrow, uri)
+                _check_numbers(self._columns, file.schema_arrow, uri)
+                for name, bag in self._categories():
+                    _check_category(name, file.schema_arrow.field(name).type, uri, bag=bag)
             blocks, first = [], 0
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
@@ -62,6 +66,11 @@ class ParquetFormat:
         """Name a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
+    def _categories(self) -> Iterator[tuple[str, bool]]:
+        """Yield each category and whether it is a list."""
+        categories = () if self._columns is None else self._columns.categories
+        return zip(categories, self._bags, strict=True)
+
 
 class _OpenTable:
     """A Parquet file, open; its footer is parsed once."""
@@ -79,17 +88,30 @@ class _OpenTable:
         self._stream.close()
 
 
-def _check_types(columns: ColumnsSpec, schema: Any, uri: str) -> None:
-    """Raise DataError for a column whose values are no single numbers, or no texts and no integers."""
+def _check_numbers(columns: ColumnsSpec, schema: Any, uri: str) -> None:
+    """Raise DataError for a numeric column whose values are no single numbers."""
     for name in numeric(columns):
         if not _is_number(kind := schema.field(name).type):
             raise DataError(f"{uri}: column {name} is {kind}, not a number.", "Correct data.columns.")
-    for name in columns.categories:
-        if not _is_category(kind := schema.field(name).type):
-            raise DataError(
-                f"{uri}: column {name} is {kind}, not text or an integer.",
-                "Correct data.columns: a category is one text or integer a sample.",
-            )
+
+
+def _check_category(name: str, kind: Any, uri: str, *, bag: bool) -> None:
+    """Raise DataError for a category that is no text and no integer, or no list of them where it has to be one."""
+    if bag and not (_is_list(kind) and _is_category(kind.value_type)):
+        raise DataError(
+            f"{uri}: column {name} is {kind}, not a list of texts or integers.",
+            "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists.",
+        )
+    if not bag and not _is_category(kind):
+        raise DataError(
+            f"{uri}: column {name} is {kind}, not text or an integer.",
+            "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling.",
+        )
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return any((types.is_list(kind), types.is_large_list(kind), types.is_fixed_size_list(kind)))
 
 
 def _is_number(kind: Any) -> bool:

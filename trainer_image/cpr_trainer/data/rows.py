@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cpr_contract.spec import DENSE_FEATURES, ColumnsSpec, TableSpec
+from cpr_trainer.bags import Bags
 from cpr_trainer.data.blocks import Parsed
-from cpr_trainer.data.cells import Cells
-from cpr_trainer.data.features import count_features, table_rows
+from cpr_trainer.data.categories import ids_of
+from cpr_trainer.data.features import count_features
 
 _SHOWN_BYTES = 40
 _LARGEST = float(np.finfo(np.float32).max)
@@ -24,12 +25,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Rows:
     """The rows of one block.
 
-    dense: float32 [n, 13]. ids: int32 [n, T]. labels: uint8 [n]. faults: what is wrong with rows that are no samples,
-    by row; their values mean nothing.
+    dense: float32 [n, 13]. ids: int32 [n, T], or bags. labels: uint8 [n]. faults: what is wrong with rows that are no
+    samples, by row; their values mean nothing.
     """
 
     dense: NDArray[np.float32]
-    ids: NDArray[np.int32]
+    ids: NDArray[np.int32] | Bags
     labels: NDArray[np.uint8]
     faults: dict[int, str]
 
@@ -41,8 +42,7 @@ def decode(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) ->
     """Convert the columns of a block with as many categories as there are `tables`.
 
     A label is 0 or 1. A feature is a finite decimal number; where it is absent (an empty cell, a null) it is 0, and so
-    are features that the data does not have. A category is a string or an integer, and an absent one is the empty
-    string: equal texts have equal ids, whatever format they come from.
+    are features that the data does not have. For categories see `ids_of`.
     """
     table, faults = parsed.table, dict[int, str]()
     labels = _numbers(table.column(columns.label))
@@ -53,10 +53,7 @@ def decode(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) ->
         _blame(faults, table, name, np.isinf(values), "a number or empty")
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
-    ids = np.empty((table.num_rows, len(tables)), np.int32)
-    for place, (name, target) in enumerate(zip(columns.categories, tables, strict=True)):
-        ids[:, place] = _ids(table.column(name), target.rows)
-    rows = Rows(dense, ids, (labels == 1).astype(np.uint8), faults)
+    rows = Rows(dense, ids_of(table, columns, tables), (labels == 1).astype(np.uint8), faults)
     return _spread(rows, parsed.ragged) if parsed.ragged else rows
 
 
@@ -104,25 +101,16 @@ def _parsed_cell(cell: Any) -> float:
         return float("nan")
 
 
-def _ids(column: Any, rows: int) -> NDArray[np.int32]:
-    """Return the row in a table of `rows` rows of each cell, int32 [n]: every different text is hashed once."""
-    absent = table_rows(Cells.of_arrow(pa.array([b""])).hashes(), rows)
-    parts = [np.empty(0, np.int64)]
-    for chunk in column.chunks:
-        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        numbers = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
-        texts = coded.dictionary.cast(pa.string() if numbers else pa.binary())
-        known = np.concatenate((table_rows(Cells.of_arrow(texts).hashes(), rows), absent))
-        parts.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
-    return np.concatenate(parts).astype(np.int32)
-
-
 def _spread(rows: Rows, ragged: dict[int, str]) -> Rows:
     """Put the rows that were parsed at the places that they have among the ragged ones."""
     count = len(rows) + len(ragged)
     places = np.setdiff1d(np.arange(count), np.fromiter(ragged, np.int64))
     dense = np.zeros((count, rows.dense.shape[1]), np.float32)
-    ids = np.zeros((count, rows.ids.shape[1]), np.int32)
     labels = np.zeros(count, np.uint8)
-    dense[places], ids[places], labels[places] = rows.dense, rows.ids, rows.labels
+    dense[places], labels[places] = rows.dense, rows.labels
+    if isinstance(rows.ids, Bags):
+        ids: NDArray[np.int32] | Bags = rows.ids.spread(count, places)
+    else:
+        ids = np.zeros((count, rows.ids.shape[1]), np.int32)
+        ids[places] = rows.ids
     return Rows(dense, ids, labels, ragged | {int(places[row]): fault for row, fault in rows.faults.items()})

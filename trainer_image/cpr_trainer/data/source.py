@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cpr_contract.spec import ColumnsSpec, DataSpec, TableSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Format
-from cpr_trainer.data.columns import columns_of, dialect_of
+from cpr_trainer.data.columns import check_bags, columns_of, dialect_of
 from cpr_trainer.data.features import check_tables
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.synthetic import SyntheticDataset
@@ -21,6 +21,7 @@ def open_dataset(data: DataSpec, tables: Sequence[TableSpec], files: Files) -> D
 
     Raises DataError for data that cannot be used, and whatever `files` raises.
     """
+    check_bags(data, tables)
     if data.format == "Synthetic":
         if data.samples is None:
             raise DataError("Synthetic data has no length of its own.", "State data.samples.")
@@ -29,12 +30,12 @@ def open_dataset(data: DataSpec, tables: Sequence[TableSpec], files: Files) -> D
         raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
     columns = columns_of(data, len(tables))
     check_tables(tables, len(columns.categories))
-    form = format_of(data, columns, files)
+    form = format_of(data, columns, tables, files)
     return TableDataset(data, tables, form, index_files(files.find(data.uri), form))
 
 
-def format_of(data: DataSpec, columns: ColumnsSpec | None, files: Files) -> Format:
-    """Return what reads some columns of the files that `data` names, or all (None)."""
+def format_of(data: DataSpec, columns: ColumnsSpec | None, tables: Sequence[TableSpec], files: Files) -> Format:
+    """Return what reads some columns of the files that `data` names, those that feed `tables`, or all (None)."""
     if data.format == "Parquet":
-        return ParquetFormat(files, columns)
+        return ParquetFormat(files, columns, [table.pooling is not None for table in tables])
     return TextFormat(files, dialect_of(data), columns)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpr_contract.spec import DENSE_FEATURES, DataSpec, TableSpec
+from cpr_trainer.bags import Bags
 from cpr_trainer.data.ahead import Ahead
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.blocks import Format, Index
@@ -24,7 +25,8 @@ _INDEXED_AT_ONCE = 8
 class TableDataset:
     """The samples of one or many files, in the order of their names.
 
-    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 53 + 4 T bytes a row.
+    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 53 + 4 T bytes a row, and 4
+    for each id of a row with bags.
     """
 
     def __init__(self, data: DataSpec, tables: Sequence[TableSpec], form: Format, indices: Sequence[Index]) -> None:
@@ -51,12 +53,19 @@ class TableDataset:
         ids = np.empty((len(indices), len(self._tables)), np.int64)
         labels = np.empty(len(indices), np.float32)
         good = np.ones(len(indices), np.bool_)
+        bags: list[Bags] = []
         parts = np.split(order, starts[1:])
         for number, places, rows in zip(needed.tolist(), parts, self._ahead.get(needed.tolist()), strict=False):
             within = indices[places] - self._layout.starts[number]
-            dense[places], ids[places], labels[places] = rows.dense[within], rows.ids[within], rows.labels[within]
+            dense[places], labels[places] = rows.dense[within], rows.labels[within]
+            if isinstance(rows.ids, Bags):
+                bags.append(rows.ids.take(within))
+            else:
+                ids[places] = rows.ids[within]
             if rows.faults:
                 good[places] = ~np.isin(within, list(rows.faults))
+        if bags:
+            return Batch(dense[good], Bags.join(bags).take(np.argsort(order)[good]), labels[good])
         return Batch(dense, ids, labels) if good.all() else Batch(dense[good], ids[good], labels[good])
 
     def expect(self, blocks: Ints) -> None:

@@ -1,0 +1,132 @@
+"""Columns with bags of ids, in every format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_trainer.bags import Bags
+from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.inspect import inspect_job
+from cpr_trainer.errors import DataError
+from support.bag_data import COLUMNS, TABLES, BagClick, as_table, bag_clicks, write_bags
+from support.table_data import FILES, everything, read, spec
+
+ENDINGS = ("parquet", "csv", "tsv")
+
+
+def bags_in(batch: Batch) -> list[list[int]]:
+    """All bags, sample by sample and table by table."""
+    assert isinstance(batch.ids, Bags)
+    return [part.tolist() for part in np.split(batch.ids.ids, batch.ids.offsets[1:-1])]
+
+
+def opened(rows: list[BagClick], folder: Path, ending: str = "parquet", files: int = 1) -> Dataset:
+    return read(write_bags(rows, folder, ending, files), TABLES)
+
+
+def test_all_formats_give_the_same_bags_in_any_order(tmp_path: Path) -> None:
+    rows = bag_clicks(300)
+    sets = [opened(rows, tmp_path / ending, ending, files) for files, ending in enumerate(ENDINGS, start=1)]
+    order = np.random.default_rng(1).integers(0, 300, 500)
+    first = sets[0].take(order)
+    assert len(bags_in(first)) == 3 * 500
+    for dataset in sets[1:]:
+        other = dataset.take(order)
+        assert bags_in(other) == bags_in(first)
+        assert np.array_equal(other.labels, first.labels)
+        assert np.array_equal(other.dense, first.dense)
+    one_by_one = [bag for index in order.tolist() for bag in bags_in(sets[1].take(np.array([index])))]
+    assert one_by_one == bags_in(first)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_absent_ids_are_left_out_and_texts_are_hashed_as_everywhere(tmp_path: Path, ending: str) -> None:
+    rows = [
+        BagClick(tags=("a", None, "b", "a"), page=None, words=(7,)),
+        BagClick(tags=None, words=()),
+        BagClick(tags=(None,), words=(None, 8, None)),
+    ]
+    found = bags_in(everything(opened(rows, tmp_path / "bags", ending)))
+    assert [len(bag) for bag in found] == [3, 1, 1, 0, 1, 0, 0, 1, 1]
+    assert found[0][0] == found[0][2] != found[0][1]
+    single = (TableSpec("a", 300), TableSpec("b", 300), TableSpec("c", 40), TableSpec("d", 200))
+    (tmp_path / "single.csv").write_text("click,a,b,c,d\n1,a,b,,7\n")
+    columns = replace(COLUMNS, numbers=(), categories=("a", "b", "c", "d"))
+    ids = everything(read(replace(spec("CSV", f"{tmp_path}/single.csv"), columns=columns), single)).ids
+    assert [found[0][0], found[0][1], found[1][0], found[2][0]] == ids[0].tolist()
+
+
+def test_rows_that_are_no_samples_take_their_bags_with_them(tmp_path: Path) -> None:
+    rows = bag_clicks(20)
+    whole = everything(opened(rows, tmp_path / "whole", "csv"))
+    data = replace(write_bags(rows, tmp_path / "bad", "csv"), max_bad_lines=2)
+    lines = (tmp_path / "bad" / "part-0.csv").read_text().splitlines()
+    lines[4] += ",one cell more"
+    lines[8] = "7" + lines[8][1:]
+    (tmp_path / "bad" / "part-0.csv").write_text("\n".join(lines) + "\n")
+    kept = everything(read(data, TABLES))
+    assert isinstance(whole.ids, Bags)
+    good = np.setdiff1d(np.arange(20), [3, 7])
+    assert bags_in(kept) == bags_in(replace(whole, ids=whole.ids.take(good)))
+    assert np.array_equal(kept.labels, whole.labels[good])
+
+
+def test_lists_of_other_widths_and_fixed_sizes_are_bags(tmp_path: Path) -> None:
+    rows = [BagClick(tags=("a", "b"), words=(1, 2)), BagClick(tags=("c", "a"), words=(3, 4))]
+    expected = bags_in(everything(opened(rows, tmp_path / "usual")))
+    kinds = {"tags": pa.large_list(pa.dictionary(pa.int32(), pa.string())), "words": pa.list_(pa.int16(), 2)}
+    table = as_table(rows)
+    for name, kind in kinds.items():
+        column = pa.array(table.column(name).to_pylist(), kind)
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, tmp_path / "other.parquet")
+    data = replace(spec("Parquet", f"{tmp_path}/other.parquet"), columns=COLUMNS)
+    assert bags_in(everything(read(data, TABLES))) == expected
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ((TableSpec("tags", 300), TABLES[1], TABLES[2]), "tags is list<.*> not text or an integer"),
+        ((TABLES[0], TableSpec("page", 40, "Sum"), TABLES[2]), "page is string, not a list"),
+    ],
+)
+def test_lists_and_poolings_have_to_fit(tmp_path: Path, tables: tuple[TableSpec, ...], message: str) -> None:
+    data = write_bags(bag_clicks(5), tmp_path / "bags", "parquet")
+    with pytest.raises(DataError, match=message.replace("> ", ">, ")):
+        read(data, tables)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DataSpec("Synthetic", None, None, 10, 1, 0, 0),
+        DataSpec("Criteo", "/clicks", 1, None, 1, 0, 0),
+        replace(spec("CSV", "/clicks"), columns=COLUMNS),
+    ],
+)
+def test_data_without_bags_feeds_no_table_that_pools(data: DataSpec) -> None:
+    with pytest.raises(DataError, match="no bags of ids"):
+        read(data, TABLES)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_job_is_told_how_many_ids_its_bags_have(tmp_path: Path, ending: str) -> None:
+    rows = [BagClick(words=(1, 2, 2)), BagClick(words=None), BagClick(words=(5,)), BagClick(words=(7, None))]
+    model = ModelSpec(4, (4,), (1,), TABLES, OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1))
+    store = SnapshotSpec(StoreSpec("file:///nowhere", None, "b", ""), 2, 30.0, None)
+    data = write_bags(rows, tmp_path / "bags", ending)
+    figures = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES)
+    words = next(column for column in figures.columns if column.name == "words")
+    assert words.feeds == "table words, 200 rows, sum of a bag"
+    assert (words.bag_mean, words.bag_most, words.missing, words.distinct) == (5 / 4, 3, 1, 4)
+    assert (words.lowest, words.highest) == (1, 7)
+    page = next(column for column in figures.columns if column.name == "page")
+    assert (page.bag_mean, page.bag_most) == (None, None)

@@ -1,0 +1,86 @@
+"""From categorical columns to ids: every different cell is hashed once, and no loop goes over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cpr_contract.spec import ColumnsSpec, TableSpec
+from cpr_trainer.arrays import Ints
+from cpr_trainer.bags import Bags, Int32s
+from cpr_trainer.data.cells import Cells
+from cpr_trainer.data.features import table_rows
+
+_TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+
+
+def ids_of(table: Any, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Int32s | Bags:
+    """Return the ids that the categories of a pyarrow table stand for: int32 [n, T], or bags if a table pools.
+
+    A category is a string or an integer, and an absent one is the empty string. In a bag absent ones are left out.
+    Equal texts have equal ids, whatever format they come from.
+    """
+    if not any(target.pooling for target in tables):
+        ids = np.empty((table.num_rows, len(tables)), np.int32)
+        for place, (name, target) in enumerate(zip(columns.categories, tables, strict=True)):
+            ids[:, place] = _single_ids(table.column(name), target.rows)
+        return ids
+    found = []
+    for name, target in zip(columns.categories, tables, strict=True):
+        column = table.column(name)
+        if target.pooling:
+            lists, lengths = split(column, columns.separator)
+            found.append((_single_ids(lists, target.rows), lengths))
+        else:
+            found.append((_single_ids(column, target.rows), np.ones(table.num_rows, np.int64)))
+    return Bags.of_columns(found, np.array([target.pooling == "Mean" for target in tables]))
+
+
+def split(column: Any, separator: str | None) -> tuple[Any, Ints]:
+    """Return all ids of a column of bags, as a pyarrow chunked array, and the length of each bag, int64 [n].
+
+    The column holds lists, or texts with `separator` between the ids. Absent ids are left out: nulls and empty texts.
+    """
+    ids, lengths = [], [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        lists = chunk if separator is None else _split_texts(chunk, separator)
+        every = lists.flatten()
+        sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        present = _present(every)
+        kept = np.concatenate(([0], np.cumsum(present, dtype=np.int64)))
+        ends = np.cumsum(sizes)
+        lengths.append(kept[ends] - kept[ends - sizes])
+        ids.append(every.filter(pa.array(present)))
+    return pa.chunked_array(ids or [pa.array([], pa.binary())]), np.concatenate(lengths)
+
+
+def _split_texts(coded: Any, separator: str) -> Any:
+    """Return a dictionary array of texts as an array of lists: every different text is split once."""
+    lists = pc.split_pattern(coded.dictionary, pattern=separator)
+    return lists.take(coded.indices)
+
+
+def _present(cells: Any) -> Any:
+    """Return which cells are neither null nor the empty text, bool [n]."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    is_text = cells.type in _TEXTS
+    present = pc.greater(pc.binary_length(cells).fill_null(0), 0) if is_text else cells.is_valid()
+    return present.to_numpy(zero_copy_only=False)
+
+
+def _single_ids(column: Any, rows: int) -> Int32s:
+    """Return the row in a table of `rows` rows of each cell, int32 [n]: every different text is hashed once."""
+    absent = table_rows(Cells.of_arrow(pa.array([b""])).hashes(), rows)
+    parts = [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        numbers = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
+        texts = coded.dictionary.cast(pa.string() if numbers else pa.binary())
+        known = np.concatenate((table_rows(Cells.of_arrow(texts).hashes(), rows), absent))
+        parts.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts).astype(np.int32)
