@@ -22,7 +22,7 @@ pytestmark = pytest.mark.apiserver
 
 PATH = "/apis/cprjob.io/v1alpha1/namespaces/default/cprjobs"
 STRICT = {"fieldValidation": "Strict", "dryRun": "All"}
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.yaml"))
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/**/*.yaml"))
 _numbers = itertools.count()
 
 

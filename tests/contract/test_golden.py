@@ -55,6 +55,7 @@ EXAMPLES: dict[str, Any] = {
             tables=(TableSpec("user", 100000), TableSpec("page", 5000, "Mean")),
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
+            entrypoint="ranking.models:build",
         ),
         data=DataSpec(
             "Parquet",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, PARQUET
+from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, OWN_MODEL, PARQUET
 from support.rule_cases import Case
 
 BOUNDS = (
@@ -48,6 +48,7 @@ BOUNDS = (
         {"spec.model.embeddingDim": 4097, "spec.model.bottomMlp": [4097]},
     ),
     Case("spec.model.bottomMlp", {"spec.model.bottomMlp": 16 * [4]}, {"spec.model.bottomMlp": 17 * [4]}),
+    Case("spec.model.entrypoint", OWN_MODEL, {"spec.model.entrypoint": "my.package"}),
     Case("spec.model.topMlp[0]", {"spec.model.topMlp": [65536, 1]}, {"spec.model.topMlp": [65537, 1]}),
     Case(
         "spec.model.tables",

@@ -53,6 +53,7 @@ CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "ep
 COLUMNS = {"label": "click", "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
 PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/", "columns": COLUMNS, "epochs": 1}}
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
+OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}
 BAG: Edits = {"spec.model.tables.1.pooling": "Mean"}
 SEPARATED: Edits = {"spec.data.columns.separator": "|"}
 AUC_DROP: Edits = {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.0005, "sensitivity": 0.002}}}

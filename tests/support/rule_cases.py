@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
-from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, PARQUET, SEPARATED, Edits
+from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, OWN_MODEL, PARQUET, SEPARATED, Edits
 
 THIRTEEN = [str(number) for number in range(1, 14)]
 #: The largest AUC drop that needs no sensitivity.
@@ -37,6 +37,18 @@ RULES = (
         {"spec.model.bottomMlp": [4]},
         {"spec.model.bottomMlp": [4, 8]},
         "must end in embeddingDim",
+    ),
+    Case(
+        "spec.model.bottomMlp",
+        OWN_MODEL | {"spec.model.bottomMlp": GONE},
+        {"spec.model.bottomMlp": GONE},
+        "must end in embeddingDim",
+    ),
+    Case(
+        "spec.model.topMlp",
+        OWN_MODEL | {"spec.model.topMlp": GONE},
+        {"spec.model.topMlp": GONE},
+        "must end in 1",
     ),
     Case("spec.model.topMlp", {"spec.model.topMlp": [1]}, {"spec.model.topMlp": [1, 2]}, "must end in 1"),
     Case("spec.model.tables", {"spec.model.tables.1.name": "c"}, {"spec.model.tables.1.name": "a"}),

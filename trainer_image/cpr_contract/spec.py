@@ -36,7 +36,11 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A DLRM. `bottom_mlp` and `top_mlp` are the layer widths after the input; they end in embedding_dim and 1."""
+    """What is trained. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
+
+    `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. An
+    entrypoint may read them as it likes, and they may be empty then.
+    """
 
     embedding_dim: int
     bottom_mlp: tuple[int, ...]
@@ -44,6 +48,7 @@ class ModelSpec:
     tables: tuple[TableSpec, ...]
     dense_optimizer: OptimizerSpec
     sparse_optimizer: OptimizerSpec
+    entrypoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

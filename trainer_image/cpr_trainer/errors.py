@@ -2,6 +2,7 @@
 
 TrainerError
 ├── DataError       the training data cannot be used as it is
+├── ModelError      the dense network cannot be built as the job says
 └── DivergedError   the model produces logits that are no sensible numbers
 """
 
@@ -28,6 +29,12 @@ class DataError(TrainerError):
     """The training data is missing, damaged, or not in the format that the job states."""
 
     reason = "BadData"
+
+
+class ModelError(TrainerError):
+    """The dense network cannot be built, is no network, or does not fit what was saved."""
+
+    reason = "BadModel"
 
 
 class DivergedError(TrainerError):

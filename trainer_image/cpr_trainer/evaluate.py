@@ -24,7 +24,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
-from cpr_trainer.snapshot.dense import NETWORK, read_tensors
+from cpr_trainer.snapshot.dense import read_tensors
 from cpr_trainer.store import Store, Uris, open_store
 
 
@@ -49,7 +49,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut before it starts.")
     manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
     replica = DenseReplica(job.model, job.data.seed)
-    replica.load_state(read_tensors(store, manifest)[NETWORK])
+    replica.load(read_tensors(store, manifest))
+    replica.model.eval()
     placement = Placement.of(job.model, len(manifest.shards))
     needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job.data, dataset)]))
     vectors = _vectors(job, store, manifest, placement, needed)

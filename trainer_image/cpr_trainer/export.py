@@ -1,7 +1,7 @@
 """Writes a finished model as files that any tool reads, out of the anchor that `status.result` names.
 
 DIR/model.json                  the network's shape, and where in the data it stands
-DIR/dense.safetensors           the dense network's parameters by name
+DIR/dense.safetensors           the dense network's parameters and buffers by name
 DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, rows in the table's own order
 """
 
@@ -25,7 +25,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job
 from cpr_trainer.snapshot import Candidate, DamagedError, Home, load_shard, read_anchor, resolve_anchor
-from cpr_trainer.snapshot.dense import NETWORK, read_tensors
+from cpr_trainer.snapshot.dense import read_tensors
 from cpr_trainer.store import Store, open_store
 
 
@@ -63,7 +63,7 @@ def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> N
 def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest, key: str) -> dict[str, torch.Tensor]:
     replica = DenseReplica(job.model, job.data.seed)
     try:
-        replica.load_state(read_tensors(store, manifest)[NETWORK])
+        replica.load(read_tensors(store, manifest))
     except (KeyError, ValueError) as error:
         raise DamagedError(key, f"holds no dense state of this model: {error}") from error
     # The parameters are views of one buffer, which safetensors rightly refuses to write as such.

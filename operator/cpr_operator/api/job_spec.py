@@ -27,11 +27,12 @@ def _model(model: ModelSpec) -> contract.ModelSpec:
     dense, sparse = model.dense_optimizer, model.sparse_optimizer
     return contract.ModelSpec(
         embedding_dim=model.embedding_dim,
-        bottom_mlp=model.bottom_mlp,
-        top_mlp=model.top_mlp,
+        bottom_mlp=model.bottom_mlp or (),
+        top_mlp=model.top_mlp or (),
         tables=tuple(contract.TableSpec(table.name, table.rows, table.pooling) for table in model.tables),
         dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
         sparse_optimizer=contract.OptimizerSpec(kind=sparse.kind, learning_rate=sparse.learning_rate),
+        entrypoint=model.entrypoint,
     )
 
 

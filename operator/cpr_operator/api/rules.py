@@ -62,15 +62,15 @@ BOTTOM_MLP = Rule(
     "spec.model",
     "spec.model.bottomMlp",
     "must end in embeddingDim",
-    "make its last width equal to spec.model.embeddingDim",
-    "self.bottomMlp[self.bottomMlp.size() - 1] == self.embeddingDim",
+    "make its last width equal to spec.model.embeddingDim, or state spec.model.entrypoint",
+    "has(self.entrypoint) || (has(self.bottomMlp) && self.bottomMlp[self.bottomMlp.size() - 1] == self.embeddingDim)",
 )
 TOP_MLP = Rule(
     "spec.model",
     "spec.model.topMlp",
     "must end in 1",
-    "append a last layer of width 1",
-    "self.topMlp[self.topMlp.size() - 1] == 1",
+    "append a last layer of width 1, or state spec.model.entrypoint",
+    "has(self.entrypoint) || (has(self.topMlp) && self.topMlp[self.topMlp.size() - 1] == 1)",
 )
 TABLES = Rule(
     "",

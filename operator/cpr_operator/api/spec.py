@@ -21,6 +21,10 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "CPRJob"
 PLURAL = "cprjobs"
 
+#: package.module:factory, in names that Python has.
+ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+#: In the place of a field that is wrong itself, and was told so.
+_UNKNOWN = object()
 Width = Annotated[int, Field(ge=1, le=65536)]
 #: Data whose columns are mapped.
 TEXT_FORMATS = frozenset({"CSV", "TSV"})
@@ -71,14 +75,21 @@ class SparseOptimizer(SpecModel):
 
 
 class ModelSpec(SpecModel):
-    """A DLRM: 13 numeric features through a bottom MLP, embeddings, dot interaction, a top MLP."""
+    """Embedding tables, and a dense network over them: a DLRM, or one of your own.
+
+    A DLRM has 13 numeric features through a bottom MLP, embeddings, dot interaction, and a top MLP.
+    """
 
     embedding_dim: Annotated[int, Field(ge=1, le=4096)]
     """Width of every embedding vector."""
-    bottom_mlp: Layers
-    """Layer widths of the bottom MLP after its input; the last is embeddingDim."""
-    top_mlp: Layers
-    """Layer widths of the top MLP after the interaction; the last is 1."""
+    entrypoint: Annotated[str, Field(max_length=256, pattern=ENTRYPOINT)] | None = None
+    """package.module:factory in the image: builds the dense network, a torch.nn.Module from numeric features and
+    embeddings to logits. Absent: a DLRM."""
+    bottom_mlp: Layers | None = None
+    """Layer widths of the bottom MLP after its input; the last is embeddingDim. A DLRM needs it; an entrypoint may read
+    it."""
+    top_mlp: Layers | None = None
+    """Layer widths of the top MLP after the interaction; the last is 1. A DLRM needs it; an entrypoint may read it."""
     tables: Annotated[
         tuple[Table, ...],
         Field(
@@ -95,14 +106,16 @@ class ModelSpec(SpecModel):
 
     @field_validator("bottom_mlp")
     @classmethod
-    def _bottom_ends_in_dim(cls, value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-        rules.BOTTOM_MLP.require(value[-1] == info.data.get("embedding_dim", value[-1]))
+    def _bottom_ends_in_dim(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        fits = value is not None and value[-1] == info.data.get("embedding_dim", value[-1])
+        rules.BOTTOM_MLP.require(fits or info.data.get("entrypoint", _UNKNOWN) is not None)
         return value
 
     @field_validator("top_mlp")
     @classmethod
-    def _top_ends_in_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        rules.TOP_MLP.require(value[-1] == 1)
+    def _top_ends_in_one(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        fits = value is not None and value[-1] == 1
+        rules.TOP_MLP.require(fits or info.data.get("entrypoint", _UNKNOWN) is not None)
         return value
 
     @field_validator("tables")

@@ -10,7 +10,7 @@ from support.bound_cases import BOUNDS
 from support.documents import GONE, edited
 from support.rule_cases import RULES, Case
 
-EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/*.yaml"))
+EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
 
 
 def case_id(case: Case) -> str:

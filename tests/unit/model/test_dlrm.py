@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear, relu
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
-from cpr_trainer.model.dlrm import Dlrm, loss_share
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
 
 SPEC = ModelSpec(
@@ -53,7 +54,7 @@ def test_gradients_of_the_interaction_are_those_of_finite_differences() -> None:
 def test_gradients_reach_parameters_and_embeddings() -> None:
     model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
     embeddings.requires_grad_()
-    loss_share(model(dense, embeddings), torch.ones(7), 7).backward()
+    loss_share(model, model(dense, embeddings), torch.ones(7), 7).backward()
     assert embeddings.grad is not None
     assert (embeddings.grad.abs().sum(dim=(0, 2)) > 0).all()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
@@ -84,14 +85,17 @@ def test_first_parameters_have_the_spread_of_dlrm() -> None:
 
 def test_loss_shares_add_up_to_the_mean_loss() -> None:
     logits, labels = torch.linspace(-3, 3, 7), torch.tensor([0.0, 1, 0, 1, 1, 0, 1])
-    shares = [loss_share(logits[part], labels[part], 7) for part in (slice(0, 2), slice(2, 2), slice(2, 7))]
+    shares = [
+        loss_share(Dlrm(SPEC, seed=1), logits[part], labels[part], 7)
+        for part in (slice(0, 2), slice(2, 2), slice(2, 7))
+    ]
     torch.testing.assert_close(torch.stack(shares).sum(), binary_cross_entropy_with_logits(logits, labels))
 
 
 def test_an_empty_slice_has_no_loss_and_no_gradient() -> None:
     model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs(0)
     embeddings.requires_grad_()
-    loss = loss_share(model(dense, embeddings), torch.zeros(0), 7)
+    loss = loss_share(model, model(dense, embeddings), torch.zeros(0), 7)
     loss.backward()
     assert loss.item() == 0
     assert embeddings.grad is not None

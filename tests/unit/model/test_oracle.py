@@ -10,7 +10,7 @@ from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.model.dlrm import loss_share
+from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.replica import DenseReplica
 from support.oracle import exact_auc, random_rows, train, update_rows
 
@@ -52,7 +52,7 @@ def test_sparse_sgd_is_what_torch_does_to_an_embedding() -> None:
         replica.zero_gradients()
         optimizer.zero_grad()
         logits = replica.model(torch.from_numpy(batch.dense), vectors)
-        loss = loss_share(logits, torch.from_numpy(batch.labels), len(batch))
+        loss = loss_share(replica.model, logits, torch.from_numpy(batch.labels), len(batch))
         loss.backward()
         optimizer.step()
         replica.step()
@@ -91,7 +91,7 @@ def test_the_products_score_is_the_oracles() -> None:
             vectors = torch.stack([torch.from_numpy(first(t, batch.ids[:, t])) for t in range(6)], dim=1)
             logits, labels = replica.model(torch.from_numpy(batch.dense), vectors), torch.from_numpy(batch.labels)
             score.add(logits, labels, part.start)
-            loss_share(logits, labels, len(order.slice_of(step))).backward()
+            loss_share(replica.model, logits, labels, len(order.slice_of(step))).backward()
         replica.step()
     merged = ProgressiveValidation(order.total_samples)
     merged.merge(torch.stack([score.take_delta() for score in scores]).sum(dim=0))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
-from cpr_trainer.model.dlrm import Dlrm, loss_share
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.replica import DenseReplica
 
 SPEC = ModelSpec(
@@ -27,7 +28,7 @@ def train(replica: DenseReplica, steps: int, slices: tuple[slice, ...] = (slice(
     for _ in range(steps):
         replica.zero_gradients()
         for part in slices:
-            loss_share(replica.model(DENSE[part], EMBEDDINGS[part]), LABELS[part], 16).backward()
+            loss_share(replica.model, replica.model(DENSE[part], EMBEDDINGS[part]), LABELS[part], 16).backward()
         replica.step()
 
 
@@ -38,7 +39,7 @@ def test_steps_equal_those_of_torch_bit_for_bit(spec: ModelSpec, reference: type
     train(replica, 5)
     for _ in range(5):
         optimizer.zero_grad()
-        loss_share(model(DENSE, EMBEDDINGS), LABELS, 16).backward()
+        loss_share(model, model(DENSE, EMBEDDINGS), LABELS, 16).backward()
         optimizer.step()
     assert torch.equal(replica.parameters, torch.cat([p.detach().flatten() for p in model.parameters()]))
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_trainer.snapshot.dense import NETWORK
+from cpr_trainer.model.replica import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.state import DenseState
 from support.local_job import small_job

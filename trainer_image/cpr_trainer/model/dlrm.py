@@ -43,27 +43,18 @@ class Dlrm(nn.Module):
 
         dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table. n may be 0.
         """
-        return self.score(self.bottom(dense), embeddings)
+        return self.with_embeddings(self.before_embeddings(dense), embeddings)
 
-    def score(self, summary: Tensor, embeddings: Tensor) -> Tensor:
-        """Return logits, float32 [n], from what `bottom` made of the numbers, [n, D], and embeddings, [n, T, D].
+    def before_embeddings(self, dense: Tensor) -> Tensor:
+        """Return what the bottom network makes of the numbers, [n, D]."""
+        return cast(Tensor, self.bottom(dense))
 
-        Apart from `bottom`, which needs no embeddings: they may be on their way while it computes.
-        """
+    def with_embeddings(self, summary: Tensor, embeddings: Tensor) -> Tensor:
+        """Return logits, float32 [n], from what `before_embeddings` returned, [n, D], and embeddings, [n, T, D]."""
         vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
         return cast(Tensor, logits.squeeze(1))
-
-
-def loss_share(logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
-    """Return a slice's share of the batch's mean log loss, a scalar in nats.
-
-    logits, labels: float32 [n], the slice. batch_size: samples of the whole batch, all trainers together; so shares,
-    and gradients, add up over trainers.
-    """
-    total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-    return total / batch_size
 
 
 def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:

@@ -5,15 +5,19 @@ Flat, so that an all-reduce, a save and a copy to a newcomer each move one tenso
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from cpr_contract.spec import ModelSpec, Precision
-from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import build_network
 
 #: The epsilon of torch.optim.Adagrad.
 _ADAGRAD_EPSILON = 1e-10
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+#: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; and each buffer of the network.
+NETWORK, _BUFFER = "network", "buffer."
 #: Flat tensors in the state of each kind of dense optimizer: the parameters, then what it remembers.
 _STATE_TENSORS = {"SGD": 1, "Adagrad": 2}
 
@@ -23,7 +27,7 @@ class DenseReplica:
 
     model: the network; its parameters and their gradients are views of the buffers below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
-    computes with, and takes embeddings in.
+    computes with, and takes embeddings in. Raises ModelError if the network cannot be built.
     """
 
     def __init__(
@@ -34,7 +38,7 @@ class DenseReplica:
         self._optimizer = spec.dense_optimizer
         self._device = torch.device(device)
         self.dtype = DTYPES[precision]
-        self.model = Dlrm(spec, seed).to(device)
+        self.model = build_network(spec, seed).to(device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
         self.parameters = self._state[0]
@@ -65,6 +69,26 @@ class DenseReplica:
             case "Adagrad":
                 squares = self._state[1].addcmul_(self.gradients, self.gradients)
                 self.parameters.addcdiv_(self.gradients, squares.sqrt().add_(_ADAGRAD_EPSILON), value=-rate)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return copies on the CPU of all that makes this replica: `state`, and the network's buffers by name."""
+        buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self._buffers().items()}
+        return {NETWORK: self.state().cpu(), **buffers}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go to what `tensors` returned. Raises KeyError or ValueError if that is of another network."""
+        self.load_state(tensors[NETWORK])
+        for name, buffer in self._buffers().items():
+            saved = tensors[_BUFFER + name]
+            if saved.shape != buffer.shape:
+                raise ValueError(f"the buffer {name} is {tuple(saved.shape)} and not {tuple(buffer.shape)}")
+            buffer.copy_(saved)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """What a state of the network has besides parameters, such as running statistics."""
+        parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 
     def state(self) -> Tensor:
         """Return a copy of parameters and optimizer state, float32 [k, p] on the device.

@@ -19,6 +19,7 @@ LIMIT_BYTES = 4096
 EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
     {
         "BadSpec": ExitCode.BAD_SPEC,
+        "BadModel": ExitCode.BAD_SPEC,
         "Diverged": ExitCode.BAD_SPEC,
         "LayoutMismatch": ExitCode.BAD_SPEC,
         "BadData": ExitCode.BAD_DATA,

@@ -21,10 +21,6 @@ from cpr_trainer.snapshot.lineage import Candidate, dense_lineage
 from cpr_trainer.snapshot.names import committed_in, dense_save, part_name
 from cpr_trainer.store import Store
 
-#: The tensor that holds the dense network's parameters and optimizer state, float32 [k, p] (`DenseReplica.state`).
-#: Others of a save (the evaluation's) are the trainer's to name.
-NETWORK = "network"
-
 Ranges = tuple[tuple[int, int], ...]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from cpr_trainer.access import Access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
-from cpr_trainer.model.dlrm import loss_share
+from cpr_trainer.model.entrypoint import loss_share, start
 from cpr_trainer.model.replica import DenseReplica
 
 
@@ -38,15 +38,17 @@ def compute(
     them. Raises DivergedError if the loss is not finite, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
+    replica.zero_gradients()
+    if not len(batch):  # Not every network takes a batch without samples.
+        return Computed(torch.zeros_like(fetch(), dtype=replica.dtype), labels, labels, 0.0)
     with replica.autocast():
-        summary = replica.model.bottom(torch.from_numpy(batch.dense))
+        finish = start(replica.model, torch.from_numpy(batch.dense))
         embeddings = access.embeddings(fetch().to(replica.dtype)).requires_grad_()
-        logits = replica.model.score(summary, embeddings).float()
-    loss = loss_share(logits, labels, batch_size)
+        logits = finish(embeddings).float()
+    loss = loss_share(replica.model, logits, labels, batch_size)
     share = float(loss.detach())
     if not isfinite(share):
         raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
-    replica.zero_gradients()
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = embeddings.grad
     if gradients is None:

@@ -9,6 +9,7 @@ from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.snapshot.dense import DenseMeta
@@ -36,8 +37,9 @@ class Setup:
 
     @classmethod
     def read(cls, environment: Environment, roster: TrainerRoster) -> Setup:
-        """Read the data and open the store. Raises DataError, BadSpecError, StoreError."""
+        """Read the data and open the store. Raises ModelError, DataError, BadSpecError, StoreError."""
         job = environment.job
+        build_network(job.model, job.data.seed)  # Cheap, and better known now than after the data is indexed.
         try:
             placement = Placement.of(job.model, job.shards)
         except ValueError as error:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.errors import ModelError
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import Candidate, DamagedError, find_anchor
 from cpr_trainer.snapshot.dense import RestoredDense, load_dense, newest_dense
@@ -61,7 +62,8 @@ class Starter:
     def provide(self, state: DenseState, attend: Attend) -> None:
         """Load the newest dense save that verifies and is not below the roster's floor, else wait for a new roster.
 
-        Raises LayoutError or DamagedError for a `restore_from` that cannot be used, and what `attend` raises.
+        Raises LayoutError or DamagedError for a `restore_from` that cannot be used, ModelError for a save of another
+        network, and what `attend` raises.
         """
         restored = insist(self._newest, self._board, attend)
         if restored is None:
@@ -69,11 +71,17 @@ class Starter:
             return
         if restored.samples < self._roster().dense_floor_samples:
             self._wait_for_floor(restored, attend)
-        if restored.step:
-            state.load(restored.tensors, restored.step)
-            state.lost = restored.lost
-        else:
-            state.begin(restored.tensors)
+        try:
+            if restored.step:
+                state.load(restored.tensors, restored.step)
+                state.lost = restored.lost
+            else:
+                state.begin(restored.tensors)
+        except (KeyError, ValueError) as error:
+            key = restored.ref.key if restored.ref else "the first state"
+            raise ModelError(
+                f"{key} does not fit the model: {error}.", "Train it with the model and the image that wrote it."
+            ) from error
 
     def known_anchors(self) -> tuple[AnchorRef, ...]:
         """Return the anchors that a new leader finds, oldest first: the generation's own start, and its commits."""

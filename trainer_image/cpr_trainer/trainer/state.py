@@ -14,7 +14,6 @@ from torch import Tensor
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica
-from cpr_trainer.snapshot.dense import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 
@@ -46,12 +45,12 @@ class DenseState:
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Stand at step 0 with first values, or with the network of another job."""
         if tensors:
-            self.replica.load_state(tensors[NETWORK])
+            self.replica.load(tensors)
         self.done = 0
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Go to a state that `tensors` returned after step `done`. Raises KeyError or ValueError if it is none."""
-        self.replica.load_state(tensors[NETWORK])
+        self.replica.load(tensors)
         self.scores.load(tensors[_EVALUATION])
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
         self.done = done
@@ -64,7 +63,7 @@ class DenseState:
             self.lost = (*self.lost, (before, self.samples))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies on the CPU: float32 [k, p] of the network, int64 counters, int64 [n, 2] lost ranges.
+        """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
         Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
         not ask anybody.
@@ -72,7 +71,7 @@ class DenseState:
         if self._alone:
             self.scores.merge(*self.scores.to_merge())
         return {
-            NETWORK: self.replica.state().cpu(),
+            **self.replica.tensors(),
             _EVALUATION: self.scores.merged(),
             _LOST: torch.tensor(self.lost, dtype=torch.int64).view(-1, 2),
         }

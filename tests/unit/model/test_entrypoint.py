@@ -1,0 +1,191 @@
+"""Networks of the user's own: what is asked of them, and that their whole state goes round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_trainer.access import find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model import entrypoint
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import build_network, loss_share, start
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.compute import compute
+
+SPEC = ModelSpec(
+    embedding_dim=4,
+    bottom_mlp=(8, 4),
+    top_mlp=(6, 1),
+    tables=tuple(TableSpec(f"t{place}", 10) for place in range(3)),
+    dense_optimizer=OptimizerSpec("Adagrad", 0.1),
+    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+)
+GENERATOR = torch.Generator().manual_seed(3)
+DENSE, EMBEDDINGS = torch.randn(16, 13, generator=GENERATOR), torch.randn(16, 3, 4, generator=GENERATOR)
+LABELS = torch.randint(0, 2, (16,), generator=GENERATOR).float()
+
+
+class Normed(nn.Module):
+    """A network with buffers, one of them of integers."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(13)
+        self.last = nn.Linear(13 + len(spec.tables) * spec.embedding_dim, 1)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return self.last(torch.cat((self.norm(dense), embeddings.flatten(1)), dim=1)).squeeze(1)
+
+
+class Weighted(Normed):
+    """A loss of its own: clicks count threefold."""
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return losses * (1 + 2 * labels)
+
+
+class TooWide(Normed):
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return super().forward(dense, embeddings).unsqueeze(1)
+
+
+class Deaf(Normed):
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return super().forward(dense, torch.zeros_like(embeddings))
+
+
+class OneLoss(Normed):
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - labels).square().mean()
+
+
+class Narrow(Normed):
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__(replace(spec, tables=spec.tables[:1]), seed)
+
+
+def no_module(spec: ModelSpec, seed: int) -> str:
+    return "a network"
+
+
+def halves(spec: ModelSpec, seed: int) -> nn.Module:
+    network = Normed(spec, seed)
+    network.last.bias = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    return network
+
+
+def fails(spec: ModelSpec, seed: int) -> nn.Module:
+    raise KeyError("width")
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], ModelSpec]:
+    """Lets a factory be found under a name."""
+
+    def spec_of(factory: object) -> ModelSpec:
+        monkeypatch.setattr(entrypoint, "own_factory", factory, raising=False)
+        return replace(SPEC, entrypoint="cpr_trainer.model.entrypoint:own_factory")
+
+    return spec_of
+
+
+def test_the_dlrm_comes_through_the_same_door() -> None:
+    network = build_network(SPEC, 1)
+    assert isinstance(network, Dlrm)
+    named = build_network(replace(SPEC, entrypoint="cpr_trainer.model.dlrm:Dlrm"), 1)
+    for one, other, made in zip(network.parameters(), named.parameters(), Dlrm(SPEC, 1).parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, made)
+    assert torch.equal(start(network, DENSE)(EMBEDDINGS), network(DENSE, EMBEDDINGS))
+
+
+def test_a_seed_fixes_networks_that_know_nothing_of_it(own: Callable[[object], ModelSpec]) -> None:
+    before = torch.get_rng_state()
+    one, same, other = (DenseReplica(own(Normed), seed).state() for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def train(replica: DenseReplica, steps: int) -> None:
+    for _ in range(steps):
+        replica.zero_gradients()
+        loss_share(replica.model, start(replica.model, DENSE)(EMBEDDINGS), LABELS, 16).backward()
+        replica.step()
+
+
+def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[[object], ModelSpec]) -> None:
+    whole, first, resumed = (DenseReplica(own(Normed), seed) for seed in (1, 1, 2))
+    assert first.model.norm.num_batches_tracked == 0, "the probe is no sample"
+    train(whole, 6)
+    train(first, 3)
+    tensors = first.tensors()
+    assert set(tensors) == {
+        "network",
+        "buffer.norm.running_mean",
+        "buffer.norm.running_var",
+        "buffer.norm.num_batches_tracked",
+    }
+    train(first, 1)  # The copies are copies.
+    resumed.load(tensors)
+    train(resumed, 3)
+    for name, value in whole.tensors().items():
+        assert torch.equal(resumed.tensors()[name], value), name
+
+
+def test_tensors_of_another_network_are_refused(own: Callable[[object], ModelSpec]) -> None:
+    replica = DenseReplica(own(Normed), 1)
+    tensors = replica.tensors()
+    with pytest.raises(KeyError, match="running_var"):
+        replica.load({name: value for name, value in tensors.items() if "running_var" not in name})
+    with pytest.raises(ValueError, match=r"norm\.running_mean is"):
+        replica.load(tensors | {"buffer.norm.running_mean": torch.zeros(7)})
+
+
+def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
+    ids = np.random.default_rng(1).integers(0, 10, (16, 3))
+    batch = Batch(DENSE.numpy(), ids, LABELS.numpy())
+    access = find_access(Placement.of(SPEC, 1), ids)
+    vectors = torch.randn(len(access.unique), 4, generator=torch.Generator().manual_seed(5))
+    replica = DenseReplica(own(Weighted), 1)
+    found = compute(replica, batch, access, lambda: vectors, 32)
+    embeddings = access.embeddings(vectors).requires_grad_()
+    weights = 1 + 2 * LABELS
+    expected = nn.functional.binary_cross_entropy_with_logits(replica.model(DENSE, embeddings), LABELS, weights)
+    (gradient,) = torch.autograd.grad(expected / 2, embeddings)
+    assert found.loss_share == pytest.approx(expected.item() / 2)
+    torch.testing.assert_close(found.row_gradients, access.sum_gradients(gradient))
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (no_module, "returned str, not a torch.nn.Module"),
+        ("a text", "cannot be called"),
+        (fails, "failed: KeyError: 'width'"),
+        (TooWide, r"forward .* returns torch.float32 \[2, 1\] for 2 samples"),
+        (Deaf, "does not use its embeddings"),
+        (OneLoss, r"sample_losses .* returns torch.float32 \[\] for 2 samples"),
+        (Narrow, r"cannot compute 2 samples: RuntimeError.* \[n, 3, 4\] embeddings"),
+        (halves, "cannot compute|not float32"),
+    ],
+)
+def test_what_is_no_such_network_is_refused(own: Callable[[object], ModelSpec], factory: object, says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        DenseReplica(own(factory), 1)
+
+
+@pytest.mark.parametrize("name", ["not_there:build", "cpr_trainer.model.dlrm:not_there"])
+def test_what_cannot_be_imported_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=f"{name} cannot be imported"):
+        build_network(replace(SPEC, entrypoint=name), 1)

@@ -1,0 +1,136 @@
+"""Where a job's dense network comes from: `model.entrypoint`, or the DLRM. There is one door for both.
+
+A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
+float32 [n, 13], and embeddings, [n, T, D], to logits, [n]. More than that is optional: see the protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import DENSE_FEATURES, ModelSpec
+from cpr_trainer.errors import ModelError
+
+DLRM = "cpr_trainer.model.dlrm:Dlrm"
+#: Two, so that nothing that is one a batch passes for one a sample.
+_PROBED_SAMPLES = 2
+
+
+@runtime_checkable
+class Overlapping(Protocol):
+    """A network with work that needs no embeddings: it is done while they are on their way."""
+
+    def before_embeddings(self, dense: Tensor, /) -> Any:
+        """Return whatever `with_embeddings` needs of dense, float32 [n, 13]."""
+
+    def with_embeddings(self, begun: Any, embeddings: Tensor, /) -> Tensor:
+        """Return logits, [n], from what `before_embeddings` returned and embeddings, [n, T, D]."""
+
+
+@runtime_checkable
+class OwnLoss(Protocol):
+    """A network with a loss of its own; others have the log loss."""
+
+    def sample_losses(self, logits: Tensor, labels: Tensor, /) -> Tensor:
+        """Return the loss of each sample, [n], from logits and labels (0 or 1), float32 [n]."""
+
+
+def build_network(spec: ModelSpec, seed: int) -> nn.Module:
+    """Return the dense network of a model; torch's random numbers follow from `seed` while it is built.
+
+    Raises ModelError if it cannot be built, or a first forward pass shows that it is not what it has to be.
+    """
+    name = spec.entrypoint or DLRM
+    factory = _load(name)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        try:
+            network = factory(spec, seed)
+        except Exception as error:
+            raise ModelError(
+                f"The entrypoint {name} failed: {type(error).__name__}: {error}.",
+                "It is called with the job's ModelSpec and a seed; correct it, or spec.model.",
+            ) from error
+        if not isinstance(network, nn.Module):
+            raise ModelError(
+                f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
+                "Let it return the dense network.",
+            )
+        _probe(network, len(spec.tables), spec.embedding_dim, name)
+    return network
+
+
+def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor], Tensor]:
+    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings [n, T, D] to logits [n]."""
+    if isinstance(network, Overlapping):
+        return partial(network.with_embeddings, network.before_embeddings(dense))
+    return partial(network, dense)
+
+
+def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
+    """Return a slice's share of the batch's mean loss, a scalar: nats, if the network has no loss of its own.
+
+    logits, labels: float32 [n], the slice. batch_size: samples of the whole batch, all trainers together; so shares,
+    and gradients, add up over trainers.
+    """
+    if isinstance(network, OwnLoss):
+        return network.sample_losses(logits, labels).sum() / batch_size
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch_size
+
+
+def _load(name: str) -> Callable[[ModelSpec, int], object]:
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(import_module(module), attribute)
+    except Exception as error:  # Importing runs code that is not ours.
+        raise ModelError(
+            f"The entrypoint {name} cannot be imported: {type(error).__name__}: {error}.",
+            "Put its package on the PYTHONPATH of the image, and correct spec.model.entrypoint.",
+        ) from error
+    if not callable(factory):
+        raise ModelError(f"The entrypoint {name} cannot be called.", "Name a function or a class.")
+    return factory  # type: ignore[no-any-return]
+
+
+def _probe(network: nn.Module, tables: int, dim: int, name: str) -> None:
+    """Raise ModelError if a network does not map features and embeddings to logits that can be trained."""
+    dense, embeddings = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES), torch.zeros(_PROBED_SAMPLES, tables, dim)
+    embeddings.requires_grad_()
+    try:
+        network.eval()  # A probe is no sample: running statistics stay as they are.
+        logits = start(network, dense)(embeddings)
+        _require_one_each(logits, name, "forward")
+        logits, labels = logits.float(), torch.zeros(_PROBED_SAMPLES)
+        if isinstance(network, OwnLoss):
+            _require_one_each(network.sample_losses(logits, labels), name, "sample_losses")
+        (gradient,) = torch.autograd.grad(loss_share(network, logits, labels, 1), embeddings, allow_unused=True)
+        network.train()
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
+            f"It takes [n, {DENSE_FEATURES}] features and [n, {tables}, {dim}] embeddings, and returns [n] logits.",
+        ) from error
+    if gradient is None:
+        raise ModelError(f"The network of {name} does not use its embeddings.", "Without them, no table can learn.")
+    if any(parameter.dtype is not torch.float32 for parameter in network.parameters()):
+        raise ModelError(
+            f"The network of {name} has parameters that are not float32.",
+            "Leave them float32; trainers.precision says what is computed with.",
+        )
+
+
+def _require_one_each(values: object, name: str, method: str) -> None:
+    if not (isinstance(values, Tensor) and values.shape == (_PROBED_SAMPLES,) and values.is_floating_point()):
+        found = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ModelError(
+            f"{method} of the network of {name} returns {found} for {_PROBED_SAMPLES} samples.",
+            f"Let it return one floating point number for each: a tensor [{_PROBED_SAMPLES}].",
+        )
