@@ -37,7 +37,7 @@ def test_the_example_survives_the_loss_of_a_shard_and_leaves_a_model(
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1, "trainer/1": 1}
     score = json.loads(cprjob("evaluate", "--workdir", tmp_path / "work", "--json"))
     assert score["samples"] == 6000
-    assert score["auc"] > 0.7, "who knows the rule scores about 0.84"
+    assert score["auc"] > 0.7, "who knows the rule scores 0.88"
     cprjob("export", "--workdir", tmp_path / "work", "--to", tmp_path / "model")
     dense = load_file(tmp_path / "model" / "dense.safetensors")
     assert dense["norm.running_var"].shape == (13,)
