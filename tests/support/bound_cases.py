@@ -86,13 +86,13 @@ BOUNDS = (
     ),
     Case(
         "spec.data.columns.separator",
-        CSV | {"spec.data.columns.separator": "\u00b7"},
-        CSV | {"spec.data.columns.separator": "||"},
+        CSV | BAG | {"spec.data.columns.separator": "\u00b7"},
+        CSV | BAG | {"spec.data.columns.separator": "||"},
     ),
     Case(
         "spec.data.columns.separator",
-        CSV | {"spec.data.columns.separator": ","},
-        CSV | {"spec.data.columns.separator": '"'},
+        CSV | BAG | {"spec.data.columns.separator": ","},
+        CSV | BAG | {"spec.data.columns.separator": '"'},
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
     Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),

@@ -119,12 +119,13 @@ RULES = (
     ),
     Case(
         "spec.data.columns",
-        CSV | SEPARATED,
-        PARQUET | SEPARATED,
+        CSV | BAG | SEPARATED,
+        PARQUET | BAG | SEPARATED,
         "only CSV and TSV have a separator of ids",
     ),
     Case("spec.data", PARQUET | BAG, BAG, "a table that pools needs bags of ids"),
     Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table that pools needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | SEPARATED, "a separator of ids needs a table that pools"),
     Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},

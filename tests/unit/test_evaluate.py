@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
@@ -18,7 +19,9 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.synthetic import SyntheticDataset
+from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run
+from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
@@ -58,6 +61,10 @@ def saved_rows(table: int) -> Floats:
 
 @pytest.fixture
 def anchor(job: JobSpec) -> AnchorRef:
+    return anchored(job)
+
+
+def anchored(job: JobSpec) -> AnchorRef:
     placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
     refs = []
     for index in range(SHARDS):
@@ -87,6 +94,32 @@ def test_the_score_is_that_of_a_forward_pass(job: JobSpec, anchor: AnchorRef) ->
     assert found.log_loss == pytest.approx(float(loss), rel=1e-5)
 
 
+class Halves(torch.nn.Module):
+    """A network without `forward`, whose dropout leaves nothing in training."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.drop = torch.nn.Dropout(1.0)
+
+    def before_embeddings(self, dense: Tensor) -> Tensor:
+        return dense.mean(dim=1)
+
+    def with_embeddings(self, begun: Tensor, embeddings: Tensor) -> Tensor:
+        return begun + self.drop(embeddings.sum(dim=(1, 2)))
+
+
+def test_a_network_of_halves_is_scored_in_evaluation_mode(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrypoint, "own_factory", Halves, raising=False)
+    own = replace(job, model=replace(job.model, entrypoint="cpr_trainer.model.entrypoint:own_factory"))
+    dataset = SyntheticDataset(1000, SEED, TABLES)
+    found = evaluate(own, dataset, the_store(own), anchored(own).key)
+    batch = dataset.take(np.arange(700, 1000))
+    sums = sum(saved_rows(table)[batch.ids[:, table]].sum(axis=1) for table in range(2))
+    logits = torch.from_numpy(batch.dense.mean(axis=1) + sums)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
+    assert found.log_loss == pytest.approx(float(loss), rel=1e-5)
+
+
 def test_a_request_is_answered_on_stdout(job: JobSpec, anchor: AnchorRef) -> None:
     answer = io.StringIO()
     run({env.SPEC: to_json(job)}, io.StringIO(to_json(EvaluationRequest(anchor.key))), answer)
@@ -103,3 +136,6 @@ def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef) 
     other = replace(job, model=replace(job.model, tables=TABLES[:1]))
     with pytest.raises(LayoutError):
         evaluate(other, SyntheticDataset(1000, SEED, TABLES[:1]), the_store(other), anchor.key)
+    wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
+    with pytest.raises(ModelError, match="is of another network"):
+        evaluate(wider, SyntheticDataset(1000, SEED, TABLES), the_store(job), anchor.key)

@@ -16,6 +16,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_trainer.errors import ModelError
 from cpr_trainer.export import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
@@ -122,7 +123,7 @@ def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, 
     with pytest.raises(LayoutError):
         run(environ(other), anchor.key, tmp_path / "out")
     wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
-    with pytest.raises(DamagedError, match="no dense state of this model"):
+    with pytest.raises(ModelError, match="is of another network"):
         run(environ(wider), anchor.key, tmp_path / "out")
     with pytest.raises(DamagedError, match="missing"):
         run(environ(job), "uid/no/such/manifest.json", tmp_path / "out")

@@ -20,6 +20,7 @@ from cpr_trainer.data.order import held_out
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.model.entrypoint import start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
@@ -43,7 +44,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     """Score the model of an anchor on the held-out rows.
 
     Takes the memory of one shard, and of the rows that the held-out samples need. Raises BadSpecError if the job holds
-    nothing out, DataError, LayoutError if the anchor is of another model, DamagedError, StoreError.
+    nothing out, DataError, LayoutError if the anchor has other tables, ModelError if it has another network,
+    DamagedError, StoreError.
     """
     if not held_out(job.data, dataset.layout.rows):
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut before it starts.")
@@ -58,7 +60,7 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     for batch in _batches(job.data, dataset):
         access = find_access(placement, batch.ids)
         rows = torch.from_numpy(vectors[np.searchsorted(needed, access.unique.numbers)])
-        logits = replica.model(torch.from_numpy(batch.dense), access.embeddings(rows))
+        logits = start(replica.model, torch.from_numpy(batch.dense))(access.embeddings(rows))
         scores.add(logits, torch.from_numpy(batch.labels), 0)
     scores.merge(scores.take_delta())
     log_loss = scores.log_loss()
@@ -70,8 +72,8 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
 def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:
     """Yield the held-out samples, in the order of the data."""
     rows = held_out(data, dataset.layout.rows)
-    for start in range(rows.start, rows.stop, data.batch_size):
-        yield dataset.take(np.arange(start, min(start + data.batch_size, rows.stop)))
+    for first in range(rows.start, rows.stop, data.batch_size):
+        yield dataset.take(np.arange(first, min(first + data.batch_size, rows.stop)))
 
 
 def _rows_of(batch: Batch, placement: Placement) -> Ints:

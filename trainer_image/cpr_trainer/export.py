@@ -24,7 +24,7 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job
-from cpr_trainer.snapshot import Candidate, DamagedError, Home, load_shard, read_anchor, resolve_anchor
+from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import read_tensors
 from cpr_trainer.store import Store, open_store
 
@@ -41,13 +41,14 @@ def run(environ: Mapping[str, str], anchor_key: str, folder: Path) -> None:
 def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> None:
     """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
 
-    Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor is of another
-    model than `job`, DamagedError, StoreError; OSError if the folder cannot be written.
+    Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor has other
+    tables than `job`, ModelError if it has another network, DamagedError, StoreError; OSError if the folder cannot be
+    written.
     """
     manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "model.json").unlink(missing_ok=True)
-    safetensors.torch.save_file(_dense_parameters(store, job, manifest, anchor_key), folder / "dense.safetensors")
+    safetensors.torch.save_file(_dense_parameters(store, job, manifest), folder / "dense.safetensors")
     _write_tables(store, job, manifest, folder / "tables")
     about = {
         "job": job.job_name,
@@ -60,12 +61,9 @@ def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> N
     (folder / "model.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest, key: str) -> dict[str, torch.Tensor]:
+def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest) -> dict[str, torch.Tensor]:
     replica = DenseReplica(job.model, job.data.seed)
-    try:
-        replica.load(read_tensors(store, manifest))
-    except (KeyError, ValueError) as error:
-        raise DamagedError(key, f"holds no dense state of this model: {error}") from error
+    replica.load(read_tensors(store, manifest))
     # The parameters are views of one buffer, which safetensors rightly refuses to write as such.
     return {name: value.clone() for name, value in replica.model.state_dict().items()}
 

@@ -168,6 +168,13 @@ BAGS = Rule(
     "!self.model.tables.exists(t, has(t.pooling)) || self.data.format == 'Parquet'"
     " || (has(self.data.columns) && has(self.data.columns.separator))",
 )
+POOLED = Rule(
+    "spec",
+    "spec.data",
+    "a separator of ids needs a table that pools",
+    "state pooling for the tables in spec.model.tables that take bags; or remove spec.data.columns.separator",
+    "!has(self.data.columns) || !has(self.data.columns.separator) || self.model.tables.exists(t, has(t.pooling))",
+)
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
     "spec.snapshots.interval.seconds",
@@ -290,6 +297,7 @@ STATIC = (
     CATEGORIES,
     SEPARATOR,
     BAGS,
+    POOLED,
     FIXED_INTERVAL,
     FIXED_BITS,
     GROWTH,

@@ -387,9 +387,11 @@ class CPRJobSpec(SpecModel):
         model: ModelSpec | None = info.data.get("model")
         if model is not None and value.columns is not None:
             rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
-        if model is not None and any(table.pooling for table in model.tables):
+        if model is not None:
+            pools = any(table.pooling for table in model.tables)
             has_separator = value.columns is not None and value.columns.separator is not None
-            rules.BAGS.require(value.format == "Parquet" or has_separator)
+            rules.BAGS.require(not pools or value.format == "Parquet" or has_separator)
+            rules.POOLED.require(pools or not has_separator)
         return value
 
     @field_validator("recovery")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.access import Access, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model import entrypoint
@@ -67,6 +67,21 @@ class Deaf(Normed):
 class OneLoss(Normed):
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         return (logits - labels).square().mean()
+
+
+class Halved(Normed):
+    """Sums into a tensor of its own type, which embeddings of a lower precision do not have."""
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        sums = torch.zeros(len(dense), embeddings.shape[2])
+        for table in embeddings.unbind(1):
+            sums.index_add_(0, torch.arange(len(dense)), table)
+        return sums.sum(dim=1)
+
+
+class Secretive(Normed):
+    def get_extra_state(self) -> str:
+        return "what no tensor holds"
 
 
 class Narrow(Normed):
@@ -146,17 +161,22 @@ def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[
 def test_tensors_of_another_network_are_refused(own: Callable[[object], ModelSpec]) -> None:
     replica = DenseReplica(own(Normed), 1)
     tensors = replica.tensors()
-    with pytest.raises(KeyError, match="running_var"):
+    with pytest.raises(ModelError, match=r"of another network: the buffer norm\.running_var is missing"):
         replica.load({name: value for name, value in tensors.items() if "running_var" not in name})
-    with pytest.raises(ValueError, match=r"norm\.running_mean is"):
+    with pytest.raises(ModelError, match=r"norm\.running_mean is \(7,\), not \(13,\)"):
         replica.load(tensors | {"buffer.norm.running_mean": torch.zeros(7)})
 
 
-def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
-    ids = np.random.default_rng(1).integers(0, 10, (16, 3))
-    batch = Batch(DENSE.numpy(), ids, LABELS.numpy())
+def slice_of(samples: int) -> tuple[Batch, Access, Tensor]:
+    """The first samples, the rows that they need, and vectors for these."""
+    ids = np.random.default_rng(1).integers(0, 10, (samples, 3))
     access = find_access(Placement.of(SPEC, 1), ids)
     vectors = torch.randn(len(access.unique), 4, generator=torch.Generator().manual_seed(5))
+    return Batch(DENSE[:samples].numpy(), ids, LABELS[:samples].numpy()), access, vectors
+
+
+def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
+    batch, access, vectors = slice_of(16)
     replica = DenseReplica(own(Weighted), 1)
     found = compute(replica, batch, access, lambda: vectors, 32)
     embeddings = access.embeddings(vectors).requires_grad_()
@@ -165,6 +185,20 @@ def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec
     (gradient,) = torch.autograd.grad(expected / 2, embeddings)
     assert found.loss_share == pytest.approx(expected.item() / 2)
     torch.testing.assert_close(found.row_gradients, access.sum_gradients(gradient))
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_slices_too_small_for_statistics_leave_them_as_they_are(
+    own: Callable[[object], ModelSpec], samples: int
+) -> None:
+    replica = DenseReplica(own(Normed), 1)
+    (few, access, vectors), whole = slice_of(samples), slice_of(16)
+    found = compute(replica, few, access, lambda: vectors, 16)
+    assert found.row_gradients.shape == (3 * samples, 4)
+    assert bool(replica.gradients.any()) == bool(samples)
+    assert replica.model.norm.num_batches_tracked == 0
+    compute(replica, whole[0], whole[1], lambda: whole[2], 16)
+    assert replica.model.norm.num_batches_tracked == 1, "the next slice is one of training again"
 
 
 @pytest.mark.parametrize(
@@ -178,11 +212,23 @@ def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec
         (OneLoss, r"sample_losses .* returns torch.float32 \[\] for 2 samples"),
         (Narrow, r"cannot compute 2 samples: RuntimeError.* \[n, 3, 4\] embeddings"),
         (halves, "cannot compute|not float32"),
+        (Secretive, "not of tensors alone"),
     ],
 )
 def test_what_is_no_such_network_is_refused(own: Callable[[object], ModelSpec], factory: object, says: str) -> None:
     with pytest.raises(ModelError, match=says):
         DenseReplica(own(factory), 1)
+
+
+def test_a_network_is_tried_in_the_precision_of_the_job(own: Callable[[object], ModelSpec]) -> None:
+    assert DenseReplica(own(Halved), 1).parameters.numel()
+    with pytest.raises(ModelError, match=r"\[n, 3, 4\] embeddings, bfloat16"):
+        DenseReplica(own(Halved), 1, precision="bf16")
+
+
+def test_a_network_can_be_built_where_nothing_is_learned() -> None:
+    with torch.no_grad():
+        assert isinstance(build_network(SPEC, 1), Dlrm)
 
 
 @pytest.mark.parametrize("name", ["not_there:build", "cpr_trainer.model.dlrm:not_there"])

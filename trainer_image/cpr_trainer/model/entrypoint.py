@@ -14,10 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import DENSE_FEATURES, ModelSpec
+from cpr_contract.spec import DENSE_FEATURES, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
 
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: Two, so that nothing that is one a batch passes for one a sample.
 _PROBED_SAMPLES = 2
 
@@ -41,10 +42,10 @@ class OwnLoss(Protocol):
         """Return the loss of each sample, [n], from logits and labels (0 or 1), float32 [n]."""
 
 
-def build_network(spec: ModelSpec, seed: int) -> nn.Module:
+def build_network(spec: ModelSpec, seed: int, precision: Precision = "fp32") -> nn.Module:
     """Return the dense network of a model; torch's random numbers follow from `seed` while it is built.
 
-    Raises ModelError if it cannot be built, or a first forward pass shows that it is not what it has to be.
+    Raises ModelError if it cannot be built, or a first pass in `precision` shows that it is not what it has to be.
     """
     name = spec.entrypoint or DLRM
     factory = _load(name)
@@ -62,7 +63,7 @@ def build_network(spec: ModelSpec, seed: int) -> nn.Module:
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
                 "Let it return the dense network.",
             )
-        _probe(network, len(spec.tables), spec.embedding_dim, name)
+        _probe(network, (len(spec.tables), spec.embedding_dim), DTYPES[precision], name)
     return network
 
 
@@ -98,13 +99,18 @@ def _load(name: str) -> Callable[[ModelSpec, int], object]:
     return factory  # type: ignore[no-any-return]
 
 
-def _probe(network: nn.Module, tables: int, dim: int, name: str) -> None:
-    """Raise ModelError if a network does not map features and embeddings to logits that can be trained."""
-    dense, embeddings = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES), torch.zeros(_PROBED_SAMPLES, tables, dim)
+@torch.enable_grad()
+def _probe(network: nn.Module, shape: tuple[int, int], dtype: torch.dtype, name: str) -> None:
+    """Raise ModelError if a network does not map features and embeddings to logits that can be trained.
+
+    shape: tables and dim of the embeddings. dtype: what it computes with.
+    """
+    dense, embeddings = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES), torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype)
     embeddings.requires_grad_()
     try:
         network.eval()  # A probe is no sample: running statistics stay as they are.
-        logits = start(network, dense)(embeddings)
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+            logits = start(network, dense)(embeddings)
         _require_one_each(logits, name, "forward")
         logits, labels = logits.float(), torch.zeros(_PROBED_SAMPLES)
         if isinstance(network, OwnLoss):
@@ -114,16 +120,23 @@ def _probe(network: nn.Module, tables: int, dim: int, name: str) -> None:
     except ModelError:
         raise
     except Exception as error:
+        computed = str(dtype).removeprefix("torch.")
         raise ModelError(
             f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
-            f"It takes [n, {DENSE_FEATURES}] features and [n, {tables}, {dim}] embeddings, and returns [n] logits.",
+            f"It takes [n, {DENSE_FEATURES}] features, float32, and [n, {shape[0]}, {shape[1]}] embeddings, {computed},"
+            " and returns [n] logits; correct it, or spec.model.",
         ) from error
     if gradient is None:
         raise ModelError(f"The network of {name} does not use its embeddings.", "Without them, no table can learn.")
     if any(parameter.dtype is not torch.float32 for parameter in network.parameters()):
         raise ModelError(
             f"The network of {name} has parameters that are not float32.",
-            "Leave them float32; trainers.precision says what is computed with.",
+            "Leave them float32; spec.trainers.precision says what is computed with.",
+        )
+    if any(not isinstance(value, Tensor) for value in network.state_dict().values()):
+        raise ModelError(
+            f"The state of the network of {name} is not of tensors alone.",
+            "Keep in buffers what get_extra_state returns.",
         )
 
 

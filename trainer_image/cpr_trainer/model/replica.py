@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from cpr_contract.spec import ModelSpec, Precision
-from cpr_trainer.model.entrypoint import build_network
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.entrypoint import DTYPES, build_network
 
 #: The epsilon of torch.optim.Adagrad.
 _ADAGRAD_EPSILON = 1e-10
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; and each buffer of the network.
 NETWORK, _BUFFER = "network", "buffer."
 #: Flat tensors in the state of each kind of dense optimizer: the parameters, then what it remembers.
@@ -38,7 +38,7 @@ class DenseReplica:
         self._optimizer = spec.dense_optimizer
         self._device = torch.device(device)
         self.dtype = DTYPES[precision]
-        self.model = build_network(spec, seed).to(device)
+        self.model = build_network(spec, seed, precision).to(device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
         self.parameters = self._state[0]
@@ -77,12 +77,16 @@ class DenseReplica:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go to what `tensors` returned. Raises KeyError or ValueError if that is of another network."""
-        self.load_state(tensors[NETWORK])
+        """Go to what `tensors` returned. Raises ModelError if that is of another network."""
+        try:
+            self.load_state(tensors[NETWORK])
+        except ValueError as error:
+            raise _another(str(error)) from error
         for name, buffer in self._buffers().items():
-            saved = tensors[_BUFFER + name]
-            if saved.shape != buffer.shape:
-                raise ValueError(f"the buffer {name} is {tuple(saved.shape)} and not {tuple(buffer.shape)}")
+            saved = tensors.get(_BUFFER + name)
+            if saved is None or saved.shape != buffer.shape:
+                found = "missing" if saved is None else tuple(saved.shape)
+                raise _another(f"the buffer {name} is {found}, not {tuple(buffer.shape)}")
             buffer.copy_(saved)
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -106,3 +110,9 @@ class DenseReplica:
                 f"{self._state.dtype} {tuple(self._state.shape)}"
             )
         self._state.copy_(state)
+
+
+def _another(how: str) -> ModelError:
+    return ModelError(
+        f"A saved dense state is of another network: {how}.", "Use the model and the image that wrote it."
+    )

@@ -41,6 +41,7 @@ def compute(
     replica.zero_gradients()
     if not len(batch):  # Not every network takes a batch without samples.
         return Computed(torch.zeros_like(fetch(), dtype=replica.dtype), labels, labels, 0.0)
+    replica.model.train(len(batch) > 1)  # One sample has no statistics to normalise by, as BatchNorm does in training.
     with replica.autocast():
         finish = start(replica.model, torch.from_numpy(batch.dense))
         embeddings = access.embeddings(fetch().to(replica.dtype)).requires_grad_()

@@ -39,7 +39,8 @@ class Setup:
     def read(cls, environment: Environment, roster: TrainerRoster) -> Setup:
         """Read the data and open the store. Raises ModelError, DataError, BadSpecError, StoreError."""
         job = environment.job
-        build_network(job.model, job.data.seed)  # Cheap, and better known now than after the data is indexed.
+        # Cheap, and better known now than after the data is indexed.
+        build_network(job.model, job.data.seed, job.precision)
         try:
             placement = Placement.of(job.model, job.shards)
         except ValueError as error:

@@ -11,7 +11,6 @@ from typing import TypeVar
 from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.errors import ModelError
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import Candidate, DamagedError, find_anchor
 from cpr_trainer.snapshot.dense import RestoredDense, load_dense, newest_dense
@@ -71,17 +70,11 @@ class Starter:
             return
         if restored.samples < self._roster().dense_floor_samples:
             self._wait_for_floor(restored, attend)
-        try:
-            if restored.step:
-                state.load(restored.tensors, restored.step)
-                state.lost = restored.lost
-            else:
-                state.begin(restored.tensors)
-        except (KeyError, ValueError) as error:
-            key = restored.ref.key if restored.ref else "the first state"
-            raise ModelError(
-                f"{key} does not fit the model: {error}.", "Train it with the model and the image that wrote it."
-            ) from error
+        if restored.step:
+            state.load(restored.tensors, restored.step)
+            state.lost = restored.lost
+        else:
+            state.begin(restored.tensors)
 
     def known_anchors(self) -> tuple[AnchorRef, ...]:
         """Return the anchors that a new leader finds, oldest first: the generation's own start, and its commits."""

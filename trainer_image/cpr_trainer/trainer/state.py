@@ -43,13 +43,13 @@ class DenseState:
         return samples_at(max(self.done, 0), self._batch_size, self._total_samples)
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Stand at step 0 with first values, or with the network of another job."""
+        """Stand at step 0 with first values, or with the network of another job. Raises ModelError if that differs."""
         if tensors:
             self.replica.load(tensors)
         self.done = 0
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
-        """Go to a state that `tensors` returned after step `done`. Raises KeyError or ValueError if it is none."""
+        """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
         self.replica.load(tensors)
         self.scores.load(tensors[_EVALUATION])
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
