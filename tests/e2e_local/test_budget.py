@@ -21,9 +21,8 @@ import yaml
 
 from cpr_contract import env
 from cpr_contract.codec import from_json
-from cpr_contract.manifests import DenseManifest, ShardManifest
 from cpr_contract.reports import TrainerReport, TrainerState
-from support.runs import CPRJOB, PATIENCE_S, incarnations, run, small_job, started, status, until
+from support.runs import CPRJOB, PATIENCE_S, incarnations, lost_in_model, run, small_job, started, status, until
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -105,13 +104,6 @@ class Bucket:
         self.point("nothing")
         yield
         self.point("bucket")
-
-
-def lost_in_model(bucket: Path, result: str) -> list[list[list[int]]]:
-    """Each shard's lost ranges since its generation began, as the manifests of the final anchor say."""
-    anchor = from_json(DenseManifest, (bucket / result).read_bytes())
-    shards = [from_json(ShardManifest, (bucket / ref.key).read_bytes()) for ref in anchor.shards]
-    return [[list(lost) for lost in shard.lost] for shard in sorted(shards, key=lambda shard: shard.index)]
 
 
 def test_a_budget_that_runs_out_first_restores_shards_and_then_rolls_back(tmp_path: Path) -> None:

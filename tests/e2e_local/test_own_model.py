@@ -11,7 +11,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from support.runs import CPRJOB, incarnations, run, small_job
+from support.runs import CPRJOB, incarnations, lost_in_model, run, small_job, status
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -27,16 +27,26 @@ def cprjob(*arguments: object) -> str:
 def test_the_example_survives_the_loss_of_a_shard_and_leaves_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subprocess.run([sys.executable, EXAMPLE / "clicks.py", tmp_path / "clicks", "60000"], check=True)
+    subprocess.run([sys.executable, EXAMPLE / "clicks.py", tmp_path / "clicks", "30000"], check=True)
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLE), prepend=":")
     job = EXAMPLE / "job.yaml"
-    changes = ("--set", f"data.uri={tmp_path}/clicks/", "--set", "data.epochs=3", "--kill", "shard/1@0.5")
-    code, report, output = run(tmp_path, job, *changes)
+    changes = (f"data.uri={tmp_path}/clicks/", "data.epochs=2", "data.batchSize=64")
+    settings = (word for change in changes for word in ("--set", change))
+    code, report, output = run(tmp_path, job, *settings, "--kill", "shard/1@0.5")
     assert code == 0, output
-    assert report["samples"] == 3 * 54_000
+    assert report["samples"] == 2 * 27_000
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1, "trainer/1": 1}
+    (failure,) = report["failures"]
+    assert (failure["role"], failure["index"], failure["kind"]) == ("shard", 1, "Killed")
+    end = status(tmp_path)
+    lost = lost_in_model(tmp_path / "work" / "store" / "saves", end["result"]["key"])
+    assert lost == end["ledger"]["ranges"], "the account is what the model's own manifests say"
+    assert lost[0] == []
+    assert sum(stop - start for start, stop in lost[1]) == failure["lost_samples"]
+    assert report["budget"]["spent"] == pytest.approx(failure["lost_samples"] / (2 * report["samples"]))
+    assert report["budget"]["spent"] <= report["budget"]["limit"]
     score = json.loads(cprjob("evaluate", "--workdir", tmp_path / "work", "--json"))
-    assert score["samples"] == 6000
+    assert score["samples"] == 3000
     assert score["auc"] > 0.7, "who knows the rule scores 0.88"
     cprjob("export", "--workdir", tmp_path / "work", "--to", tmp_path / "model")
     dense = load_file(tmp_path / "model" / "dense.safetensors")
