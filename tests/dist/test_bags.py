@@ -58,13 +58,13 @@ def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
 
 def test_a_job_with_bags_ends_in_what_torchs_own_bags_end_in(tmp_path: Path) -> None:
     job = small_job(tmp_path, samples=1)
-    data = write_bags(bag_clicks(4000), tmp_path / "bags", "parquet", files=2)
+    data = write_bags(bag_clicks(2000), tmp_path / "bags", "parquet", files=2)
     data = replace(data, epochs=2, batch_size=100, seed=11, shuffle_rows=1024)
     job = replace(job, model=replace(job.model, tables=TABLES), data=data)
     with LocalJob(job, tmp_path) as running:
         running.start()
         anchor = running.result()
-    assert anchor.samples == 8000
+    assert anchor.samples == 4000
     model = saved_model(job, anchor, tmp_path / "model")
     network, tables = train_bags_alone(job)
     dense = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
