@@ -8,6 +8,9 @@ WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
 STAMP  := $(VENV)/.made-$(TORCH)
 
+# Tests that share nothing run on all cores; all others, with processes and servers of their own, one after the other.
+PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
+
 .PHONY: env demo check test e2e cluster-up cluster-down crds images pins
 
 env: $(STAMP)  ## make .venv with cprjob in it
@@ -37,7 +40,8 @@ check: env  ## lint, types, layers
 
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL:%=--ignore=%)
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster
