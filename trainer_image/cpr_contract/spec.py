@@ -126,6 +126,8 @@ class SnapshotSpec:
     max_bytes_per_s: int | None = None
 
 
+#: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.
+DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: What the dense network computes with, and embedding vectors and their gradients travel as.
 Precision = Literal["fp32", "bf16"]
 
@@ -148,6 +150,12 @@ class JobSpec:
     snapshots: SnapshotSpec
     silence_s: float
     precision: Precision = "fp32"
+    dense_sync: DenseSync = "AllReduce"
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether all trainers take each step together."""
+        return self.dense_sync == "AllReduce"
 
 
 def samples_at(step: int, batch_size: int, total_samples: int) -> int:
