@@ -27,7 +27,7 @@ class Shard(ShardThread):
 
     def cut(self) -> None:
         assert self.service.progress is not None
-        self.cuts.append(self.service.progress.applied_step)
+        self.cuts.append(self.service.progress.step)
         if self.given_up:
             self.service.given_up_step = self.cuts[-1]
         else:

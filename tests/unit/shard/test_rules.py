@@ -74,6 +74,31 @@ def test_announcements(cuts: Cuts, step: int, applied: tuple[int, ...], pending:
     assert cuts.announced(step, applied).pending == pending
 
 
+@pytest.mark.parametrize(
+    ("cuts", "step", "applied", "pending"),
+    [
+        (Cuts(loose=True), 6, (40, 5), 6),  # passed by a fast rank: it is in the save
+        (Cuts(loose=True), 6, (40, 7), 6),  # passed by all: due at once
+        (Cuts(pending=9, loose=True), 6, (40, 5), 6),  # a new leader knows less
+        (Cuts(pending=9, loose=True), 0, (40, 5), 9),  # followers say nothing
+        (Cuts(taken=6, loose=True), 6, (40, 5), 0),
+    ],
+)
+def test_announcements_of_loose_cuts(cuts: Cuts, step: int, applied: tuple[int, ...], pending: int) -> None:
+    announced = cuts.announced(step, applied)
+    assert announced.pending == pending
+    assert not announced.standing
+
+
+def test_a_loose_cut_holds_nobody_and_waits_for_the_slowest() -> None:
+    cuts = Cuts(pending=6, loose=True)
+    assert fate_of(7, 6, cuts) is Fate.APPLY
+    assert not cuts.due((40, 5))
+    assert cuts.due((40, 6))
+    assert not cuts.passed_over(8, before=4), "what was lost of a rank does not make it void"
+    assert cuts.take() == Cuts(taken=6, loose=True)
+
+
 def test_a_cut_that_a_rank_skips_is_void() -> None:
     assert Cuts(pending=6).passed_over(7, before=5)
     assert not Cuts(pending=6).passed_over(7, before=6)

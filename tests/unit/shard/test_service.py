@@ -14,6 +14,7 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.placement import Placement
+from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Mark, Progress, Service
@@ -63,7 +64,9 @@ class FakeClient:
         return self.says(Operation.LOOKUP, 1, np.array([row], np.int32).tobytes(), count=1, ticket=7)
 
 
-def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeClient], list[Mark]]:
+def serving(
+    trainers: int = 1, generation: int = 1, *, loose: bool = False
+) -> tuple[Service, list[FakeClient], list[Mark]]:
     job = small_job(Path("unused"), dim=DIM)
     job = replace(job, model=replace(job.model, sparse_optimizer=replace(job.model.sparse_optimizer, kind="SGD")))
     arena = Arena.empty(job, ROWS)
@@ -79,7 +82,9 @@ def serving(trainers: int = 1, generation: int = 1) -> tuple[Service, list[FakeC
     clients = [FakeClient(service, rank) for rank in range(trainers)]
     for client in clients:
         service.joined(client)
-    service.start(Progress(generation, (0,) * trainers, Losses.restored((), trainers), RowUpdates((0,) * trainers)))
+    progress = Progress(generation, (0,) * trainers, Losses.restored((), trainers), RowUpdates((0,) * trainers))
+    progress.cuts = Cuts(loose=loose)
+    service.start(progress)
     return service, clients, marks
 
 
@@ -157,6 +162,24 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
     assert service.progress.applied == (4, 1)
     assert not service.waits
+
+
+def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
+    service, (one, two), marks = serving(trainers=2, loose=True)
+    one.pushes(1)
+    for step in (2, 3, 4):
+        assert one.pushes(step, cut_step=2) == ["ACK"]
+    two.pushes(1)
+    assert marks == []
+    two.pushes(2)
+    (mark,) = marks
+    assert (mark.step, mark.samples, mark.applied) == (2, 20, (4, 2))
+    for step in (3, 4, 5):
+        two.pushes(step)
+    one.says(Operation.PING, cut_step=3)
+    assert marks[-1].step == 3, "passed by all, and still the cut that the others take"
+    assert marks[-1].applied == (4, 5)
+    assert service.mark(service.progress).step == 4  # type: ignore[arg-type]
 
 
 def test_a_cut_is_copied_before_the_held_pushes_change_it() -> None:

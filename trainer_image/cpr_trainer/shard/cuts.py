@@ -1,4 +1,8 @@
-"""When a shard saves all its rows: at a cut step, once every rank has reached it and before any has passed it."""
+"""When a shard saves all its rows: at a cut step, once every rank has reached it.
+
+In lockstep before any rank has passed it, too: the save is exactly of that step. Without lockstep cuts are `loose`:
+faster ranks are not held, and what they pushed beyond the step is in the save as well.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +22,34 @@ class Cuts:
     pending: int = 0
     taken: int = 0
     standing: bool = False
+    loose: bool = False
 
     def announced(self, step: int, applied: tuple[int, ...]) -> Self:
         """Return the cuts after a trainer named `step` as the next cut (0: none).
 
         The newest announcement counts: a new leader voids the cut of its predecessor. An earlier one is that of a slow
         trainer, unless all ranks stand at it: then the job stops there. A cut that some rank has passed already can no
-        longer be exact, and is not taken.
+        longer be exact, and is not taken. Of loose cuts the leader alone speaks, so the newest always counts.
         """
+        if step in {0, self.pending} or step <= self.taken:
+            return self
+        if self.loose:
+            return replace(self, pending=step)
         earlier = step < self.pending and step > min(applied)
-        if earlier or step in {0, self.pending} or step <= self.taken or step < max(applied):
+        if earlier or step < max(applied):
             return self
         return replace(self, pending=step, standing=step == min(applied))
 
     def holds(self, step: int) -> bool:
         """Whether a push of `step` must wait for the cut."""
-        return 0 < self.pending < step
+        return 0 < self.pending < step and not self.loose
 
     def passed_over(self, step: int, before: int) -> bool:
         """Whether a rank's push of `step`, after `before`, skips the cut, so that it can never be reached exactly.
 
         Then this shard was replaced after its predecessor had acknowledged the cut step: the cut is void.
         """
-        return before < self.pending < step
+        return before < self.pending < step and not self.loose
 
     def void(self) -> Self:
         """Return the cuts without the pending one."""

@@ -20,6 +20,7 @@ from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.shard.chooser import Chosen
+from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.restore import (
@@ -247,7 +248,8 @@ class Life:
         generation = self.roster.counters.generation
         self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
         self.state = ShardState.READY
-        self._service.start(Progress(generation, restored.applied, losses, restored.row_updates))
+        cuts = Cuts(loose=not self._job.lockstep)
+        self._service.start(Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts))
         self._metrics.load_seconds.set(restored.load_s)
         _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
 

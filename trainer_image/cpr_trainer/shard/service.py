@@ -64,9 +64,14 @@ class Progress:
     dirty: bool = False
 
     @property
-    def applied_step(self) -> int:
-        """The last step that any rank's push was applied of."""
-        return max(self.applied)
+    def step(self) -> int:
+        """The step that a save made now is named after.
+
+        The last that any rank's push was applied of; where cuts are loose, one that all ranks have reached.
+        """
+        if not self.cuts.loose:
+            return max(self.applied)
+        return self.cuts.pending if self.cuts.due(self.applied) else min(self.applied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +181,9 @@ class Service:
 
     def mark(self, progress: Progress) -> Mark:
         """Return what a save of the rows would hold now."""
-        samples = samples_at(progress.applied_step, self._job.data.batch_size, progress.total_samples)
+        samples = samples_at(progress.step, self._job.data.batch_size, progress.total_samples)
         lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
-        return Mark(progress.generation, progress.applied_step, samples, progress.applied, lost, progress.row_updates)
+        return Mark(progress.generation, progress.step, samples, progress.applied, lost, progress.row_updates)
 
     def _take_in(self, header: Header) -> None:
         """Note what every frame of a trainer carries: the size of the job, and the next cut."""
