@@ -73,6 +73,7 @@ EXAMPLES: dict[str, Any] = {
         snapshots=SnapshotSpec(StoreSpec("https://s3.example.org", "eu-1", "models", "team"), 2, 30.0, None),
         silence_s=10.0,
         precision="bf16",
+        dense_sync="ShadowMA",
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -142,6 +143,7 @@ EXAMPLES: dict[str, Any] = {
         save_stall_s=0.2,
         commit_s=1.5,
         paused_s=2.5,
+        sync_gap=4.5,
     ),
     "shard_manifest": ShardManifest(
         contract=1,

@@ -127,6 +127,12 @@ RULES = (
     Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table that pools needs bags of ids"),
     Case("spec.data", CSV | BAG | SEPARATED, CSV | SEPARATED, "a separator of ids needs a table that pools"),
     Case(
+        "spec.trainers.denseSync",
+        {"spec.trainers": {"denseSync": "ShadowEASGD", "replicas": 2}},
+        {"spec.trainers": {"denseSync": "ShadowEASGD", "replicas": 1}},
+        "nobody to be averaged with",
+    ),
+    Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},
         {"spec.snapshots.interval": {"mode": "Fixed"}},

@@ -175,6 +175,13 @@ POOLED = Rule(
     "state pooling for the tables in spec.model.tables that take bags; or remove spec.data.columns.separator",
     "!has(self.data.columns) || !has(self.data.columns.separator) || self.model.tables.exists(t, has(t.pooling))",
 )
+DENSE_SYNC = Rule(
+    "spec.trainers",
+    "spec.trainers.denseSync",
+    "a single trainer has nobody to be averaged with",
+    "remove it, or raise spec.trainers.replicas",
+    "self.denseSync == 'AllReduce' || self.replicas > 1",
+)
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
     "spec.snapshots.interval.seconds",
@@ -273,6 +280,7 @@ FROZEN = tuple(
         "model",
         "data",
         "trainers.replicas",
+        "trainers.denseSync",
         "snapshots",
         "failurePolicy",
     )
@@ -298,6 +306,7 @@ STATIC = (
     SEPARATOR,
     BAGS,
     POOLED,
+    DENSE_SYNC,
     FIXED_INTERVAL,
     FIXED_BITS,
     GROWTH,

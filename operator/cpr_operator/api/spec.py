@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat, Pooling
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat, DenseSync, Pooling
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
@@ -221,12 +221,22 @@ class Trainers(SpecModel):
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
     """How many."""
+    dense_sync: DenseSync = "AllReduce"
+    """How the copies of the dense network are kept together. AllReduce: all trainers take each step together. ShadowMA,
+    ShadowBMUF, ShadowEASGD: each trains its part of every batch at its own pace, and a background thread averages the
+    copies, so that none waits for one that is slow or dead. They need two trainers."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: the dense network computes in bfloat16, and vectors and gradients travel so; parameters, rows and
     optimizers stay float32. About twice as fast on processors and GPUs that multiply it."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""
+
+    @field_validator("dense_sync")
+    @classmethod
+    def _shadow_needs_two(cls, value: DenseSync, info: ValidationInfo) -> DenseSync:
+        rules.DENSE_SYNC.require(value == "AllReduce" or info.data.get("replicas", 2) > 1)
+        return value
 
 
 class Shards(SpecModel):

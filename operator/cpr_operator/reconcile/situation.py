@@ -43,6 +43,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         shard_state=any(isinstance(_fact(facts, s), Alive | Going) for s in status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
+        dense_charged=world.job.spec.trainers.dense_sync == "AllReduce",
         dense_certain=below_floor is not None or bool(flushes),
         anchors=status.anchors,
     )
@@ -163,7 +164,25 @@ def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> i
             bounds.append(status.ledger.total_samples)
         elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
             bounds.append(max(report.samples_started, saved) if is_current(status, report) else saved)
+    if bounds and world.job.spec.trainers.dense_sync != "AllReduce":
+        # The fastest may be dead or silent: shards know how far it was.
+        bounds += _applied(world, status)
     return max(bounds, default=None)
+
+
+def _applied(world: World, status: Status) -> Iterator[int]:
+    """How many samples any trainer can have pushed, as each shard that answers knows it."""
+    for shard in status.shards:
+        report = report_of(world, shard)
+        if isinstance(report, ShardReport) and is_current(status, report):
+            yield _samples_with(report, world, status, STEPS_UNDER_WAY)
+
+
+def _samples_with(report: ShardReport, world: World, status: Status, slack: int) -> int:
+    """The samples up to the last step that a shard applied of any rank, and so many steps more."""
+    batch, total = world.job.spec.data.batch_size, status.ledger.total_samples
+    steps = report.applied_step + slack if report.applied_step else 0
+    return samples_at(steps, batch, total or steps * batch)
 
 
 def _never_ran(fact: Fact) -> bool:
@@ -179,7 +198,6 @@ def _never_ran(fact: Fact) -> bool:
 
 def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack: int) -> int | None:
     """The same from the shards, when no trainer is left: every one whose process runs has to answer."""
-    batch, total = world.job.spec.data.batch_size, status.ledger.total_samples
     bound = 0
     if any(_is_silent_newcomer(world, t, facts) for t in status.trainers):
         return None
@@ -189,9 +207,7 @@ def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack:
             save = flush_of(world, fact.failure)
             bound = max(bound, save.samples if save else 0)
         elif isinstance(report, ShardReport):
-            steps = report.applied_step + slack if report.applied_step else 0
-            applied = samples_at(steps, batch, total or steps * batch)
-            bound = max(bound, applied if is_current(status, report) else 0)
+            bound = max(bound, _samples_with(report, world, status, slack) if is_current(status, report) else 0)
         elif shard.state != "Pending":
             return None
     return bound

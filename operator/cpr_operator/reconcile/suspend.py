@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
@@ -87,7 +88,7 @@ def resume(world: World) -> Step:
 def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
     """The status with leave to restore what was flushed, or to go back to an anchor."""
     status = world.job.status
-    decision = decide(_situation(status))
+    decision = decide(_situation(world.job.spec, status))
     said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     match decision:
         case Replace():
@@ -98,7 +99,7 @@ def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
 
 
-def _situation(status: Status) -> Situation:
+def _situation(spec: CPRJobSpec, status: Status) -> Situation:
     """Nobody is left; what was flushed says how far training had come."""
     flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
     return Situation(
@@ -112,6 +113,7 @@ def _situation(status: Status) -> Situation:
         shard_bound=max(flushed, default=None),
         shard_state=bool(flushed),
         dense_saved=status.dense.saved_samples,
+        dense_charged=spec.trainers.dense_sync == "AllReduce",
         anchors=status.anchors,
     )
 

@@ -31,7 +31,8 @@ class Situation:
     `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
     applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
     nobody who knows has answered. `shard_state` says whether the state of any shard is left, in a living process or
-    as a flush. `anchors` can be restored, oldest first.
+    as a flush. Without `dense_charged` trainers train again what the dense state misses. `anchors` can be restored,
+    oldest first.
     """
 
     mode: Literal["Partial", "Full"]
@@ -45,6 +46,7 @@ class Situation:
     shard_state: bool
     dense_saved: int
     dense_certain: bool = True
+    dense_charged: bool = True
     anchors: tuple[Anchor, ...] = ()
 
 
@@ -163,13 +165,17 @@ class _Grants:
 
 def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[_Grants, ledger.Verdict]:
     grants = tuple(_grant(loss, bound) for loss in losses)
-    dense = None if dense_saved is None else DenseGrant(min(dense_saved, bound), _between(dense_saved, bound))
+    dense = None if dense_saved is None else _dense_grant(s, dense_saved, bound)
     after = s.account.reserve({grant.index: grant.reserve for grant in grants}, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
     lost = tuple(loss.index for loss in losses if not loss.flushed)
     if dense and dense.reserve:
         lost = tuple(range(len(s.account.reserved)))
     return _Grants(grants, dense, charge, lost), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+
+
+def _dense_grant(s: Situation, saved: int, bound: int) -> DenseGrant:
+    return DenseGrant(min(saved, bound), _between(saved, bound) if s.dense_charged else ())
 
 
 def _affordable_age(s: Situation) -> int:

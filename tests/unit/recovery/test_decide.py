@@ -133,6 +133,15 @@ def test_a_newer_save_than_the_known_one_is_asked_for_before_everybody_goes_back
     assert decision.shards == (ShardGrant(0, floor=700, reserve=((700, 1000),)),)
 
 
+def test_what_trainers_train_again_is_not_charged() -> None:
+    decision = decide(
+        situation(losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000, dense_saved=100, dense_charged=False)
+    )
+    assert isinstance(decision, Replace)
+    assert decision.dense == DenseGrant(100, ())
+    assert decision.lost == ()
+
+
 def test_a_newer_dense_save_is_asked_for_too() -> None:
     lost = situation(
         losses=(), lost_trainers=(0, 1), survivors=(), shard_bound=1000, dense_saved=100, dense_certain=False

@@ -89,6 +89,7 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
     "loss": ("cprjob_trainer_loss_nats", "Mean log loss of the steps merged last"),
     "auc": ("cprjob_trainer_auc_ratio", "Progressive AUC, the first fifth of the samples left out"),
     "logloss": ("cprjob_trainer_logloss_nats", "Progressive log loss, the first fifth of the samples left out"),
+    "sync_gap": ("cprjob_trainer_sync_gap_steps", "Steps between two averages of the dense copies, in a shadow mode"),
     "commit_s": ("cprjob_trainer_commit_seconds", "From the last cut to its commit"),
 }
 _COUNTERS: Mapping[str, tuple[str, str]] = {

@@ -58,9 +58,9 @@ class Leading:
         return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.saver.busy)
 
     def save(self, state: DenseState) -> None:
-        """Offer the saver what is due after step `state.done`; called after every step and every meeting."""
-        if state.done == self._schedule.announced > self._offered_step:
-            self._offer_cut(state)
+        """Offer the saver what is due after step `state.reached`; called after every step and every meeting."""
+        if state.reached >= self._schedule.announced > self._offered_step:
+            self._offer_cut(state, self._schedule.announced)
         elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:
             self._dense_saved = monotonic()
             self.saver.offer_dense(self._setup.dense_copy(state, self._roster()))
@@ -74,21 +74,21 @@ class Leading:
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
-        """Return the anchor of the step `state.done`, None as long as it is not committed; see to it that it will be.
+        """Return the anchor of the step `state.reached`, None as long as it is not there; see to it that it will be.
 
         Nothing is trained any more.
         """
-        anchor = self.saver.anchor_of(state.done)
-        if anchor is None and not (self.saver.busy and self._offered_step == state.done):
-            self._offer_cut(state)
+        anchor = self.saver.anchor_of(state.reached)
+        if anchor is None and not (self.saver.busy and self._offered_step == state.reached):
+            self._offer_cut(state, state.reached)
         return anchor
 
     def close(self) -> None:
         """End the saver."""
         self.saver.close()
 
-    def _offer_cut(self, state: DenseState) -> None:
-        self._offered_step = state.done
+    def _offer_cut(self, state: DenseState, step: int) -> None:
+        self._offered_step = step
         self._dense_saved = monotonic()
         self._saving = True
-        self.saver.offer_cut(self._setup.dense_copy(state, self._roster()))
+        self.saver.offer_cut(self._setup.dense_copy(state, self._roster(), step))

@@ -13,13 +13,19 @@ from cpr_trainer.trainer.leading import Leading
 _WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.FINISHING})
 
 
-def look(report: TrainerReport, exchange: Exchange, group: Group | None, leading: Leading | None) -> TrainerReport:
-    """Return the report with names of members that are waited for or silent, and the leader's saves."""
+def look(
+    report: TrainerReport, exchange: Exchange, group: Group | None, leading: Leading | None, *, lockstep: bool
+) -> TrainerReport:
+    """Return the report with names of members that are waited for or silent, and the leader's saves.
+
+    Without lockstep trainers that are missing are named while others train, too.
+    """
     silent = _names(ROLE_SHARD, exchange.silent()) + _names(ROLE_TRAINER, group.silent() if group else ())
     report = replace(report, silent=silent)
-    if report.state in _WAITING:
+    if report.state in _WAITING or not lockstep:
         absent = group.absent() if group else ()
-        report = replace(report, waiting_for=_names(ROLE_SHARD, exchange.away()) + _names(ROLE_TRAINER, absent))
+        away = exchange.away() if report.state in _WAITING else ()
+        report = replace(report, waiting_for=_names(ROLE_SHARD, away) + _names(ROLE_TRAINER, absent))
     if leading is None:
         return report
     saves = leading.saver.state

@@ -26,6 +26,7 @@ from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.saver import write_dense
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import Starter, insist
+from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.stepper import Stepper
 from cpr_trainer.trainer.watch import Watch
 
@@ -39,6 +40,10 @@ _CUT_COMMITS = 2
 _LEAST_CUT_S = 15.0
 
 
+#: Makes a group for a roster, and for the state that this trainer brings to it.
+MakeGroup = Callable[[TrainerRoster, DenseState], Group]
+
+
 class Loop:
     """One trainer's training, from its first roster to the end of the job.
 
@@ -46,9 +51,7 @@ class Loop:
     reports: the present group, and the leader's duties (None elsewhere).
     """
 
-    def __init__(
-        self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, make_group: Callable[[TrainerRoster], Group]
-    ) -> None:
+    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, make_group: MakeGroup) -> None:
         self.group: Group | None = None
         self.leading: Leading | None = None
         self._setup = setup
@@ -78,13 +81,15 @@ class Loop:
         """After Terminated: let the shards acknowledge; the leader saves the dense state and returns the save.
 
         Where a roster told everybody to stop, it is the anchor of the step at which all stand, if that is committed in
-        time: whatever shards come next can start from it. Raises StoreError if nothing can be saved.
+        time: whatever shards come next can start from it. Without lockstep there is no such step. Raises StoreError if
+        nothing can be saved.
         """
         settled = self._stepper.shards.settle_within(_SETTLE_S)
         state, leading = self._stepper.state, self.leading
         if leading is None or state.done == NO_STATE:
             return None
-        anchor = self._last_cut(leading) if settled and state.done and self._watch.all_stop else None
+        stand = settled and state.done and self._watch.all_stop and self._setup.job.lockstep
+        anchor = self._last_cut(leading) if stand else None
         leading.close()
         return anchor or self._save_dense(leading)
 
@@ -128,7 +133,7 @@ class Loop:
             self._generation = roster.counters.generation
             self._stepper.start_over()
             self._board.set(step=0, samples=0, samples_started=0, lost=())
-        group = self.group = self._make_group(roster)
+        group = self.group = self._make_group(roster, self._stepper.state)
         try:
             while True:
                 try:
@@ -156,15 +161,18 @@ class Loop:
         """Come to the same dense state as all others, with every push up to it on its way."""
         attend, state = self._watch.attend_or_stop, self._stepper.state
         survived = group.meet(state, lambda: self._starter().provide(state, attend), attend)
-        if not survived and state.done < self._setup.last_step:
+        if not survived and state.reached < self._setup.last_step:
             try:
-                self._catch_up_with_shards(group)
+                if self._setup.job.lockstep:
+                    self._catch_up_with_shards(group)
+                else:
+                    self._go_back_to_shards()
             except Interruption:
                 state.done = NO_STATE  # A loaded state counts once all agree where it goes on.
                 raise
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
         started = self._setup.samples_at(min(state.done + 1, self._setup.last_step))
-        self._board.set(step=state.done, samples=state.samples, samples_started=started, lost=state.lost)
+        self._board.set(step=state.reached, samples=state.samples, samples_started=started, lost=state.lost)
         self._board.set(**state.scores.figures())
         if self.leading is not None:
             self.leading.save(state)
@@ -176,6 +184,15 @@ class Loop:
         with self._board.waiting(self._watch.attend_or_stop) as attend:
             reached = group.go(0, attend).step
         self._stepper.state.skip_to(max(reached, self._stepper.state.done))
+
+    def _go_back_to_shards(self) -> None:
+        """Nobody survived, and ranks stood at different steps: go on with the first that any shard misses of this one.
+
+        Shards drop the pushes that they have, so nothing is lost and nothing pushed twice.
+        """
+        self._stepper.shards.await_ready()
+        state = self._stepper.state
+        state.done = min(state.done, *self._exchange.applied())
 
     def _train(self, group: Group) -> None:
         stepper, setup = self._stepper, self._setup
@@ -228,11 +245,13 @@ class Loop:
     def _finish(self, group: Group) -> Result | None:
         """All steps are trained: see to it that the last cut is committed, then part."""
         self._board.set(state=TrainerState.FINISHING)
-        last_step, stepper = self._setup.last_step, self._stepper
-        stepper.cut_step = last_step
-        self._exchange.heartbeat(last_step)
+        stepper, began = self._stepper, monotonic()
+        if self._setup.job.lockstep:
+            self._announce(self._setup.last_step)
         while True:
-            if self.leading is not None and (anchor := self.leading.finish(stepper.state)):
+            if self.leading is not None and not group.conclude():
+                self._lead_on(self.leading, monotonic() - began)
+            elif self.leading is not None and (anchor := self._end(self.leading)):
                 self._board.set(result=anchor, state=TrainerState.FINISHED)
                 group.dismiss()
                 return Result(anchor, **stepper.state.scores.figures())
@@ -240,6 +259,23 @@ class Loop:
             if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
                 # A shard that came back without the last step cannot take the cut before it has it.
                 self._repair(pushed=None)
+
+    def _end(self, leading: Leading) -> AnchorRef | None:
+        """All trainers are done: return the final anchor, None as long as it is not committed."""
+        self._announce(self._setup.last_step)
+        return leading.finish(self._stepper.state)
+
+    def _announce(self, cut_step: int) -> None:
+        """Tell the shards of a cut, by pings and by what is pushed again."""
+        self._stepper.cut_step = cut_step
+        self._exchange.heartbeat(cut_step)
+
+    def _lead_on(self, leading: Leading, since_s: float) -> None:
+        """Plan cuts and save for the others, who train on; this trainer has had no step for `since_s`."""
+        stepper = self._stepper
+        self._announce(leading.announce(stepper.state.reached + 1, stepper.pace.trained_s + since_s))
+        leading.save(stepper.state)
+        self._board.set(step=stepper.state.reached, samples=stepper.state.samples)
 
     def _starter(self) -> Starter:
         return Starter(self._setup, self._board, lambda: self._roster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import closing
 
 from prometheus_client import CollectorRegistry
@@ -31,9 +31,11 @@ from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Finished, Superseded, Terminated
 from cpr_trainer.trainer.live import look
-from cpr_trainer.trainer.loop import Loop
+from cpr_trainer.trainer.loop import Loop, MakeGroup
 from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.start import insist
+from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.watch import Watch
 
 
@@ -78,7 +80,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         board.set(total_samples=setup.order.total_samples)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup))
-        board.look = lambda report: look(report, exchange, loop.group, loop.leading)
+        board.look = lambda report: look(report, exchange, loop.group, loop.leading, lockstep=setup.job.lockstep)
         with closing(setup.trace):
             return _run(loop, environment)
 
@@ -118,19 +120,27 @@ def _first_report(environment: Environment) -> TrainerReport:
     )
 
 
-def _group_maker(setup: Setup) -> Callable[[TrainerRoster], Group]:
+def _group_maker(setup: Setup) -> MakeGroup:
     """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
     if setup.job.trainers == 1:
-        return lambda _: Solo()
+        return lambda _roster, _state: Solo()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
     silence_s = setup.job.silence_s
     lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, silence_s)
     hearing = Hearing(silence_s)
     lobby.start()
 
-    def make(roster: TrainerRoster) -> Group:
+    def delays_s() -> Iterator[float]:
+        return backoff(random.Random(), first_s=0.1, cap_s=1.0)
+
+    def make(roster: TrainerRoster, _state: DenseState) -> Group:
         if roster.leader == setup.rank:
             return Leader(lobby, hearing, roster)
-        return Follower(lobby, hearing, roster, backoff(random.Random(), first_s=0.1, cap_s=1.0))
+        return Follower(lobby, hearing, roster, delays_s())
 
-    return make
+    def make_shadow(roster: TrainerRoster, state: DenseState) -> Group:
+        if roster.leader == setup.rank:
+            return ShadowLeader(lobby, hearing, roster, setup.job.dense_sync, state)
+        return ShadowFollower(lobby, hearing, roster, state, delays_s)
+
+    return make if setup.job.lockstep else make_shadow

@@ -77,14 +77,18 @@ class Setup:
         """Samples of one step, of all trainers together."""
         return self.samples_at(step) - self.samples_at(step - 1)
 
-    def dense_copy(self, state: DenseState, roster: TrainerRoster) -> DenseCopy:
-        """Copy the dense state for a save in the roster's group and generation."""
+    def dense_copy(self, state: DenseState, roster: TrainerRoster, cut_step: int | None = None) -> DenseCopy:
+        """Copy the dense state for a save in the roster's group and generation: of a cut, or of what all have reached.
+
+        Without lockstep a cut may lie before what all have reached by now.
+        """
+        step = state.reached if cut_step is None else cut_step
         meta = DenseMeta(
             job_uid=self.job.job_uid,
             generation=roster.counters.generation,
             group=roster.counters.group,
-            step=state.done,
-            samples=state.samples,
+            step=step,
+            samples=self.samples_at(step),
             total_samples=self.order.total_samples,
             layout=self.layout,
             dense_lost=state.lost,

@@ -11,24 +11,27 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from cpr_contract.spec import JobSpec, samples_at
+from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
+from cpr_trainer.trainer.shadow.desk import Desk
 
 Ranges = tuple[tuple[int, int], ...]
 
-_EVALUATION, _LOST = "evaluation", "lost"
+_EVALUATION, _LOST, _STEPS = "evaluation", "lost", "steps"
 
 
 class DenseState:
     """Begins without a state: `done` is NO_STATE until one is begun, loaded or copied.
 
-    `lost` are the sample ranges that this state did not train on, in this generation.
+    `lost` are the sample ranges that this state did not train on, in this generation. Without lockstep `done` is the
+    last step of rank `rank` alone, and `desk` knows of the others.
     """
 
-    def __init__(self, job: JobSpec, total_samples: int) -> None:
+    def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
+        self.desk: Desk | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
         self.replica = DenseReplica(job.model, job.data.seed, precision=job.precision)
@@ -36,24 +39,50 @@ class DenseState:
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
         self._alone = job.trainers == 1
+        if not job.lockstep:
+            last_step = steps_in(total_samples, job.data.batch_size)
+            self.desk = Desk(self.replica.parameters, rank, job.trainers, last_step)
+
+    @property
+    def done(self) -> int:
+        """The last step that is complete."""
+        return self._done
+
+    @done.setter
+    def done(self, step: int) -> None:
+        self._done = step
+        if self.desk is not None:
+            self.desk.done = max(step, 0)
+
+    @property
+    def reached(self) -> int:
+        """The last step that all trainers have completed: `done` in lockstep, else as far as is known here."""
+        return self.done if self.desk is None else min(self.desk.stand())
 
     @property
     def samples(self) -> int:
-        """Samples up to and with step `done`."""
-        return samples_at(max(self.done, 0), self._batch_size, self._total_samples)
+        """Samples up to and with step `reached`."""
+        return samples_at(max(self.reached, 0), self._batch_size, self._total_samples)
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Stand at step 0 with first values, or with the network of another job. Raises ModelError if that differs."""
         if tensors:
             self.replica.load(tensors)
-        self.done = 0
+        self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
         self.replica.load(tensors)
         self.scores.load(tensors[_EVALUATION])
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
+        self._stand(tuple(tensors[_STEPS].tolist()) if self.desk is not None else (), done)
+
+    def _stand(self, steps: tuple[int, ...], done: int) -> None:
+        """Stand after step `done`; without lockstep after the step of the own rank in `steps`."""
         self.done = done
+        if self.desk is not None:
+            self.desk.begin(steps)
+            self.done = self.desk.done
 
     def skip_to(self, done: int) -> None:
         """Go on after step `done`: the steps in between were trained by nobody who is still here."""
@@ -65,16 +94,20 @@ class DenseState:
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
+        Without lockstep int64 [W], too: the last step of each rank that is in the network.
         Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
         not ask anybody.
         """
         if self._alone:
             self.scores.merge(*self.scores.to_merge())
-        return {
+        tensors = {
             **self.replica.tensors(),
             _EVALUATION: self.scores.merged(),
             _LOST: torch.tensor(self.lost, dtype=torch.int64).view(-1, 2),
         }
+        if self.desk is not None:
+            tensors[_STEPS] = torch.tensor(self.desk.stand(), dtype=torch.int64)
+        return tensors
 
     def pack(self) -> bytes:
         """Return the state as safetensors bytes."""

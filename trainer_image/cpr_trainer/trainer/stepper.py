@@ -29,7 +29,7 @@ class Stepper:
     """
 
     def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange) -> None:
-        self.state = DenseState(setup.job, setup.order.total_samples)
+        self.state = DenseState(setup.job, setup.order.total_samples, setup.rank)
         self.pushed: int | None = None
         self.cut_step = 0
         self.shards = Shards(exchange, watch, board)
@@ -41,7 +41,7 @@ class Stepper:
 
     def start_over(self) -> None:
         """Forget the state: a new generation begins."""
-        self.state = DenseState(self._setup.job, self._setup.order.total_samples)
+        self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
         self.pushed = None
         self.cut_step = 0
 
@@ -92,7 +92,7 @@ class Stepper:
         trace.lap("compute")
         self._score(step, computed)
         trace.lap("score")
-        announced = leading.announce(step, self.pace.trained_s) if leading else 0
+        announced = leading.announce(self.state.reached + 1, self.pace.trained_s) if leading else 0
         with self._board.waiting(self._watch.attend_or_stop) as attend:
             self.cut_step = group.go(announced, attend).cut_step
         trace.lap("go")
@@ -165,8 +165,9 @@ class Stepper:
         self._board.patience_s = pace.patience_s
         usual_s = pace.usual_step_s
         self._board.set(
-            step=self.state.done,
+            step=self.state.reached,
             samples=self.state.samples,
+            sync_gap=None if self.state.desk is None else self.state.desk.sync_gap,
             samples_per_s=self._setup.order.batch_size / usual_s if usual_s else None,
             paused_s=pace.paused_s,
         )

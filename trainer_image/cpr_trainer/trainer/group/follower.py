@@ -19,14 +19,20 @@ from cpr_trainer.trainer.interrupts import SLICE_S, Attend, Finished, GroupBroke
 
 
 class Follower:
-    """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it."""
+    """The `Group` of a trainer that another one leads. `delays_s` are the pauses between attempts to reach it.
 
-    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, delays_s: Iterator[float]) -> None:
+    Without `sums` it only meets.
+    """
+
+    def __init__(
+        self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, delays_s: Iterator[float], *, sums: bool = True
+    ) -> None:
         self._lobby = lobby
         self._hearing = hearing
         self._roster = roster
         self._leader = next(peer for peer in roster.trainers if peer.index == roster.leader)
         self._delays_s = delays_s
+        self._sums = sums
         self._channel: Channel | None = None
         self._collective: Collective | None = None
         self._waiting = False
@@ -69,6 +75,10 @@ class Follower:
         """See `Group`."""
         self._take(attend)
 
+    def conclude(self) -> bool:
+        """See `Group`; the leader's alone."""
+        return False
+
     def dismiss(self) -> None:
         """See `Group`; the leader's alone."""
 
@@ -101,8 +111,9 @@ class Follower:
         self._tell(Frame(Kind.HELLO, self._lobby.rank, payload=to_json(hello).encode()))
         self._hearing.listen_to(self._leader.index, self._leader.incarnation, self._channel)
         form = self._be_led(replica, attend)
-        store = connect_store(form.host, form.port)
-        self._collective = Collective(store, self._lobby.rank, len(self._roster.trainers), self._lobby.address)
+        if self._sums:
+            store = connect_store(form.host, form.port)
+            self._collective = Collective(store, self._lobby.rank, len(self._roster.trainers), self._lobby.address)
         return form
 
     def _be_led(self, replica: Replica, attend: Attend) -> Form:

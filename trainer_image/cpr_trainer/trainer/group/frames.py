@@ -34,6 +34,10 @@ class Kind(enum.IntEnum):
     DONE = 8  # leader: the final anchor is committed
     REFUSED = 9  # leader: a newer incarnation of you is in my roster
     PROVE = 10  # either: a document of the handshake
+    # The rest without lockstep (`trainer.shadow`):
+    COPY = 11  # follower: its dense parameters after `step`
+    TARGET = 12  # leader: what to blend towards, and every rank's steps
+    SCORES = 13  # follower: what it scored up to `step`. leader: so much of yours came, or the scores of all
 
 
 class ProtocolError(ConnectionError):

@@ -21,12 +21,13 @@ _PARTING_S = 2.0
 
 
 class Leader:
-    """The `Group` of the trainer that the roster names leader."""
+    """The `Group` of the trainer that the roster names leader. Without `sums` it only meets and admits."""
 
-    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster) -> None:
+    def __init__(self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, *, sums: bool = True) -> None:
         self._lobby = lobby
         self._hearing = hearing
         self._roster = roster
+        self._sums = sums
         self._others = {peer.index: peer for peer in roster.trainers if peer.index != roster.index}
         self._arrived: dict[int, tuple[Hello, Channel]] = {}
         self._members: dict[int, Channel] = {}
@@ -34,6 +35,11 @@ class Leader:
         self._step = 0
         self._waiting = False
         self._collective: Collective | None = None
+
+    @property
+    def members(self) -> dict[int, Channel]:
+        """The connections of all who met, by rank."""
+        return self._members
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
         """See `Group`."""
@@ -67,6 +73,10 @@ class Leader:
     def listen(self, attend: Attend) -> None:
         """See `Group`."""
         self._take(attend)
+
+    def conclude(self) -> bool:
+        """See `Group`: the others trained the last step, too."""
+        return True
 
     def dismiss(self) -> None:
         """See `Group`."""
@@ -132,10 +142,12 @@ class Leader:
                 self._tell(rank, state)
 
     def _form(self, meeting: Meeting, replica: Replica) -> None:
-        server = StoreServer(self._lobby.address)
-        form = Form(self._lobby.address, server.port, replica.done, survivors=meeting.source is not None)
+        server = StoreServer(self._lobby.address) if self._sums else None
+        port = server.port if server else 0
+        form = Form(self._lobby.address, port, replica.done, survivors=meeting.source is not None)
         self._tell_all(Frame(Kind.FORM, self._lobby.rank, replica.done, payload=to_json(form).encode()))
-        self._collective = Collective(server.store, self._lobby.rank, 1 + len(self._members), self._lobby.address)
+        if server:
+            self._collective = Collective(server.store, self._lobby.rank, 1 + len(self._members), self._lobby.address)
 
     def _await_state(self, source: int, attend: Attend) -> Frame:
         while True:
@@ -165,19 +177,26 @@ class Leader:
         if frame.kind is Kind.READY:
             self._ready[rank] = frame.step
 
-    def _receive_hello(self, channel: Channel, frame: Frame) -> None:
+    def admit(self, channel: Channel, frame: Frame) -> Hello | None:
+        """Return the hello of a member of the group; who is none is told so and dropped."""
         try:
             hello = from_json(Hello, bytes(frame.payload))
         except ContractError:
             self._lobby.drop(channel)
-            return
+            return None
         peer = self._others.get(hello.rank)
         if peer and hello.incarnation < peer.incarnation:
             channel.send(Frame(Kind.REFUSED, self._lobby.rank))
         if peer is None or hello.incarnation != peer.incarnation or (hello.group, hello.generation) != self._key:
             self._lobby.drop(channel)  # One of us has an older roster: the other side tries again.
-            return
+            return None
         self._hearing.listen_to(hello.rank, hello.incarnation, channel)
+        return hello
+
+    def _receive_hello(self, channel: Channel, frame: Frame) -> None:
+        hello = self.admit(channel, frame)
+        if hello is None:
+            return
         self._arrived[hello.rank] = (hello, channel)
         if hello.rank in self._members:
             raise GroupBroken(f"trainer {hello.rank} came back")

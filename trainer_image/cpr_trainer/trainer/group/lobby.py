@@ -52,12 +52,12 @@ class Lobby:
         for channel in self._channels():
             channel.close()
 
-    def dial(self, peer: Peer) -> Channel:
-        """Connect to another trainer; raises OSError."""
+    def dial(self, peer: Peer, inbox: Inbox | None = None) -> Channel:
+        """Connect to another trainer; what it says comes into `inbox`, by default everybody's. Raises OSError."""
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
         connection = socket.create_connection((peer.host, peer.port_base + CONTROL_PORT), timeout=_DIAL_S)
-        return self._open_channel(connection, lambda fresh: introduce(fresh, self._key, self._me, peer))
+        return self._open_channel(connection, lambda fresh: introduce(fresh, self._key, self._me, peer), inbox)
 
     def drop(self, channel: Channel) -> None:
         """End a connection and forget it."""
@@ -65,8 +65,10 @@ class Lobby:
             self._open.discard(channel)
         channel.close()
 
-    def _open_channel(self, connection: socket.socket, authenticate: Authenticate) -> Channel:
-        channel = Channel(connection, authenticate, self.inbox, self._silence_s)
+    def _open_channel(
+        self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox | None = None
+    ) -> Channel:
+        channel = Channel(connection, authenticate, inbox or self.inbox, self._silence_s)
         with self._lock:
             self._open.add(channel)
         channel.start()

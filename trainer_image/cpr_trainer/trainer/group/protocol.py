@@ -41,7 +41,7 @@ class Group(Protocol):
     """Trainers of one (group, generation).
 
     All methods but `absent` and `silent` are for the main thread; they wait in slices and raise what `attend` raises,
-    and GroupBroken when a member is lost: `meet` again then.
+    and GroupBroken when a member is lost: `meet` again then. Without lockstep (`trainer.shadow`) they wait for nobody.
     """
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
@@ -65,6 +65,10 @@ class Group(Protocol):
 
     def listen(self, attend: Attend) -> None:
         """Take in what the others say, for one slice of a wait. Raises Finished when the leader ends the job."""
+        ...
+
+    def conclude(self) -> bool:
+        """Return, on a leader that has trained its last step, whether all have; its state is then that of all."""
         ...
 
     def dismiss(self) -> None:

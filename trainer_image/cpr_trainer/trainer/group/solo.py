@@ -43,6 +43,10 @@ class Solo:
         attend()
         sleep(SLICE_S)
 
+    def conclude(self) -> bool:
+        """See `Group`."""
+        return True
+
     def dismiss(self) -> None:
         """See `Group`."""
 

@@ -1,0 +1,241 @@
+"""Groups without lockstep over loopback: averages, newcomers, lost members, scores and the last mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.env import CONTROL_PORT
+from cpr_contract.roster import Counters, Peer, TrainerRoster
+from cpr_contract.spec import DenseSync
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.interrupts import Finished
+from cpr_trainer.trainer.shadow.desk import GAP_STEPS
+from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
+from cpr_trainer.trainer.state import DenseState
+from support.local_job import small_job
+
+HOST, WAIT_S, LAST_STEP = "127.0.0.1", 20.0, 10
+
+
+def attend() -> None:
+    """Nothing ever interrupts a wait here."""
+
+
+@dataclass
+class Member:
+    """A trainer without shards or data: its steps change nothing but what the test changes."""
+
+    rank: int
+    kind: DenseSync = "ShadowMA"
+    incarnation: int = 1
+    state: DenseState = field(init=False)
+
+    def __post_init__(self) -> None:
+        me = Identity("job", "trainer", self.rank, self.incarnation, 1)
+        self.lobby = Lobby(me, b"key", HOST, 0, silence_s=5)
+        self.hearing = Hearing(silence_s=5)
+        self.lobby.start()
+        job = replace(small_job(Path("unused"), samples=100 * LAST_STEP, trainers=3), dense_sync=self.kind)
+        self.state = DenseState(job, 100 * LAST_STEP, self.rank)
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(self.rank, self.incarnation, HOST, self.lobby.port - CONTROL_PORT)
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        return self.state.replica.parameters
+
+    def join(self, roster: TrainerRoster) -> bool:
+        own = replace(roster, index=self.rank, incarnation=self.incarnation)
+        self.group: Group
+        if self.rank == roster.leader:
+            self.group = ShadowLeader(self.lobby, self.hearing, own, self.kind, self.state)
+        else:
+            self.group = ShadowFollower(self.lobby, self.hearing, own, self.state, lambda: iter(lambda: 0.02, None))
+        return self.group.meet(self.state, lambda: self.state.begin({}), attend)
+
+    def step(self, *scores: torch.Tensor) -> None:
+        step = self.state.done + 1
+        self.group.announce(step)
+        assert self.group.go(0, attend).step == step
+        self.group.sum((self.state.replica.gradients, *scores), attend)
+        self.state.done = step
+
+
+def roster_of(members: list[Member], group: int = 1, leader: int = 0) -> TrainerRoster:
+    peers = tuple(member.peer for member in members)
+    return TrainerRoster(1, Counters(group, group, 1), 0, 1, 1, leader, peers, (), None, 0, 60.0)
+
+
+def eventually(what: Callable[[], object], why: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end, why
+        time.sleep(0.01)
+
+
+def meet(members: list[Member], roster: TrainerRoster) -> list[bool]:
+    with ThreadPoolExecutor(len(members)) as pool:
+        return list(pool.map(lambda member: member.join(roster), members, timeout=WAIT_S))
+
+
+def synced(member: Member) -> Callable[[], bool]:
+    """Whether the member, which takes no steps meanwhile, has a target at hand."""
+    assert member.state.desk is not None
+    return lambda: member.state.desk._target is not None  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def made() -> Iterator[list[Member]]:
+    members: list[Member] = []
+    yield members
+    for member in members:
+        if hasattr(member, "group"):
+            member.group.leave()
+        member.lobby.close()
+
+
+def trio(made: list[Member], kind: DenseSync = "ShadowMA") -> list[Member]:
+    made += [Member(rank, kind) for rank in range(3)]
+    return list(made)
+
+
+def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
+    members = trio(made)
+    members[0].parameters.fill_(0.5)
+    assert meet(members, roster_of(members)) == [False] * 3
+    assert [member.state.done for member in members] == [0] * 3
+    assert all(torch.equal(member.parameters, members[0].parameters) for member in members)
+
+
+def test_copies_are_averaged_while_nobody_waits(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members:
+        member.parameters.fill_(3.0 * member.rank)
+        for _ in range(GAP_STEPS):
+            member.step()
+    for member in members:
+        eventually(synced(member), "a target comes back")
+        member.step()
+    assert [float(member.parameters[0]) for member in members] == [1.5, 3.0, 4.5], "half way to the mean, 3"
+    assert [member.state.desk.sync_gap for member in members] == [GAP_STEPS + 1] * 3  # type: ignore[union-attr]
+    eventually(lambda: members[0].state.reached == GAP_STEPS, "the leader knows what all have reached")
+    assert members[0].state.samples == 100 * GAP_STEPS
+
+
+def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    members[1].state.replica.gradients.fill_(2.0)
+    members[1].step()
+    assert float(members[1].state.replica.gradients[0]) == 6.0
+
+
+@pytest.mark.parametrize("kind", ["ShadowMA", "ShadowEASGD"])
+def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync) -> None:
+    members = trio(made, kind)
+    meet(members, roster_of(members))
+    members[2].group.leave()
+    members[2].lobby.close()
+    for member in members[:2]:
+        for _ in range(GAP_STEPS):
+            member.step()
+    for member in members[:2]:
+        eventually(synced(member), "those who are left are averaged")
+    eventually(lambda: members[0].group.absent() == (2,), "the leader says who is missing")
+    assert members[0].state.reached == 0, "what nobody knows of is not reached"
+
+
+def test_a_round_does_without_one_that_is_late(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members[:2]:
+        for _ in range(GAP_STEPS):
+            member.step()
+    for member in members[:2]:
+        eventually(synced(member), "the third is connected and offers no copy")
+
+
+def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members:
+        for _ in range(GAP_STEPS):
+            member.step()
+    eventually(synced(members[1]), "a first average")
+    members[0].group.leave()
+    members[0].lobby.close()
+    for _ in range(3):
+        members[1].step()
+    for member in members[1:]:
+        member.group.leave()
+    newcomer = Member(0, incarnation=2)
+    made.append(newcomer)
+    roster = roster_of([newcomer, *members[1:]], group=2, leader=1)
+    assert meet([newcomer, *members[1:]], roster) == [True] * 3
+    assert newcomer.state.done == GAP_STEPS, "where its predecessor's last copy was"
+    assert torch.equal(newcomer.parameters, members[1].parameters)
+    for _ in range(GAP_STEPS):
+        newcomer.step()
+    eventually(synced(newcomer), "it takes part")
+
+
+def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+
+    def score(member: Member, samples: int) -> None:
+        scores = member.state.scores
+        counters, losses = scores.to_merge()
+        counters[7] += samples
+        member.step(counters, losses)
+        scores.merge(counters, losses)
+
+    score(members[1], 5)
+    score(members[2], 7)
+    eventually(lambda: len(members[0].state.desk.arrived) == 2, "both arrive")  # type: ignore[union-attr]
+    score(members[0], 1)
+    assert members[0].state.scores.validation.samples == 13
+    eventually(lambda: members[1].state.desk._merged is not None, "the sums come back")  # type: ignore[union-attr]
+    score(members[1], 0)
+    assert members[1].state.scores.validation.samples == 13
+    eventually(lambda: not members[1].state.desk.outgoing, "what came is not sent again")  # type: ignore[union-attr]
+
+
+def part(member: Member) -> None:
+    while True:
+        member.group.listen(attend)
+
+
+def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members:
+        member.parameters.fill_(3.0 * member.rank)
+        assert not members[0].group.conclude(), "somebody trains"
+        for _ in range(LAST_STEP):
+            member.step()
+    expected = torch.stack([member.parameters for member in members]).mean(dim=0)
+    eventually(members[0].group.conclude, "the last copies come")
+    assert torch.equal(members[0].parameters, expected)
+    assert members[0].group.conclude()
+    assert torch.equal(members[0].parameters, expected), "once"
+    assert members[0].state.reached == LAST_STEP
+    with ThreadPoolExecutor(1) as pool:
+        parting = pool.submit(members[0].group.dismiss)
+        for member in members[1:]:
+            with pytest.raises(Finished):
+                part(member)
+            member.group.leave()
+        parting.result(WAIT_S)

@@ -1,0 +1,224 @@
+"""`Group` without lockstep: nobody waits for anybody, but a trainer without a state for the leader, to get one.
+
+A survivor of a change of roster goes on at once, in the new group; a thread of its own finds the leader again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic, sleep
+
+from torch import Tensor
+
+from cpr_contract.codec import to_json
+from cpr_contract.roster import TrainerRoster
+from cpr_contract.spec import DenseSync
+from cpr_trainer.trainer.group.channel import Channel
+from cpr_trainer.trainer.group.follower import Follower
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.leader import Leader
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import NO_STATE, Form, Hello
+from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.shadow.averaging import combiner_of
+from cpr_trainer.trainer.shadow.desk import Desk, ScoreDelta
+from cpr_trainer.trainer.shadow.hub import Hub
+from cpr_trainer.trainer.shadow.spoke import Spoke
+from cpr_trainer.trainer.state import DenseState
+
+_PARTING_S = 2.0
+
+
+class ShadowLeader:
+    """The view of the trainer that leads: it averages for all, and knows how far everybody is."""
+
+    def __init__(
+        self, lobby: Lobby, hearing: Hearing, roster: TrainerRoster, kind: DenseSync, state: DenseState
+    ) -> None:
+        self._lobby = lobby
+        self._kind = kind
+        self._state = state
+        self._desk = desk_of(state)
+        self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
+        self._meeting = Leader(lobby, hearing, roster, sums=False)
+        self._hub: Hub | None = None
+        self._step = 0
+        self._concluded = False
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """See `Group`: only who has no state waits for all, because somebody else may have one."""
+        survived = replica.done != NO_STATE or self._meeting.meet(replica, provide, attend)
+        combiner = combiner_of(self._kind, self._state.replica.parameters)
+        hub = Hub(self._lobby.inbox, self._meeting.admit, self._desk, combiner, self._welcome)
+        hub.start(self._meeting.members.items())
+        self._hub = hub
+        return survived
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """See `Group`: nobody is waited for."""
+        self.listen(attend, for_a_slice=False)
+        return Go(self._step, cut_step)
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """See `Group`: this trainer's gradients stand for all; scores that came from others are added."""
+        attend()
+        gradients, *scores = tensors
+        gradients.mul_(self._desk.trainers)
+        self._desk.stepped()
+        if scores:
+            self._add_arrived(*scores)
+
+    def listen(self, attend: Attend, *, for_a_slice: bool = True) -> None:
+        """See `Group`."""
+        attend()
+        if self._hub is not None:
+            self._hub.check()
+        if for_a_slice:
+            sleep(SLICE_S)
+
+    def conclude(self) -> bool:
+        """See `Group`: the mean of what all ended in is the result."""
+        last = self._hub.last_mean() if self._hub is not None and not self._concluded else None
+        if last is not None:
+            self._concluded = True
+            self._desk.conclude(last)
+            counters, losses = self._state.scores.to_merge()
+            self._add_arrived(counters, losses)
+            self._state.scores.merge(counters, losses)
+        return self._concluded
+
+    def dismiss(self) -> None:
+        """See `Group`."""
+        channels = self._hub.stop() if self._hub is not None else ()
+        for channel in channels:
+            channel.send(Frame(Kind.DONE, self._lobby.rank))
+        end = monotonic() + _PARTING_S
+        while monotonic() < end and not all(channel.closed for channel in channels):
+            self._lobby.inbox.take(SLICE_S)
+
+    def absent(self) -> tuple[int, ...]:
+        """See `Group`: those who meet without a state wait; later the absent are named, and nobody waits."""
+        if self._hub is None:
+            return self._meeting.absent()
+        return tuple(sorted(set(self._others) - self._hub.present()))
+
+    def silent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return self._meeting.silent()
+
+    def leave(self) -> None:
+        """See `Group`."""
+        if self._hub is not None:
+            self._hub.leave(self._lobby.drop)
+        self._meeting.leave()
+
+    def _welcome(self, rank: int, channel: Channel) -> None:
+        """Give a newcomer the state, which says where its rank goes on."""
+        steps = self._desk.steps
+        channel.send(Frame(Kind.STATE, self._lobby.rank, steps[rank], payload=self._state.pack()))
+        form = Form(self._lobby.address, 0, steps[rank], survivors=True)
+        channel.send(Frame(Kind.FORM, self._lobby.rank, steps[rank], payload=to_json(form).encode()))
+
+    def _add_arrived(self, counters: Tensor, losses: Tensor) -> None:
+        arrived = self._desk.arrived
+        while arrived:
+            delta = arrived.popleft()
+            counters += delta.counters
+            losses += delta.losses
+        if self._hub is not None:
+            self._hub.share(self._state.scores.merged() + counters)
+
+
+class ShadowFollower:
+    """The view of a trainer that another one leads."""
+
+    def __init__(
+        self,
+        lobby: Lobby,
+        hearing: Hearing,
+        roster: TrainerRoster,
+        state: DenseState,
+        delays_s: Callable[[], Iterator[float]],
+    ) -> None:
+        self._state = state
+        self._desk = desk_of(state)
+        self._meeting = Follower(lobby, hearing, roster, delays_s(), sums=False)
+        leader = next(peer for peer in roster.trainers if peer.index == roster.leader)
+        counters = roster.counters
+
+        def hello() -> Hello:
+            return Hello(roster.index, roster.incarnation, counters.group, counters.generation, state.done)
+
+        self._spoke = Spoke(lobby, hearing, leader, self._desk, hello, state.pack, delays_s)
+        self._step = 0
+
+    def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
+        """See `Group`: only who has no state waits for the leader."""
+        survived = True
+        if replica.done == NO_STATE:
+            survived = self._meeting.meet(replica, provide, attend)
+            self._meeting.leave()
+        self._spoke.start()
+        return survived
+
+    def announce(self, step: int) -> None:
+        """See `Group`."""
+        self._step = step
+
+    def go(self, cut_step: int, attend: Attend) -> Go:
+        """See `Group`: nobody is waited for, and the leader alone tells shards of cuts."""
+        del cut_step
+        attend()
+        self._spoke.check()
+        return Go(self._step, 0)
+
+    def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
+        """See `Group`: this trainer's gradients stand for all; its scores go to the leader."""
+        attend()
+        gradients, *scores = tensors
+        gradients.mul_(self._desk.trainers)
+        self._desk.stepped()
+        if scores:
+            counters, losses = scores
+            self._desk.outgoing.append(ScoreDelta(self._step, counters.clone(), losses.clone()))
+            counters.zero_()
+            if (merged := self._desk.take_merged()) is not None:
+                self._state.scores.load(merged)
+
+    def listen(self, attend: Attend) -> None:
+        """See `Group`."""
+        attend()
+        self._spoke.check()
+        sleep(SLICE_S)
+
+    def conclude(self) -> bool:
+        """See `Group`: the leader sees to it."""
+        return False
+
+    def dismiss(self) -> None:
+        """See `Group`; the leader's alone."""
+
+    def absent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return self._meeting.absent()
+
+    def silent(self) -> tuple[int, ...]:
+        """See `Group`."""
+        return self._meeting.silent()
+
+    def leave(self) -> None:
+        """See `Group`."""
+        self._meeting.leave()
+        self._spoke.stop()
+
+
+def desk_of(state: DenseState) -> Desk:
+    """Return the desk of a job without lockstep."""
+    if state.desk is None:
+        raise ValueError("trainers in lockstep share no desk")
+    return state.desk

@@ -1,0 +1,170 @@
+"""The leader's thread: it receives copies, combines them, and sends back what to blend towards.
+
+No worker ever waits for it. A round of MA or BMUF waits a second at most for a copy that is late.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from cpr_trainer.trainer.group.channel import Channel, Inbox, Received
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.meeting import NO_STATE, Hello
+from cpr_trainer.trainer.shadow.averaging import Combiner, mean
+from cpr_trainer.trainer.shadow.desk import Desk, pack_target, unpack_scores
+
+_TURN_S = 0.01
+#: How long a round waits for a copy after the first one came.
+PATIENCE_S = 1.0
+
+#: Returns a follower's hello; None if it was turned away.
+Admit = Callable[[Channel, Frame], Hello | None]
+
+
+class Hub:
+    """Averages for all trainers of a group. `welcome` sends a newcomer the state that it goes on from."""
+
+    def __init__(
+        self, inbox: Inbox, admit: Admit, desk: Desk, combiner: Combiner, welcome: Callable[[int, Channel], None]
+    ) -> None:
+        self._inbox = inbox
+        self._admit = admit
+        self._desk = desk
+        self._combiner = combiner
+        self._welcome = welcome
+        self._channels: dict[int, Channel] = {}
+        self._copies: dict[int, tuple[int, Tensor]] = {}
+        self._round_began = 0.0
+        self._last_copies: dict[int, Tensor] = {}
+        self._merged: bytes | None = None
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shadow-hub", daemon=True)
+
+    def start(self, members: Iterable[tuple[int, Channel]]) -> None:
+        """Begin, with the members that are connected already."""
+        self._channels |= members
+        self._thread.start()
+
+    def stop(self) -> tuple[Channel, ...]:
+        """End the thread; return the connections, which are open."""
+        self._ended.set()
+        self._thread.join()
+        return tuple(self._channels.values())
+
+    def leave(self, drop: Callable[[Channel], None]) -> None:
+        """Drop all connections, and end the thread: a send that a frozen peer holds up ends with its connection."""
+        self._ended.set()
+        for channel in tuple(self._channels.values()):
+            drop(channel)
+        for channel in self.stop():
+            drop(channel)
+
+    def check(self) -> None:
+        """Raise what has ended the thread, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def present(self) -> frozenset[int]:
+        """Return the ranks that are connected."""
+        return frozenset(rank for rank, channel in tuple(self._channels.items()) if not channel.closed)
+
+    def share(self, merged: Tensor) -> None:
+        """Let all trainers know the merged scores, int64 [n]: any of them may lead next."""
+        self._merged = merged.numpy().tobytes()
+
+    def last_mean(self) -> Tensor | None:
+        """Return the mean of what all other trainers and this one ended in; None while somebody trains."""
+        desk = self._desk
+        if desk.done < desk.last_step or len(self._last_copies) < desk.trainers - 1:
+            return None
+        _, own = desk.take_copy()
+        return mean((own, *self._last_copies.values()))
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._turn()
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            self._failure = error
+
+    def _turn(self) -> None:
+        received = self._inbox.take(_TURN_S)
+        if received is not None:
+            self._handle(received)
+        if self._desk.due():
+            self._offer(self._desk.rank, *self._desk.take_copy())
+        self._combine(monotonic())
+        if (merged := self._merged) is not None:
+            self._merged = None
+            for channel in tuple(self._channels.values()):
+                if not channel.closed:
+                    channel.send(Frame(Kind.SCORES, self._desk.rank, payload=merged))
+
+    def _handle(self, received: Received) -> None:
+        channel, frame = received.channel, received.frame
+        if frame is None:
+            return  # Who is gone is seen by its closed connection.
+        if frame.kind is Kind.HELLO:
+            hello = self._admit(channel, frame)
+            if hello is not None:
+                self._receive(hello, channel)
+        elif self._channels.get(frame.rank) is channel:
+            self._hear(frame)
+
+    def _receive(self, hello: Hello, channel: Channel) -> None:
+        self._channels[hello.rank] = channel
+        self._last_copies.pop(hello.rank, None)  # It sends it again.
+        if hello.done == NO_STATE:
+            self._welcome(hello.rank, channel)
+
+    def _hear(self, frame: Frame) -> None:
+        if frame.kind is Kind.COPY:
+            copy = torch.frombuffer(frame.payload, dtype=torch.float32)
+            self._offer(frame.rank, frame.step, copy)
+            if frame.step == self._desk.last_step:
+                self._last_copies[frame.rank] = copy
+        elif frame.kind is Kind.SCORES:
+            self._desk.arrived.append(unpack_scores(frame.step, bytearray(frame.payload)))
+            self._channels[frame.rank].send(Frame(Kind.SCORES, self._desk.rank, frame.step))
+
+    def _offer(self, rank: int, step: int, copy: Tensor) -> None:
+        if not self._copies:
+            self._round_began = monotonic()
+        self._copies[rank] = (step, copy)
+
+    def _combine(self, now: float) -> None:
+        """Combine what was offered, if the round is complete or has waited long enough."""
+        if not self._copies:
+            return
+        if not self._combiner.together:
+            for rank in tuple(self._copies):
+                self._answer((rank,))
+        elif not self._awaited() or now - self._round_began >= PATIENCE_S:
+            self._answer(tuple(self._copies))
+
+    def _awaited(self) -> frozenset[int]:
+        """Ranks that train, are connected, and have not offered a copy in this round."""
+        desk = self._desk
+        training = {rank for rank in self.present() if desk.steps[rank] < desk.last_step}
+        if desk.done < desk.last_step:
+            training.add(desk.rank)
+        return frozenset(training - self._copies.keys())
+
+    def _answer(self, ranks: tuple[int, ...]) -> None:
+        desk = self._desk
+        offered = {rank: self._copies.pop(rank) for rank in ranks}
+        target = self._combiner.combine(tuple(copy for _, copy in offered.values()))
+        for rank, (step, _) in offered.items():
+            desk.steps[rank] = max(desk.steps[rank], step)
+        answer = pack_target(tuple(desk.steps), target)
+        for rank in ranks:
+            if rank == desk.rank:
+                desk.put_target(target)
+            elif (channel := self._channels.get(rank)) is not None:
+                channel.send(Frame(Kind.TARGET, desk.rank, payload=answer))

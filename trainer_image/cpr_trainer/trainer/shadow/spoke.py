@@ -1,0 +1,146 @@
+"""A follower's thread: it sends the leader copies of the worker's parameters, and takes what to blend towards.
+
+A leader that is gone or frozen stops the averages, not the worker: the thread calls again until the roster names
+another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from cpr_contract.codec import to_json
+from cpr_contract.roster import Peer
+from cpr_trainer.trainer.group.channel import Channel, Inbox
+from cpr_trainer.trainer.group.frames import Frame, Kind
+from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import Hello
+from cpr_trainer.trainer.interrupts import Finished, Superseded
+from cpr_trainer.trainer.shadow.desk import Desk, pack_scores, unpack_target
+
+_TURN_S = 0.01
+
+
+class Spoke:
+    """A follower's end. `hello` introduces it, `pack` returns its state; `delays_s` makes the pauses between calls."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- whom, as whom, how, and what for
+        self,
+        lobby: Lobby,
+        hearing: Hearing,
+        leader: Peer,
+        desk: Desk,
+        hello: Callable[[], Hello],
+        pack: Callable[[], bytes],
+        delays_s: Callable[[], Iterator[float]],
+    ) -> None:
+        self._lobby = lobby
+        self._hearing = hearing
+        self._leader = leader
+        self._desk = desk
+        self._hello = hello
+        self._pack = pack
+        self._delays_s = delays_s
+        self._delays = delays_s()
+        self._inbox = Inbox()
+        self._channel: Channel | None = None
+        self._waits_for_target = False
+        self._scores_sent = -1
+        self._ending: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shadow-spoke", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the connection, and soon the thread: it may be in the middle of a call, and nobody waits for it."""
+        self._ended.set()
+        if (channel := self._channel) is not None:
+            self._lobby.drop(channel)
+
+    def check(self) -> None:
+        """Raise what the leader said last (Finished, Superseded), or what else has ended the thread."""
+        if self._ending is not None:
+            raise self._ending
+
+    @property
+    def connected(self) -> bool:
+        """Whether the leader is reached."""
+        return self._channel is not None and self._channel.proven
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._turn()
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            self._ending = error
+
+    def _turn(self) -> None:
+        channel = self._channel
+        if channel is None or channel.closed:
+            self._call()
+            return
+        received = self._inbox.take(_TURN_S)
+        if received is not None and received.channel is channel and received.frame is not None:
+            self._hear(received.frame)
+        self._send_scores(channel)
+        if not self._waits_for_target and self._desk.due():
+            step, copy = self._desk.take_copy()
+            self._waits_for_target = channel.send(Frame(Kind.COPY, self._lobby.rank, step, payload=_bytes(copy)))
+
+    def _call(self) -> None:
+        """Connect anew; what was not answered is said again."""
+        try:
+            channel = self._lobby.dial(self._leader, self._inbox)
+        except OSError:
+            self._ended.wait(next(self._delays))
+            return
+        self._hearing.listen_to(self._leader.index, self._leader.incarnation, channel)
+        self._waits_for_target, self._scores_sent = False, -1
+        self._desk.offer_again()
+        self._channel = channel
+        if self._ended.is_set() or not channel.send(_hello_frame(self._hello())):
+            self._lobby.drop(channel)
+            self._ended.wait(next(self._delays))
+        else:
+            self._delays = self._delays_s()
+
+    def _hear(self, frame: Frame) -> None:
+        desk = self._desk
+        match frame.kind:
+            case Kind.TARGET:
+                steps, target = unpack_target(bytearray(frame.payload), desk.trainers)
+                desk.hear(steps)
+                desk.put_target(target)
+                self._waits_for_target = False
+            case Kind.SCORES if frame.payload:
+                desk.put_merged(bytearray(frame.payload))
+            case Kind.SCORES:
+                while desk.outgoing and desk.outgoing[0].step <= frame.step:
+                    desk.outgoing.popleft()
+            case Kind.FETCH if self._channel is not None:
+                self._channel.send(Frame(Kind.STATE, self._lobby.rank, desk.done, payload=self._pack()))
+            case Kind.DONE:
+                raise Finished
+            case Kind.REFUSED:
+                raise Superseded("the leader knows a newer incarnation of this trainer")
+            case _:
+                pass  # A form, or a sign of life.
+
+    def _send_scores(self, channel: Channel) -> None:
+        for delta in tuple(self._desk.outgoing):
+            if delta.step > self._scores_sent:
+                channel.send(Frame(Kind.SCORES, self._lobby.rank, delta.step, payload=pack_scores(delta)))
+                self._scores_sent = delta.step
+
+
+def _bytes(copy: Tensor) -> bytes:
+    return copy.numpy().tobytes()
+
+
+def _hello_frame(hello: Hello) -> Frame:
+    return Frame(Kind.HELLO, hello.rank, payload=to_json(hello).encode())
