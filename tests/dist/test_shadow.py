@@ -40,7 +40,6 @@ def test_every_sample_is_trained_once_and_the_model_is_as_good(tmp_path: Path, d
     model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
     assert model.scored == SAMPLES * 4 // 5, "each sample that counts is scored once"
     assert model.auc is not None
-    print("auc", model.auc, expected.auc)
     assert abs(model.auc - expected.auc) < NEAR
 
 
@@ -73,7 +72,6 @@ def test_a_killed_trainer_stops_nobody_and_costs_nothing(tmp_path: Path, victim:
         model = finish(running, tmp_path)
     expected = train_alone(job)
     assert model.auc is not None
-    print("auc", model.auc, expected.auc)
     assert abs(model.auc - expected.auc) < NEAR
     # A dead trainer's scores since the last merge are gone, and so is what a dead leader had not passed on; what is
     # computed again because it was not averaged is scored again.
