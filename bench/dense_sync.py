@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def slow_down(work: Path, over: threading.Event) -> None:
     while not over.is_set():
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in processes(work):
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # It has just ended.
+                    os.kill(pid, number)
             time.sleep(BEAT_S)
 
 

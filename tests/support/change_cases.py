@@ -68,6 +68,14 @@ CHANGES = (
         status=SUSPENDED,
     ),
     Change(
+        "shards in a shadow mode",
+        {"spec.ttlSecondsAfterFinished": 5},
+        {"spec.shards.replicas": 3},
+        "spec.shards.replicas: cannot be changed in a shadow mode",
+        before={"spec.suspend": True, "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}},
+        status=SUSPENDED,
+    ),
+    Change(
         "shards while pods still flush",
         {"spec.ttlSecondsAfterFinished": 5},
         {"spec.shards.replicas": 3},

@@ -163,6 +163,12 @@ RULES = (
         "accumulators of RowWiseAdagrad",
     ),
     Case(
+        "spec.snapshots.strategy",
+        {"spec.snapshots.strategy": "SSU"},
+        {"spec.snapshots.strategy": "SSU", "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
+        "only where all trainers take each step together",
+    ),
+    Case(
         "spec.recovery.mode",
         {"spec.recovery.mode": "Full", "spec.accuracyBudget.portionOfLostSamples": 0},
         {"spec.recovery.mode": "Partial", "spec.accuracyBudget.portionOfLostSamples": 0},

@@ -19,6 +19,8 @@ def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Inva
         held = rules.FROZEN if suspended else (*rules.FROZEN, *rules.WHILE_SUSPENDED)
         old, new = before.to_dict(), after.to_dict()
         broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
+        if after.trainers.dense_sync != "AllReduce" and after.shards.replicas != before.shards.replicas:
+            broken.append(rules.RESHARD_LOCKSTEP)
     budget, spent = after.accuracy_budget, status.budget
     if spent is not None and budget != before.accuracy_budget and budget.portion < spent.spent + spent.reserved:
         broken.append(rules.BUDGET_ABOVE_SPENT)

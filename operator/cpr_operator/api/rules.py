@@ -182,6 +182,13 @@ DENSE_SYNC = Rule(
     "remove it, or raise spec.trainers.replicas",
     "self.denseSync == 'AllReduce' || self.replicas > 1",
 )
+PRIORITY_LOCKSTEP = Rule(
+    "spec",
+    "spec.snapshots.strategy",
+    "rows are saved between cuts only where all trainers take each step together",
+    "remove it (the default is Full), or set spec.trainers.denseSync to AllReduce",
+    "self.snapshots.strategy == 'Full' || self.trainers.denseSync == 'AllReduce'",
+)
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
     "spec.snapshots.interval.seconds",
@@ -270,6 +277,14 @@ def _while_suspended(field: str) -> Rule:
     )
 
 
+RESHARD_LOCKSTEP = Rule(
+    "",
+    "spec.shards.replicas",
+    "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
+    "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+    f"!({STARTED}) || self.spec.trainers.denseSync == 'AllReduce'"
+    " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
+)
 SHARDS = _while_suspended("shards.replicas")
 WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
 FROZEN = tuple(
@@ -287,7 +302,7 @@ FROZEN = tuple(
 )
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget. The rules sit at the root because a rule on an
 #: optional field is skipped when the field comes or goes.
-TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, BUDGET_ABOVE_SPENT)
+TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, RESHARD_LOCKSTEP, BUDGET_ABOVE_SPENT)
 STATIC = (
     NAME,
     BOTTOM_MLP,
@@ -307,6 +322,7 @@ STATIC = (
     BAGS,
     POOLED,
     DENSE_SYNC,
+    PRIORITY_LOCKSTEP,
     FIXED_INTERVAL,
     FIXED_BITS,
     GROWTH,

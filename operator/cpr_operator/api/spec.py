@@ -421,6 +421,14 @@ class CPRJobSpec(SpecModel):
             rules.GROWTH.require(value.strategy != "Growth" or adagrad)
         return value
 
+    @field_validator("snapshots")
+    @classmethod
+    def _priority_needs_lockstep(cls, value: Snapshots, info: ValidationInfo) -> Snapshots:
+        trainers: Trainers | None = info.data.get("trainers")
+        if trainers is not None:
+            rules.PRIORITY_LOCKSTEP.require(value.strategy == "Full" or trainers.dense_sync == "AllReduce")
+        return value
+
     @field_validator("shards")
     @classmethod
     def _a_row_for_each_shard(cls, value: Shards, info: ValidationInfo) -> Shards:

@@ -277,6 +277,17 @@ def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:
         commit_anchor(store, DENSE, {}, (), ())
 
 
+def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
+    """Without lockstep the state may change while the step that all have reached stays."""
+    store = MemoryStore()
+    saved = save_dense(store, DENSE, {"dense": torch.ones(1)})
+    assert save_dense(store, DENSE, {"dense": torch.ones(1)}) == saved
+    with pytest.raises(ExistsError):
+        save_dense(store, DENSE, {"dense": torch.zeros(1)})
+    restored = load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+    assert restored.tensors["dense"].item() == 1
+
+
 @pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda _data: b"x" * 2000])
 def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None:
     store = MemoryStore()

@@ -185,6 +185,7 @@ def test_followers_train_on_without_their_leader_and_find_the_next(made: list[Me
     roster = roster_of([newcomer, *members[1:]], group=2, leader=1)
     assert meet([newcomer, *members[1:]], roster) == [True] * 3
     assert newcomer.state.done == GAP_STEPS, "where its predecessor's last copy was"
+    assert newcomer.state.farthest >= GAP_STEPS + 3, "what may be on shards: its leader is ahead"
     assert torch.equal(newcomer.parameters, members[1].parameters)
     for _ in range(GAP_STEPS):
         newcomer.step()
@@ -211,6 +212,25 @@ def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) ->
     score(members[1], 0)
     assert members[1].state.scores.validation.samples == 13
     eventually(lambda: not members[1].state.desk.outgoing, "what came is not sent again")  # type: ignore[union-attr]
+
+
+def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    later = roster_of(members, group=2, leader=1)
+    members[0].group.leave()
+    members[0].lobby.close()
+    scores = members[1].state.scores
+    counters, losses = scores.to_merge()
+    counters[7] += 5
+    members[1].step(counters, losses)
+    scores.merge(counters, losses)
+    members[1].group.leave()
+    members[1].join(later)
+    counters, losses = scores.to_merge()
+    members[1].step(counters, losses)
+    scores.merge(counters, losses)
+    assert scores.validation.samples == 5
 
 
 def part(member: Member) -> None:

@@ -71,9 +71,9 @@ def read_part(store: Store, part: Part) -> bytes:
     return data
 
 
-def write_part(store: Store, key: str, data: bytes) -> Part:
-    """Write a part of a dense save and return its line of the manifest."""
-    return Part(key, len(data), store.put(key, data))
+def is_there(store: Store, key: str) -> bool:
+    """Tell whether a document is committed. Raises StoreError."""
+    return any(entry.key == key for entry in store.list(key))
 
 
 def _digest(data: bytes) -> str:

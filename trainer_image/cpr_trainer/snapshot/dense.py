@@ -12,14 +12,14 @@ import safetensors.torch
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DenseManifest, ManifestRef, dense_prefix
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, dense_prefix
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot.anchors import dense_start
-from cpr_trainer.snapshot.commit import read_manifest, read_part, write_once, write_part
+from cpr_trainer.snapshot.commit import is_there, read_manifest, read_part, write_once
 from cpr_trainer.snapshot.errors import DamagedError
 from cpr_trainer.snapshot.lineage import Candidate, dense_lineage
 from cpr_trainer.snapshot.names import committed_in, dense_save, part_name
-from cpr_trainer.store import Store
+from cpr_trainer.store import Store, checksum
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -156,6 +156,9 @@ def _save(
         dense_lost=meta.dense_lost,
     )
     name = dense_save(manifest)
-    part = write_part(store, name.folder + part_name(0), safetensors.torch.save(dict(tensors)))
+    data = safetensors.torch.save(dict(tensors))
+    part = Part(name.folder + part_name(0), len(data), checksum(data))
     manifest = dataclasses.replace(manifest, parts=(part,))
+    if not is_there(store, name.manifest):  # What is committed is never written over.
+        store.put(part.key, data)
     return SavedDense(manifest, write_once(store, name.manifest, manifest))

@@ -171,7 +171,7 @@ class Loop:
                 state.done = NO_STATE  # A loaded state counts once all agree where it goes on.
                 raise
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
-        started = self._setup.samples_at(min(state.done + 1, self._setup.last_step))
+        started = self._setup.samples_at(min(state.farthest + 1, self._setup.last_step))
         self._board.set(step=state.reached, samples=state.samples, samples_started=started, lost=state.lost)
         self._board.set(**state.scores.figures())
         if self.leading is not None:

@@ -60,6 +60,11 @@ class DenseState:
         return self.done if self.desk is None else min(self.desk.stand())
 
     @property
+    def farthest(self) -> int:
+        """The last step that any trainer has completed, as far as is known here."""
+        return max(self.done, 0 if self.desk is None else max(self.desk.steps))
+
+    @property
     def samples(self) -> int:
         """Samples up to and with step `reached`."""
         return samples_at(max(self.reached, 0), self._batch_size, self._total_samples)

@@ -77,7 +77,7 @@ class Stepper:
         """Train the slice of `vectors`; return the vectors of the next, on their way."""
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
-        self._board.set(samples_started=self._setup.samples_at(step))
+        self._board.set(samples_started=self._setup.samples_at(max(step, self.state.farthest)))
         following = self._look_ahead(feed)
         trace.lap("look ahead")
 

@@ -80,12 +80,7 @@ class Leader:
 
     def dismiss(self) -> None:
         """See `Group`."""
-        for channel in self._members.values():
-            channel.send(Frame(Kind.DONE, self._lobby.rank))
-        # Who goes with words unread resets the connection, and may so take back its own last word.
-        end = monotonic() + _PARTING_S
-        while monotonic() < end and not all(channel.closed for channel in self._members.values()):
-            self._lobby.inbox.take(SLICE_S)
+        part(self._lobby, tuple(self._members.values()))
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`."""
@@ -212,3 +207,13 @@ class Leader:
     def _tell_all(self, frame: Frame) -> None:
         for rank in self._members:
             self._tell(rank, frame)
+
+
+def part(lobby: Lobby, channels: Sequence[Channel]) -> None:
+    """Tell all that the job is done, and wait until they have hung up."""
+    for channel in channels:
+        channel.send(Frame(Kind.DONE, lobby.rank))
+    # Who goes with words unread resets the connection, and may so take back its own last word.
+    end = monotonic() + _PARTING_S
+    while monotonic() < end and not all(channel.closed for channel in channels):
+        lobby.inbox.take(SLICE_S)

@@ -6,7 +6,7 @@ A survivor of a change of roster goes on at once, in the new group; a thread of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic, sleep
+from time import sleep
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.group.channel import Channel
 from cpr_trainer.trainer.group.follower import Follower
 from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.leader import Leader
+from cpr_trainer.trainer.group.leader import Leader, part
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import NO_STATE, Form, Hello
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
@@ -26,8 +26,6 @@ from cpr_trainer.trainer.shadow.desk import Desk, ScoreDelta
 from cpr_trainer.trainer.shadow.hub import Hub
 from cpr_trainer.trainer.shadow.spoke import Spoke
 from cpr_trainer.trainer.state import DenseState
-
-_PARTING_S = 2.0
 
 
 class ShadowLeader:
@@ -40,6 +38,8 @@ class ShadowLeader:
         self._kind = kind
         self._state = state
         self._desk = desk_of(state)
+        self._desk.arrived.extend(self._desk.outgoing)  # What it scored for a leader that is gone.
+        self._desk.outgoing.clear()
         self._others = tuple(peer.index for peer in roster.trainers if peer.index != roster.index)
         self._meeting = Leader(lobby, hearing, roster, sums=False)
         self._hub: Hub | None = None
@@ -61,7 +61,7 @@ class ShadowLeader:
 
     def go(self, cut_step: int, attend: Attend) -> Go:
         """See `Group`: nobody is waited for."""
-        self.listen(attend, for_a_slice=False)
+        self._check(attend)
         return Go(self._step, cut_step)
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
@@ -73,13 +73,10 @@ class ShadowLeader:
         if scores:
             self._add_arrived(*scores)
 
-    def listen(self, attend: Attend, *, for_a_slice: bool = True) -> None:
+    def listen(self, attend: Attend) -> None:
         """See `Group`."""
-        attend()
-        if self._hub is not None:
-            self._hub.check()
-        if for_a_slice:
-            sleep(SLICE_S)
+        self._check(attend)
+        sleep(SLICE_S)
 
     def conclude(self) -> bool:
         """See `Group`: the mean of what all ended in is the result."""
@@ -94,12 +91,8 @@ class ShadowLeader:
 
     def dismiss(self) -> None:
         """See `Group`."""
-        channels = self._hub.stop() if self._hub is not None else ()
-        for channel in channels:
-            channel.send(Frame(Kind.DONE, self._lobby.rank))
-        end = monotonic() + _PARTING_S
-        while monotonic() < end and not all(channel.closed for channel in channels):
-            self._lobby.inbox.take(SLICE_S)
+        if self._hub is not None:
+            part(self._lobby, self._hub.stop())
 
     def absent(self) -> tuple[int, ...]:
         """See `Group`: those who meet without a state wait; later the absent are named, and nobody waits."""
@@ -116,6 +109,11 @@ class ShadowLeader:
         if self._hub is not None:
             self._hub.leave(self._lobby.drop)
         self._meeting.leave()
+
+    def _check(self, attend: Attend) -> None:
+        attend()
+        if self._hub is not None:
+            self._hub.check()
 
     def _welcome(self, rank: int, channel: Channel) -> None:
         """Give a newcomer the state, which says where its rank goes on."""

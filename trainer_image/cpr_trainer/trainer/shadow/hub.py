@@ -80,11 +80,11 @@ class Hub:
 
     def last_mean(self) -> Tensor | None:
         """Return the mean of what all other trainers and this one ended in; None while somebody trains."""
-        desk = self._desk
-        if desk.done < desk.last_step or len(self._last_copies) < desk.trainers - 1:
+        desk, copies = self._desk, tuple(self._last_copies.values())
+        if desk.done < desk.last_step or len(copies) < desk.trainers - 1:
             return None
         _, own = desk.take_copy()
-        return mean((own, *self._last_copies.values()))
+        return mean((own, *copies))
 
     def _run(self) -> None:
         try:
@@ -118,6 +118,8 @@ class Hub:
             self._hear(frame)
 
     def _receive(self, hello: Hello, channel: Channel) -> None:
+        if (before := self._channels.get(hello.rank)) is not None:
+            before.close()
         self._channels[hello.rank] = channel
         self._last_copies.pop(hello.rank, None)  # It sends it again.
         if hello.done == NO_STATE:

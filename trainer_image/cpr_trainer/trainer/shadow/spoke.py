@@ -91,6 +91,8 @@ class Spoke:
         if not self._waits_for_target and self._desk.due():
             step, copy = self._desk.take_copy()
             self._waits_for_target = channel.send(Frame(Kind.COPY, self._lobby.rank, step, payload=_bytes(copy)))
+            if not self._waits_for_target:
+                self._desk.offer_again()
 
     def _call(self) -> None:
         """Connect anew; what was not answered is said again."""
@@ -99,11 +101,14 @@ class Spoke:
         except OSError:
             self._ended.wait(next(self._delays))
             return
-        self._hearing.listen_to(self._leader.index, self._leader.incarnation, channel)
         self._waits_for_target, self._scores_sent = False, -1
         self._desk.offer_again()
         self._channel = channel
-        if self._ended.is_set() or not channel.send(_hello_frame(self._hello())):
+        if self._ended.is_set():
+            self._lobby.drop(channel)
+            return
+        self._hearing.listen_to(self._leader.index, self._leader.incarnation, channel)
+        if not channel.send(_hello_frame(self._hello())):
             self._lobby.drop(channel)
             self._ended.wait(next(self._delays))
         else:
