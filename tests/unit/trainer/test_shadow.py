@@ -18,6 +18,7 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import Finished
+from cpr_trainer.trainer.shadow import hub
 from cpr_trainer.trainer.shadow.desk import GAP_STEPS
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
@@ -118,7 +119,8 @@ def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
     assert all(torch.equal(member.parameters, members[0].parameters) for member in members)
 
 
-def test_copies_are_averaged_while_nobody_waits(made: list[Member]) -> None:
+def test_copies_are_averaged_while_nobody_waits(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
     members = trio(made)
     meet(members, roster_of(members))
     for member in members:
