@@ -18,7 +18,7 @@ class Metrics:
         self.saves = Counter("cprjob_shard_saves_total", "Saves committed, by kind", ["kind"], registry=self.registry)
         self.failed_saves = self._counter("failed_saves", "Attempts to save that failed")
         self.save_seconds = self._gauge("save_seconds", "Time that the last save took to write")
-        self.given_up_saves = self._counter("given_up_saves", "Saves that training outran")
+        self.given_up_saves = self._counter("given_up_saves", "Saves that were given up")
         self.saved_rows = self._counter("saved_rows", "Rows in committed saves")
         self.cut_seconds = self._gauge("cut_seconds", "Time that the last mark of rows to save kept pushes waiting")
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
