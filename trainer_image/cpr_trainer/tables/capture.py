@@ -149,7 +149,7 @@ class Capture:
         self._lock = lock
         self._ended = False
         self._frontier = 0
-        self._refused_at: float | None = None  # since when a push waits and nothing was read
+        self._refused_at: float | None = None  # since when a push waits and nothing of the log was read
         self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + 1)))
 
     @property
@@ -211,7 +211,6 @@ class Capture:
                 buffer.add_run(self._rows, self._state, slots, int(slots[0]))
             else:
                 buffer.add(self._rows, self._state, slots)
-            self._refused_at = None
             return bool(self._frontier < len(self._rows))
 
     def _read_log(self, buffer: RowBuffer) -> bool:
