@@ -6,12 +6,13 @@ UV     := .cache/uv/bin/uv
 # A folder with the CPU build of torch, if there is one; otherwise torch comes from the package index, with its CUDA libraries.
 WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
+PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests that share nothing run on all cores; all others, with processes and servers of their own, one after the other.
 PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
 
-.PHONY: env demo check test e2e cluster-up cluster-down crds images pins
+.PHONY: env peers demo check test e2e cluster-up cluster-down crds images pins
 
 env: $(STAMP)  ## make .venv with cprjob in it
 
@@ -27,6 +28,11 @@ $(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/$(TORCH).txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
+
+peers: env  ## make bench/contenders/.venv with what CPRJob's speed is compared with
+	$(UV) venv --quiet --clear --python $(PYTHON) $(PEERS)
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r bench/contenders/requirements.txt
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 
 demo: env  ## train a small model here and kill a shard half way
 	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5

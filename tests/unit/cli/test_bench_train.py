@@ -12,11 +12,12 @@ from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.bench.train.contenders import Program, read_trace
+from cpr_operator.cli.bench.train.contenders import Program, peer_commands, read_trace
 from cpr_operator.cli.bench.train.machine import processor_s, usage
 from cpr_operator.cli.bench.train.presets import Preset, document
 from cpr_operator.cli.bench.train.show import as_json
 from cpr_operator.cli.bench.train.windows import Machine, TooShortError, Window, summarise, time_stages, time_steps
+from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError
 
 MACHINE = Machine(100.0, 0.0)
@@ -120,10 +121,34 @@ def test_any_program_can_take_part(tmp_path: Path) -> None:
                 await run.check()
                 await asyncio.sleep(0.01)
             assert await run.saves() is None
-            assert len(usage()) >= 1
+            assert usage()["peer"].rss_bytes > 2**20
             return run.traces()["peer"]
 
     assert asyncio.run(take_part()) == [TracedStep(2, 1.5, {})]
+
+
+def test_peers_are_commands_by_name() -> None:
+    found = peer_commands(("a=sh -c 'exit 1'", f"b={sys.executable} x=y"))
+    assert Path(found["a"][0]).is_absolute()
+    assert found["a"][1:] == ("-c", "exit 1")
+    assert found["b"] == (sys.executable, "x=y")
+
+
+@pytest.mark.parametrize(
+    ("peers", "why"),
+    [
+        (("sh",), "NAME=COMMAND"),
+        (("=sh",), "NAME=COMMAND"),
+        (("a= ",), "NAME=COMMAND"),
+        (("a=sh 'x",), "No closing quotation"),
+        (("single=sh",), "the name single is taken"),
+        (("a=sh", "a=sh"), "the name a is taken"),
+        (("a=no-such-program -x",), "there is no program no-such-program"),
+    ],
+)
+def test_a_peer_that_cannot_run_is_refused(peers: tuple[str, ...], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        peer_commands(peers)
 
 
 def test_a_program_that_ends_says_why(tmp_path: Path) -> None:

@@ -32,15 +32,15 @@ _EPSILON = 1e-8
 
 
 class Tables:
-    """All tables one below the other: rows float32 [N, D], and with row-wise Adagrad an accumulator float32 [N]."""
+    """The rows of a shard one below the other: float32 [N, D], and with row-wise Adagrad an accumulator float32 [N]."""
 
-    def __init__(self, job: JobSpec, placement: Placement) -> None:
+    def __init__(self, job: JobSpec, placement: Placement, shard: int = 0) -> None:
         seeding = Seeding(job.model, job.data.seed)
-        chunks = placement.rows_of(0)
+        chunks = placement.rows_of(shard)
         self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
         self._rate = job.model.sparse_optimizer.learning_rate
         adagrad = job.model.sparse_optimizer.kind == "RowWiseAdagrad"
-        self._accumulator = torch.zeros(placement.total) if adagrad else None
+        self._accumulator = torch.zeros(placement.size(shard)) if adagrad else None
 
     def update(self, places: Tensor, gradients: Tensor) -> None:
         """Take a step of the optimizer. places: int64 [u], all different. gradients: float32 [u, D]."""

@@ -55,13 +55,16 @@ def train(  # noqa: PLR0913 -- one parameter per option
     precision: Annotated[Precision, typer.Option(help="What the dense network computes in.")] = "fp32",
     repeats: Annotated[int, typer.Option(min=1, help="Windows of each contender, in turn.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window.")] = 15,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=COMMAND", help="Another program that trains the job; may be repeated."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the speed of CPRJob on this machine with training the same model in one process."""
     with usage_errors():
-        bench_train(
-            TrainOptions(preset, rows, trainers, shards, precision, repeats, seconds, json), out, err, os.environ
-        )
+        options = TrainOptions(preset, rows, trainers, shards, precision, repeats, seconds, json, tuple(peer or ()))
+        bench_train(options, out, err, os.environ)
 
 
 @bench.command()

@@ -19,7 +19,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.bench.train.contenders import Contender, CprJob, Run, single
+from cpr_operator.cli.bench.train.contenders import Contender, CprJob, Program, Run, peer_commands, single
 from cpr_operator.cli.bench.train.machine import Gauge, open_gauge, processor_s, usage
 from cpr_operator.cli.bench.train.presets import BATCH_SIZE, Preset, document
 from cpr_operator.cli.bench.train.show import as_json, print_results
@@ -37,7 +37,10 @@ _INTERVALS_IN_WINDOW = 1.5
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What the command line asks for. `rows` is the most that a table has, `seconds` the length of a window."""
+    """What the command line asks for. `rows` is the most that a table has, `seconds` the length of a window.
+
+    peers: other programs that take part, as NAME=COMMAND.
+    """
 
     preset: Preset
     rows: int
@@ -47,12 +50,13 @@ class TrainOptions:
     repeats: int
     seconds: int
     json: bool
+    peers: tuple[str, ...] = ()
 
 
 def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
     """Run all contenders in turn and tell how fast they were; progress goes to `err`.
 
-    Raises InvalidDocumentError before anything runs, TrialError later.
+    Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
     """
     windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
     setting = {
@@ -88,6 +92,7 @@ async def _measure(options: TrainOptions, err: Console, environment: Mapping[str
 
 def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[Contender, ...]:
     """Everything that runs, single first; and the samples that they train on."""
+    commands = peer_commands(options.peers)
     samples = folder / "samples.tsv"
     job = document(
         options.preset,
@@ -103,7 +108,8 @@ def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, s
         raise InvalidDocumentError(invalid)
     spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
     _write_samples(spec, samples, environment)
-    return single(spec, environment), CprJob(job, environment)
+    peers = (Program(name, command, spec, environment) for name, command in commands.items())
+    return single(spec, environment), CprJob(job, environment), *peers
 
 
 def _write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:

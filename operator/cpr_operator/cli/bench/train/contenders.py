@@ -7,9 +7,11 @@ CPR_STEP_TRACE names (see `cpr_contract.trace`).
 from __future__ import annotations
 
 import copy
+import shlex
+import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.cli.operating import open_cluster, operating
+from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError, why
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
@@ -155,6 +158,25 @@ class _JobRun:
 def single(job: JobSpec, environment: Mapping[str, str]) -> Program:
     """Plain torch in one process: what everything else is compared with."""
     return Program("single", (sys.executable, "-m", "cpr_trainer", "single"), job, environment)
+
+
+def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Read every `--peer NAME=COMMAND`: commands by name, with the whole path of the program. Raises OptionError."""
+    commands: dict[str, tuple[str, ...]] = {}
+    for peer in peers:
+        name, _, command = peer.partition("=")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise OptionError(f"--peer {peer}: {error}") from error
+        if not (name and words):
+            raise OptionError(f"--peer {peer}: write NAME=COMMAND")
+        if name in {"single", CprJob.name, *commands}:
+            raise OptionError(f"--peer {peer}: the name {name} is taken")
+        if (program := shutil.which(words[0])) is None:
+            raise OptionError(f"--peer {peer}: there is no program {words[0]}")
+        commands[name] = (str(Path(program).absolute()), *words[1:])
+    return commands
 
 
 def read_trace(path: Path | None) -> list[TracedStep]:

@@ -26,7 +26,10 @@ class Usage:
 
 
 def usage() -> dict[str, Usage]:
-    """What this process ("cprjob") and those below it use, by role: the word after `cpr_trainer` in their command."""
+    """What this process ("cprjob") and those below it use, by role: the word after `cpr_trainer` in their command.
+
+    Where there is none it is somebody else's process: a "peer".
+    """
     found: dict[str, Usage] = {}
     for pid in (os.getpid(), *_below(os.getpid())):
         try:
@@ -97,8 +100,10 @@ def _below(pid: int) -> Iterator[int]:
 
 
 def _role(pid: int) -> str:
+    if pid == os.getpid():
+        return "cprjob"
     words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[words.index(_ROLE_AFTER) + 1] if _ROLE_AFTER in words else "cprjob"
+    return words[words.index(_ROLE_AFTER) + 1] if _ROLE_AFTER in words else "peer"
 
 
 def _usage_of(pid: int) -> Usage:
