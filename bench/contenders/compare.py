@@ -26,7 +26,8 @@ def main() -> None:
         sys.exit("The peers have no Python: run `make peers` first.")
     commands = {name: shlex.join((str(PYTHON), str(FOLDER / script), *rest)) for name, (script, *rest) in PEERS.items()}
     peers = [f"--peer={name}={command}" for name, command in commands.items()]
-    os.environ["PYTHONPATH"] = str(TRAINER_IMAGE)  # The peers' Python knows the trainer's requirements, not itself.
+    # The peers' Python knows what the trainer requires, not the trainer itself.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TRAINER_IMAGE), os.environ.get("PYTHONPATH"))))
     cprjob = str(Path(sys.executable).with_name("cprjob"))
     os.execv(cprjob, [cprjob, "bench", "train", *peers, *sys.argv[1:]])  # noqa: S606 -- our own command
 
