@@ -111,7 +111,10 @@ def main() -> None:
     torch.set_num_threads(threads(os.environ) if shard < 0 else 1)  # as in CPRJob
     if shard >= 0:
         _served.append(Tables(job, placement, shard))
-    rpc.init_rpc(_server(shard) if shard >= 0 else f"trainer{rank}", rank=rank, world_size=processes)
+    # TensorPipe's choice on one machine, shared memory, takes half a core of each process to look for messages.
+    options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
+    name = _server(shard) if shard >= 0 else f"trainer{rank}"
+    rpc.init_rpc(name, rank=rank, world_size=processes, rpc_backend_options=options)
     if shard < 0:
         if job.trainers > 1:
             place = Path(os.environ[STEP_TRACE]).with_name("group").as_uri()
