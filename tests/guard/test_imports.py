@@ -38,6 +38,15 @@ assert main(["shard"], {"CPR_TERMINATION_FILE": "/dev/null"}) == 20
 print(*sys.modules)
 """
 
+#: Tells what the way in of notebooks loads, and then fits without a package.
+WITHOUT_PACKAGE = """
+import sys
+import cprjob
+print(*sys.modules)
+sys.modules[sys.argv[1]] = None
+cprjob.fit({})
+"""
+
 
 @pytest.mark.parametrize("folder", ["operator", "trainer_image"])
 def test_plain_folders_are_no_packages(folder: str) -> None:
@@ -66,9 +75,20 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
         "cpr_trainer.trainer",
         "cpr_trainer.export",
         "cpr_trainer.experiment",
+        "cpr_trainer.notebook",
+        "cpr_trainer.lone",
         "cpr_trainer.model",
         "pyarrow",
         "torch",
         "safetensors",
     )
     assert not {name for name in loaded if name.startswith(others)}
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pydantic", "operator"), ("torch", "trainer")])
+def test_fit_is_light_until_it_is_called_and_names_the_extra_that_it_misses(package: str, extra: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_PACKAGE, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "cprjob" in done.stdout.split()
+    assert not {"torch", "numpy", "pydantic", "yaml", "cpr_operator", "cpr_trainer"} & set(done.stdout.split())
+    assert f"ImportError: fit needs {package}: install cprjob with its extra {extra}" in done.stderr.splitlines()[-1]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import held_out
@@ -23,6 +24,7 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import read_tensors
@@ -52,21 +54,41 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
-    replica.model.eval()
     placement = Placement.of(job.model, len(manifest.shards))
     needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job.data, dataset)]))
     vectors = _vectors(job, store, manifest, placement, needed)
-    scores = ProgressiveValidation(0)
-    for batch in _batches(job.data, dataset):
-        access = find_access(placement, batch.ids)
-        rows = torch.from_numpy(vectors[np.searchsorted(needed, access.unique.numbers)])
-        logits = start(replica.model, torch.from_numpy(batch.dense))(access.embeddings(rows))
-        scores.add(logits, torch.from_numpy(batch.labels), 0)
-    scores.merge(scores.take_delta())
+
+    def fetch(rows: UniqueRows) -> Tensor:
+        return torch.from_numpy(vectors[np.searchsorted(needed, rows.numbers)])
+
+    scores = score_held_out(replica.model, job.data, dataset, placement, fetch)
     log_loss = scores.log_loss()
     if log_loss is None:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
     return Evaluation(manifest.step, scores.samples, scores.auc(), log_loss)
+
+
+@torch.no_grad()
+def score_held_out(
+    network: nn.Module, data: DataSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Tensor]
+) -> ProgressiveValidation:
+    """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
+
+    fetch: returns the vectors, float32 [u, D], of some rows. Raises DataError, DivergedError.
+    """
+    network.eval()
+    scores = ProgressiveValidation(0)
+    for batch in _batches(data, dataset):
+        access = find_access(placement, batch.ids)
+        scores.add(logits_of(network, batch, access, fetch(access.unique)), torch.from_numpy(batch.labels), 0)
+    scores.merge(scores.take_delta())
+    return scores
+
+
+def logits_of(network: nn.Module, batch: Batch, access: Access, vectors: Tensor) -> Tensor:
+    """Return the logits of a batch, [n]. vectors: float32 [u, D], of the unique rows of `access`."""
+    logits: Tensor = start(network, torch.from_numpy(batch.dense))(access.embeddings(vectors))
+    return logits
 
 
 def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:

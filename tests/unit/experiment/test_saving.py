@@ -14,10 +14,10 @@ from cpr_contract.experiment import Experiment, Failure, Saving, ShardLoss, Tria
 from cpr_contract.spec import JobSpec, OptimizerSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.lone import LoneTrainer
 from cpr_trainer.experiment.main import run_trials
 from cpr_trainer.experiment.saving import SavingShards, failing_shards
 from cpr_trainer.experiment.schedule import Schedule
+from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris

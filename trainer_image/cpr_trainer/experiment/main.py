@@ -12,11 +12,11 @@ from cpr_contract.experiment import Experiment, Outcome, Saved, Trial, TrialRepo
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.lone import LoneTrainer, Tell
 from cpr_trainer.experiment.losses import InjectedLosses, lost_sample_shards, step_losses
 from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.experiment.saving import SavingShards
 from cpr_trainer.experiment.schedule import Schedule
+from cpr_trainer.lone import LoneTrainer, Tell
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.store import Uris
@@ -64,8 +64,8 @@ def _run_trial(trainer: LoneTrainer, trial: Trial, dataset: Dataset, placement: 
 
 def _outcome(trainer: LoneTrainer, placement: Placement, lost: int, updates: int, saved: Saved | None) -> Outcome:
     return Outcome(
-        auc=trainer.validation.auc(),
-        log_loss=trainer.validation.log_loss(),
+        auc=trainer.scores.validation.auc(),
+        log_loss=trainer.scores.validation.log_loss(),
         lost_sample_shards=lost,
         pls=lost / (trainer.order.total_samples * placement.shards),
         lost_row_updates=updates,

@@ -18,6 +18,8 @@ from cpr_contract.spec import DENSE_FEATURES, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
 
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
+#: Returns the dense network of a model, from its spec and a seed.
+Factory = Callable[[ModelSpec, int], object]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: Two, so that nothing that is one a batch passes for one a sample.
 _PROBED_SAMPLES = 2
@@ -42,13 +44,16 @@ class OwnLoss(Protocol):
         """Return the loss of each sample, [n], from logits and labels (0 or 1), float32 [n]."""
 
 
-def build_network(spec: ModelSpec, seed: int, precision: Precision = "fp32") -> nn.Module:
+def build_network(
+    spec: ModelSpec, seed: int, precision: Precision = "fp32", factory: Factory | None = None
+) -> nn.Module:
     """Return the dense network of a model; torch's random numbers follow from `seed` while it is built.
 
-    Raises ModelError if it cannot be built, or a first pass in `precision` shows that it is not what it has to be.
+    `factory`, if there is one, is what `spec.entrypoint` names, and nothing is imported. Raises ModelError if it cannot
+    be built, or a first pass in `precision` shows that it is not what it has to be.
     """
     name = spec.entrypoint or DLRM
-    factory = _load(name)
+    factory = factory or _load(name)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:
@@ -85,7 +90,7 @@ def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: i
     return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch_size
 
 
-def _load(name: str) -> Callable[[ModelSpec, int], object]:
+def _load(name: str) -> Factory:
     module, _, attribute = name.partition(":")
     try:
         factory = getattr(import_module(module), attribute)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cpr_contract.spec import ModelSpec, Precision
 from cpr_trainer.errors import ModelError
-from cpr_trainer.model.entrypoint import DTYPES, build_network
+from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
 #: The epsilon of torch.optim.Adagrad.
 _ADAGRAD_EPSILON = 1e-10
@@ -27,18 +27,24 @@ class DenseReplica:
 
     model: the network; its parameters and their gradients are views of the buffers below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
-    computes with, and takes embeddings in. Raises ModelError if the network cannot be built.
+    computes with, and takes embeddings in. `factory`: see `build_network`. Raises ModelError if the network cannot be
+    built.
     """
 
     def __init__(
-        self, spec: ModelSpec, seed: int, device: torch.device | str = "cpu", precision: Precision = "fp32"
+        self,
+        spec: ModelSpec,
+        seed: int,
+        device: torch.device | str = "cpu",
+        precision: Precision = "fp32",
+        factory: Factory | None = None,
     ) -> None:
         if spec.dense_optimizer.kind not in _STATE_TENSORS:
             raise ValueError(f"{spec.dense_optimizer.kind} is no dense optimizer")
         self._optimizer = spec.dense_optimizer
         self._device = torch.device(device)
         self.dtype = DTYPES[precision]
-        self.model = build_network(spec, seed, precision).to(device)
+        self.model = build_network(spec, seed, precision, factory).to(device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
         self.parameters = self._state[0]

@@ -13,9 +13,9 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.lone import Injection, LoneTrainer
 from cpr_trainer.experiment.losses import InjectedLosses, StepLoss
 from cpr_trainer.experiment.saved_rows import SavedRows
+from cpr_trainer.lone import Injection, LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Uris
 from support.local_job import small_job
@@ -57,7 +57,7 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str) -> None:
         torch.from_numpy(trainer.arena.rows[placement.places(offset + np.arange(table.rows))])
         for offset, table in zip(placement.offsets, job.model.tables, strict=True)
     )
-    scores = trainer.validation
+    scores = trainer.scores.validation
     found = SavedModel(trainer.replica.parameters, tables, scores.auc(), scores.log_loss(), scores.samples)
     assert_close(found, train_alone(job))
     assert scores.samples == STEPS * BATCH * 4 // 5
@@ -121,7 +121,7 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
     assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
     assert np.array_equal(trainer.arena.accumulator, naive_trainer.arena.accumulator)
     assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)
-    assert trainer.validation.auc() == naive_trainer.validation.auc()
+    assert trainer.scores.validation.auc() == naive_trainer.scores.validation.auc()
     assert injected.lost_row_updates == naive.lost_updates > 0
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.access import find_access
@@ -17,11 +18,13 @@ from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
 from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
 #: Told now and then how many samples are trained.
 Tell = Callable[[int], None]
@@ -39,17 +42,17 @@ class LoneTrainer:
     """Trains a job's samples, with `seed` in the place of `data.seed`; the samples themselves stay the same.
 
     The slot of a row in the arena is its place: shard i of S holds the slots from starts[i] to starts[i + 1] of
-    `Placement.of(job.model, S)`.
+    `Placement.of(job.model, S)`. `factory`: see `build_network`. Raises ModelError.
     """
 
-    def __init__(self, job: JobSpec, dataset: Dataset, seed: int) -> None:
+    def __init__(self, job: JobSpec, dataset: Dataset, seed: int, factory: Factory | None = None) -> None:
         self.order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
-        self.validation = ProgressiveValidation(self.order.total_samples)
-        self.replica = DenseReplica(job.model, seed)
+        self.scores = Scores(ProgressiveValidation(self.order.total_samples))
+        self.replica = DenseReplica(job.model, seed, precision=job.precision, factory=factory)
+        self.placement = Placement.of(job.model, 1)
+        self.arena = Arena.empty(job, self.placement.total)
+        self.arena.seed(self.placement, 0, Seeding(job.model, seed))
         self._dataset = dataset
-        self._placement = Placement.of(job.model, 1)
-        self.arena = Arena.empty(job, self._placement.total)
-        self.arena.seed(self._placement, 0, Seeding(job.model, seed))
 
     def train(self, injection: Injection | None, tell: Tell) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""
@@ -60,15 +63,24 @@ class LoneTrainer:
                 injection.after_step(step, slots)
             if step * _TELLS // steps > (step - 1) * _TELLS // steps:
                 tell(samples_at(step, self.order.batch_size, self.order.total_samples))
-        self.validation.merge(self.validation.take_delta())
 
     def _train_step(self, step: int) -> Ints:
-        """Train one step; return the slots of the rows that it updated."""
-        batch = self._dataset.take(self.order.batch_indices(step))
-        access = find_access(self._placement, batch.ids)
+        """Train one step as the trainer's `Stepper` does, with the rows at hand and nobody to wait for.
+
+        Returns the slots of the rows that it updated.
+        """
+        samples = self.order.slice_of(step)
+        batch = self._dataset.take(self.order.indices_of(samples))
+        access = find_access(self.placement, batch.ids)
         slots = access.unique.places
-        computed = compute(self.replica, batch, access, lambda: torch.from_numpy(self.arena.gather(slots)), len(batch))
-        self.validation.add(computed.logits, computed.labels, self.order.slice_of(step).start)
+
+        def fetch() -> Tensor:
+            return torch.from_numpy(self.arena.gather(slots))
+
+        computed = compute(self.replica, batch, access, fetch, len(samples))
+        self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
+        if step % MERGE_STEPS == 0 or step == self.order.steps:
+            self.scores.merge(*self.scores.to_merge())
         self.replica.step()
-        self.arena.apply(slots, computed.row_gradients.numpy())
+        self.arena.apply(slots, computed.row_gradients.float().numpy())
         return slots

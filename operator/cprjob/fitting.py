@@ -1,0 +1,39 @@
+"""From the words of the resource to a trained model. Nothing heavy is loaded before somebody fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpr_trainer.model.entrypoint import Factory
+    from cpr_trainer.notebook import Fitted
+
+
+def fit(job: str | Path | Mapping[str, Any], *, network: Factory | None = None, progress: bool = False) -> Fitted:
+    """Train a job to its end in this process and in memory, as its trainer would, and return the model.
+
+    job: the path of a CPRJob's manifest, or what stands below its `spec`; there, what only a job on many machines needs
+    may be left out. network: called as `network(spec, seed)`, it returns the dense network; it stands in the place of
+    `model.entrypoint`. progress: write a bar to the standard error.
+
+    Nothing is saved. The same seed gives the model that a job of one trainer ends in. Raises InvalidSpecError, which
+    names every wrong field; OSError and yaml.YAMLError for a file that cannot be read; ModelError, DataError,
+    StoreError and DivergedError as a trainer does; ImportError if an extra of cprjob is not installed.
+    """
+    with _extra("operator"):
+        from cprjob.reading import read_job
+    with _extra("trainer"):
+        from cpr_trainer.notebook import train
+    return train(read_job(job, own_network=network is not None), network, progress=progress)
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Say which extra has what an import misses."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(f"fit needs {error.name}: install cprjob with its extra {name}", name=error.name) from error

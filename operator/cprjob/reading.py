@@ -1,0 +1,63 @@
+"""What `fit` is given, read by the models of the resource: its names, defaults and rules stand there alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.spec import API_VERSION, KIND
+from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, validate
+
+_NAME = "notebook"
+#: What the resource requires and one process has no use for: where it is left out, values that fit with all others.
+_UNUSED = (
+    (("image",), "none"),
+    (("accuracyBudget",), {"portionOfLostSamples": 0.1}),
+    (("shards", "replicas"), 1),
+    (("snapshots", "store", "endpoint"), "file:///none"),
+    (("snapshots", "store", "bucket"), "none"),
+)
+_RESTORE = Invalid("spec.snapshots.restoreFrom", "fit starts from first values", "remove it")
+
+
+def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> JobSpec:
+    """Return the job of a manifest's file, or of what stands below its `spec`.
+
+    own_network: the caller has a network, and `model.entrypoint` is neither needed nor looked at.
+    Raises InvalidSpecError naming every wrong field, OSError, yaml.YAMLError.
+    """
+    document = _document(source)
+    spec = document.get("spec") if isinstance(document, dict) else None
+    for path, value in _UNUSED:
+        _set_default(spec, path, value)
+    if own_network and isinstance(spec, dict) and isinstance(spec.get("model"), dict):
+        spec["model"]["entrypoint"] = f"{_NAME}:network"
+    invalid = validate(document)
+    if invalid:
+        raise InvalidSpecError(invalid)
+    job = to_job_spec(parse_spec(document["spec"]), _NAME, document["metadata"]["name"])
+    if job.snapshots.restore_from is not None:
+        raise InvalidSpecError((_RESTORE,))
+    return job
+
+
+def _document(source: str | Path | Mapping[str, Any]) -> Any:
+    if isinstance(source, Mapping):
+        spec = copy.deepcopy(dict(source))
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _NAME}, "spec": spec}
+    return yaml.safe_load(Path(source).read_text("utf-8"))
+
+
+def _set_default(node: Any, path: tuple[str, ...], value: Any) -> None:
+    """Set what is absent at `path`; what is no object on the way is left to validation."""
+    *parents, last = path
+    for name in parents:
+        node = node.setdefault(name, {}) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node.setdefault(last, value)

@@ -1,0 +1,191 @@
+"""A job trained in a notebook: what comes out, networks that are defined there, and what is told where it is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.entrypoint import build_network
+from cpr_trainer.notebook import Fitted
+from cprjob import fit
+from support.documents import Document, edited
+from support.oracle import exact_auc
+
+ROOT = Path(__file__).parents[3]
+DATA = {"format": "Synthetic", "samples": 4000, "batchSize": 100, "seed": 3, "holdOut": 0.25}
+
+
+def spec(**edits: Any) -> Document:
+    """The part of a small job's manifest that is trained."""
+    found = edited({"spec.data": DATA} | {f"spec.{path.replace('__', '.')}": value for path, value in edits.items()})
+    return {name: found["spec"][name] for name in ("model", "data", "trainers") if name in found["spec"]}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return fit(spec())
+
+
+def test_each_batch_is_scored_before_it_trains_and_held_out_rows_after_all(fitted: Fitted) -> None:
+    assert (fitted.samples, fitted.progressive.samples, fitted.held_out.samples) == (4000, 3200, 1000)
+    assert fitted.progressive.auc > 0.6
+    assert fitted.samples_per_s > 0
+    batch = fitted.batch(range(3000, 4000))
+    predicted = fitted.predict(batch)
+    assert fitted.held_out.auc == pytest.approx(exact_auc(predicted, batch.labels), abs=1e-3)
+    expected = nn.functional.binary_cross_entropy(torch.from_numpy(predicted), torch.from_numpy(batch.labels))
+    assert fitted.held_out.log_loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_prediction_is_the_network_over_the_rows_of_each_table(fitted: Fitted) -> None:
+    batch = fitted.batch([7, 1, 7])
+    embeddings = np.stack([fitted.rows(name, batch.ids[:, place]) for place, name in enumerate("ab")], axis=1)
+    with torch.no_grad():
+        logits = fitted.network(torch.from_numpy(batch.dense), torch.from_numpy(embeddings))
+    assert np.allclose(fitted.predict(batch), torch.sigmoid(logits).numpy(), atol=1e-6)
+
+
+def test_without_rows_held_out_there_is_no_score_of_them() -> None:
+    assert fit(spec(data__holdOut=0, data__samples=300)).held_out is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda model: model.rows("c", [0]), "no table 'c': use one of a, b"),
+        (lambda model: model.rows("b", [5]), "numbered from 0 to 4"),
+        (lambda model: model.rows("b", [-1]), "numbered from 0 to 4"),
+        (lambda model: model.batch([4000]), "numbered from 0 to 3999"),
+    ],
+)
+def test_what_there_is_not_cannot_be_looked_up(fitted: Fitted, ask: Callable[[Fitted], Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ask(fitted)
+
+
+def test_a_network_defined_in_a_cell_is_trained() -> None:
+    seen: list[ModelSpec] = []
+
+    class Cell(nn.Module):
+        """A linear model whose dropout tells training from evaluation."""
+
+        def __init__(self, spec: ModelSpec, seed: int) -> None:
+            super().__init__()
+            seen.append(spec)
+            self.drop = nn.Dropout(0.1)
+            self.last = nn.Linear(13 + len(spec.tables) * spec.embedding_dim, 1)
+
+        def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+            return self.last(self.drop(torch.cat((dense, embeddings.flatten(1)), dim=1))).squeeze(1)
+
+    job = spec(model__denseOptimizer={"kind": "Adagrad", "learningRate": 0.05})
+    for name in ("bottomMlp", "topMlp"):
+        del job["model"][name]
+    found = fit(job, network=Cell)
+    assert isinstance(found.network, Cell)
+    assert seen[0].bottom_mlp == ()
+    assert found.held_out.auc > 0.6
+    batch = found.batch(range(50))
+    assert np.array_equal(found.predict(batch), found.predict(batch)), "nothing is dropped when it is done"
+    untrained = build_network(seen[0], 3, factory=Cell)
+    assert not torch.equal(found.network.last.weight, untrained.last.weight)
+
+
+class Wide(nn.Module):
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(spec.embedding_dim, 2)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return self.last(embeddings.sum(dim=1))
+
+
+class OwnLoss(Wide):
+    """Costs seven a sample, whatever it says."""
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return super().forward(dense, embeddings).sum(dim=1)
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return 7 + 0 * logits
+
+
+def test_the_loss_is_the_networks_own_and_scores_are_those_of_the_logits() -> None:
+    found = fit(spec(), network=OwnLoss)
+    assert found.loss == pytest.approx(7)
+    assert found.progressive.log_loss < 2
+
+
+def test_a_network_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"forward of the network of \S+:Wide returns torch.float32 \[2, 2\]"):
+        fit(spec(), network=Wide)
+    with pytest.raises(ModelError, match=r"network is of type Linear, not what makes one. Give the network's class"):
+        fit(spec(), network=nn.Linear(4, 1))
+
+
+def test_precision_is_that_of_trainers(fitted: Fitted) -> None:
+    half = fit(spec(trainers={"precision": "bf16", "replicas": 4}))
+    assert half.progressive.auc == pytest.approx(fitted.progressive.auc, abs=0.02)
+    assert not np.array_equal(half.vectors, fitted.vectors)
+    assert half.vectors.dtype == np.float32
+
+
+def test_a_manifest_is_read_from_its_file(tmp_path: Path, fitted: Fitted) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(
+        """
+        apiVersion: cprjob.io/v1alpha1
+        kind: CPRJob
+        metadata: {name: clicks}
+        spec:
+          image: trainer
+          model:
+            embeddingDim: 4
+            bottomMlp: [8, 4]
+            topMlp: [8, 1]
+            tables: [{name: a, rows: 10}, {name: b, rows: 5}]
+          data: {format: Synthetic, samples: 4000, batchSize: 100, seed: 3, holdOut: 0.25}
+          shards: {replicas: 7}
+        """
+    )
+    found = fit(str(manifest))
+    assert np.array_equal(found.vectors, fitted.vectors)
+    assert found.held_out == fitted.held_out
+
+
+def test_a_bar_is_shown_to_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(spec(data__samples=300))
+    assert capsys.readouterr().err == ""
+    fit(spec(data__samples=300), progress=True)
+    lines = capsys.readouterr().err.split("\r")[1:]
+    shown = [
+        (line.count("#"), line.count("."), re.search(r"(\d+) of 300 samples, \d+ a second", line)[1]) for line in lines
+    ]
+    assert shown == [(13, 27, "100"), (26, 14, "200"), (40, 0, "300")]
+    assert lines[-1].endswith("\n")
+
+
+def test_batches_may_be_made_by_hand(fitted: Fitted) -> None:
+    batch = fitted.batch([5])
+    again = Batch(batch.dense, batch.ids, np.zeros(1, np.float32))
+    assert np.array_equal(fitted.predict(again), fitted.predict(batch))
+
+
+def test_the_cell_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    found: dict[str, Any] = {"__name__": "__main__"}
+    exec(cell, found)  # noqa: S102 -- as a notebook does
+    assert found["clicks"].shape == (10,)
+    assert found["users"].shape == (3, 8)
+    held_out = float(capsys.readouterr().out.split()[0])
+    assert held_out == found["fitted"].held_out.auc > 0.7

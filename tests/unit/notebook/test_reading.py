@@ -1,0 +1,122 @@
+"""What `fit` reads is what the operator reads, but for what one process has no use for."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
+from cprjob.reading import read_job
+from support.documents import GONE, OWN_MODEL, Document, Edits, edited
+
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+    if yaml.safe_load(path.read_text())["kind"] == "CPRJob"
+]
+UNUSED: Edits = {f"spec.{name}": GONE for name in ("image", "accuracyBudget", "snapshots")}
+NO_LAYERS: Edits = {"spec.model.bottomMlp": GONE, "spec.model.topMlp": GONE}
+
+
+def read(edits: Edits, *, own_network: bool = False) -> JobSpec:
+    """Read a small job that states only what `fit` needs."""
+    return read_job(edited(edits, edited(UNUSED))["spec"], own_network=own_network)
+
+
+def job_of(document: Document) -> JobSpec:
+    return to_job_spec(parse_spec(document["spec"]), "notebook", document["metadata"]["name"])
+
+
+def wrong_fields(source: Any) -> tuple[str, ...]:
+    with pytest.raises(InvalidSpecError) as caught:
+        read_job(source, own_network=False)
+    return tuple(each.field for each in caught.value.invalid)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_a_manifest_means_what_it_means_to_the_operator(path: Path) -> None:
+    assert read_job(str(path), own_network=False) == job_of(yaml.safe_load(path.read_text()))
+
+
+def test_what_only_many_machines_need_may_be_left_out() -> None:
+    full, found = job_of(edited({})), read({})
+    assert (found.model, found.data, found.precision) == (full.model, full.data, full.precision)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [{"spec.model.tables": [{"name": "a", "rows": 1}]}, {"spec.recovery": {"mode": "Partial"}}],
+    ids=["one row", "partial"],
+)
+def test_nothing_that_was_left_out_breaks_a_rule(edits: Edits) -> None:
+    read(edits)
+
+
+def test_what_is_stated_stays_and_the_callers_values_are_not_touched() -> None:
+    spec = edited(UNUSED | {"spec.shards": {"replicas": 3}})["spec"]
+    spec["snapshots"] = {"store": {"endpoint": "https://store", "region": "here"}}
+    before = copy.deepcopy(spec)
+    found = read_job(spec, own_network=True)
+    assert (found.snapshots.store.endpoint, found.snapshots.store.region, found.shards) == ("https://store", "here", 3)
+    assert spec == before
+
+
+def test_every_wrong_field_is_told_as_validate_tells_it(tmp_path: Path) -> None:
+    document = edited({"spec.model.embedding_dim": 8, "spec.model.tables.1.rows": "5", "spec.image": ""})
+    expected = validate(document)
+    assert len(expected) == 3
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(yaml.safe_dump(document))
+    for source in (document["spec"], manifest):
+        with pytest.raises(InvalidSpecError) as caught:
+            read_job(source, own_network=False)
+        assert caught.value.invalid == expected
+    assert "spec.model.embedding_dim: is not a field of a CPRJob; did you mean embeddingDim?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({}, ("spec.model", "spec.data")),
+        ({"model": 3, "data": 4}, ("spec.model", "spec.data")),
+        (
+            {"shards": None, "snapshots": {"store": 5}},
+            ("spec.model", "spec.data", "spec.shards", "spec.snapshots.store"),
+        ),
+    ],
+)
+def test_what_is_no_object_is_told_by_its_field(spec: Document, fields: tuple[str, ...]) -> None:
+    assert wrong_fields(spec) == fields
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [("", ("",)), ("- 1", ("",)), ("spec: 3", ("apiVersion", "kind", "metadata", "spec"))],
+    ids=["empty", "list", "no manifest"],
+)
+def test_a_file_that_is_no_manifest_is_told(tmp_path: Path, text: str, fields: tuple[str, ...]) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(text)
+    assert wrong_fields(manifest) == fields
+
+
+def test_training_goes_on_from_nothing() -> None:
+    with pytest.raises(InvalidSpecError, match=r"spec.snapshots.restoreFrom: fit starts from first values; remove it"):
+        read({"spec.snapshots": {"restoreFrom": "key"}})
+
+
+@pytest.mark.parametrize(
+    "entrypoint", [{}, OWN_MODEL, {"spec.model.entrypoint": "no name"}], ids=["none", "own", "bad"]
+)
+def test_a_network_of_the_notebook_needs_no_layers_and_replaces_the_entrypoint(entrypoint: Edits) -> None:
+    assert read(NO_LAYERS | entrypoint, own_network=True).model.bottom_mlp == ()
+
+
+def test_a_dlrm_needs_its_layers() -> None:
+    assert wrong_fields(edited(NO_LAYERS | UNUSED)["spec"]) == ("spec.model.bottomMlp", "spec.model.topMlp")

@@ -1,0 +1,90 @@
+"""What `fit` returns: how well the model scores, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Floats
+from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.evaluate import logits_of
+from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of `samples`. `log_loss` is in nats; `auc` is None if all have the same label, both without any."""
+
+    samples: int
+    auc: float | None
+    log_loss: float | None
+
+    @classmethod
+    def of(cls, scores: ProgressiveValidation) -> Self:
+        """Return what was merged so far."""
+        return cls(scores.samples, scores.auc(), scores.log_loss())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A trained model and its scores.
+
+    progressive: of each batch before it was trained, without the first fifth. held_out: of the rows that were held out,
+    None if none were. loss: nats, or what the network's own loss gives; the mean of the last steps, 32 at most.
+    samples_per_s: while it trained; the data was open by then.
+
+    network: the dense part, in evaluation mode. dataset: the samples, those held out last. vectors: float32 [N, D], the
+    rows of all tables by their place.
+    """
+
+    samples: int
+    samples_per_s: float
+    loss: float
+    progressive: Score
+    held_out: Score | None
+    network: nn.Module = field(repr=False)
+    dataset: Dataset = field(repr=False)
+    model: ModelSpec = field(repr=False)
+    vectors: Floats = field(repr=False)
+    placement: Placement = field(repr=False)
+
+    def rows(self, table: str, ids: Sequence[int]) -> Floats:
+        """Return the embedding vectors of some rows of a table, float32 [len(ids), D], a copy.
+
+        Raises ValueError for a table or a row that there is not.
+        """
+        names = [each.name for each in self.model.tables]
+        if table not in names:
+            raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
+        place = names.index(table)
+        wanted, size = np.asarray(ids, np.int64), self.model.tables[place].rows
+        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+            raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
+        found: Floats = self.vectors[self.placement.places(wanted + self.placement.offsets[place])]
+        return found
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return some rows of the dataset, by their numbers from 0. Raises ValueError if there are not so many."""
+        wanted, size = np.asarray(rows, np.int64), self.dataset.layout.rows
+        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+            raise ValueError(f"the rows of the dataset are numbered from 0 to {size - 1}")
+        return self.dataset.take(wanted)
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Floats:
+        """Return the probability of a click of each sample, float32 [n]; labels are not looked at.
+
+        Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
+        """
+        access = find_access(self.placement, batch.ids)
+        vectors = torch.from_numpy(self.vectors[access.unique.places])
+        predicted: Floats = torch.sigmoid(logits_of(self.network, batch, access, vectors)).numpy()
+        return predicted
