@@ -18,16 +18,16 @@ widths = st.integers(1, 70_000).map(lambda floats: 4 * floats)
 def test_parts_are_neither_too_large_nor_too_small(rows: int, row_bytes: int) -> None:
     size = rows_per_part(rows, row_bytes)
     assert MIB <= size * row_bytes <= max(64 * MIB, MIB + row_bytes)
-    if 64 * MIB <= rows * row_bytes <= 64 * 64 * MIB:
-        assert -(-rows // size) <= 64 + 1
+    if 96 * MIB <= rows * row_bytes <= 96 * 64 * MIB:
+        assert -(-rows // size) <= 96 + 1
 
 
 @pytest.mark.parametrize(
     ("rows", "row_bytes", "size"),
     [
         (1, 68, 15_421),  # 1 MiB
-        (6_400_000, 68, 100_000),  # a 64th
-        (64_000_000, 68, 986_895),  # 64 MiB
+        (9_600_000, 68, 100_000),  # a 96th
+        (96_000_000, 68, 986_895),  # 64 MiB
         (10, 1 << 30, 1),
     ],
 )

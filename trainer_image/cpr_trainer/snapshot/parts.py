@@ -21,7 +21,7 @@ from cpr_trainer.snapshot.quantise import record_bytes
 MIB = 1 << 20
 _LARGEST = 64 * MIB
 _SMALLEST = MIB
-_FEWEST = 64  # parts of a save that is neither small nor huge
+_FEWEST = 96  # parts of a save that is neither small nor huge
 
 _MAGIC = b"CPRPART2"
 _HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, 1 with state, rows, first place, span
@@ -121,7 +121,7 @@ def shape_of(places: Ints, dim: int, bits: Bits, *, state: bool) -> Shape:
 
 
 def rows_per_part(rows: int, row_bytes: int) -> int:
-    """Rows in a part of a shard of `rows` rows: 64 MiB or a 64th of the whole, but at least 1 MiB.
+    """Rows in a part of a shard of `rows` rows: 64 MiB or a 96th of the whole, but at least 1 MiB.
 
     Large enough for an object store to be fast; small enough that the parts under way take little memory, and that a
     reader of some of the places reads little else. `row_bytes` is the size of one row with its state.
