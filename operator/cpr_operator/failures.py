@@ -132,11 +132,6 @@ class Failure:
         return self.kind not in FREE
 
     @property
-    def seen_to_end(self) -> bool:
-        """Whether its process is over for sure. One whose pod is gone may work on, on a node that nobody reaches."""
-        return self.ended and self.kind is not Kind.VANISHED
-
-    @property
     def permanent(self) -> bool:
         """Whether another attempt would end the same way."""
         return self.kind in PERMANENT

@@ -196,7 +196,7 @@ EXAMPLES: dict[str, Any] = {
     "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
     "anchor_ref": ANCHOR,
-    "result": Result(ANCHOR, loss=0.45, auc=0.79, logloss=None),
+    "result": Result(ANCHOR, lost=((6140000, 6144000),), loss=0.45, auc=0.79, logloss=None),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+import pytest
 
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec, TableSpec
+from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.store import Uris
 
@@ -105,6 +110,21 @@ def spec(name: str, uri: str) -> DataSpec:
 
 def read(data: DataSpec, tables: Sequence[TableSpec] = TABLES) -> Dataset:
     return open_dataset(data, tables, FILES)
+
+
+def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
+    """Read an epoch in blocks of about so many bytes; return its samples, and the most bytes that Python held at once.
+
+    All of this process counts: run it in one of its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
+        dataset = read(data)
+        order = BatchOrder.of(data, dataset.layout)
+        tracemalloc.start()
+        with Loader(dataset, order, rank=0, trainers=1, first_step=1) as batches:
+            seen = sum(len(batch) for _, batch in batches)
+        return seen, tracemalloc.get_traced_memory()[1]
 
 
 def everything(dataset: Dataset) -> Batch:

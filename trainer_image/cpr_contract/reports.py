@@ -125,13 +125,15 @@ class TrainerReport:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The leader's last word once every sample is trained: the final anchor, and the scores as of its step.
+    """The leader's last word once every sample is trained: the final anchor, what it lacks, and the scores at its step.
 
+    lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean log loss of the last steps, in nats; auc, logloss: progressive validation over all samples that count.
     None where nothing could be scored.
     """
 
     anchor: AnchorRef
+    lost: tuple[tuple[int, int], ...]
     loss: float | None
     auc: float | None
     logloss: float | None

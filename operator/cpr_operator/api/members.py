@@ -106,5 +106,3 @@ class Dense(Model):
     """The oldest dense save, in samples, that may be used when no trainer survived."""
     reserved: Ranges = ()
     """Samples set aside, on every shard, while no trainer has told from where it goes on."""
-    open: bool = False
-    """Whether more may be missing than is set aside: a trainer whose end nobody saw may have trained on."""

@@ -148,7 +148,8 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
 
 def _settle_dense(status: Status, leader: TrainerReport) -> Status:
     account = account_of(status)
-    if leader.state in AT_WORK and leader.counters.group == status.counters.group:
+    ended = leader.result is not None  # that is the model, whoever else was to train on
+    if ended or (leader.state in AT_WORK and leader.counters.group == status.counters.group):
         before, account = account.ledger.lost, account.settle_dense(leader.lost)
         lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
         account = account.recovered(lost * len(status.shards))

@@ -34,12 +34,7 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
         {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
     )
     if decision.dense is not None:
-        dense = change(
-            status.dense,
-            floor_samples=decision.dense.floor,
-            saved_samples=decision.dense.floor,
-            open=any(isinstance(fact, Lost) and not fact.failure.seen_to_end for fact in facts.values()),
-        )
+        dense = change(status.dense, floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = change(status, dense=dense)
     status = with_account(under_recovery(world, status, kind, decision.reason, decision.lost), account)
     return step.to(status, _event(status, EventReason.REPLACING, decision.reason))

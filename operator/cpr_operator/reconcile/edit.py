@@ -38,8 +38,9 @@ def account_of(status: Status) -> Account:
 
 def owed(status: Status, end: int) -> dict[int, Ranges]:
     """The worst that shards can miss which have not told, in a model that stands at `end` samples."""
-    untold = {s.index: s.floor_samples if s.owes_from is None else s.owes_from for s in status.shards if s.lost_at}
-    return {index: ((first, end),) for index, first in untold.items() if first < end}
+    untold = [shard for shard in status.shards if shard.lost_at is not None]
+    oldest = {s.index: s.floor_samples if s.owes_from is None else s.owes_from for s in untold}
+    return {index: ((first, end),) for index, first in oldest.items() if first < end}
 
 
 def is_overspent(status: Status) -> bool:

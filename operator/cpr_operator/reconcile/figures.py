@@ -8,6 +8,7 @@ from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Result, TrainerReport
 from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Status
 from cpr_operator.ledger import limit_of
+from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
 from cpr_operator.reconcile.reports import takes_part
@@ -73,11 +74,12 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     return next(iter(restorable(status, (Anchor.of(word.anchor),))), None)
 
 
-def with_last_scores(status: Status, facts: Mapping[str, Fact]) -> Status:
-    """The status with the scores as of the last step: a report may have been older."""
+def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
+    """The status with what the final anchor lacks, and its scores: no report may have told them."""
     word = _last_word(status, facts)
     if word is None:
         return status
+    status = with_account(status, account_of(status).settle_dense(word.lost))
     scores = {"loss": word.loss, "auc": word.auc, "logloss": word.logloss}
     return change(status, progress=change(status.progress, **scores))  # type: ignore[no-any-return]
 

@@ -87,9 +87,8 @@ def is_overdue(world: World, status: Status, phase: Phase) -> bool:
 
 def succeed(world: World, step: Step, result: Anchor) -> Step:
     """The final anchor is committed: the job has a model. What nobody settled any more counts as lost, at the worst."""
-    status, dense = step.status, step.status.dense
-    trained_on = ((dense.floor_samples, result.samples),) if dense.open and dense.reserved else ()
-    account = account_of(status).reserve(owed(status, result.samples), trained_on)
+    status = step.status
+    account = account_of(status).reserve(owed(status, result.samples))
     status = with_account(status, account.charge_reserved())
     progress = change(status.progress, step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
     status = change(
@@ -98,7 +97,7 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
         completion_time=world.now,
         result=result,
         progress=progress,
-        shards=tuple(change(shard, lost_row_updates=None) if shard.lost_at else shard for shard in status.shards),
+        shards=tuple(s if s.lost_at is None else change(s, lost_row_updates=None) for s in status.shards),
         recovery=None,
     )
     return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))

@@ -10,7 +10,7 @@ from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding,
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
-from cpr_operator.reconcile.figures import result_of, with_last_scores
+from cpr_operator.reconcile.figures import result_of, with_last_word
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
@@ -47,7 +47,7 @@ def _held(world: World) -> Outcome:
 def _suspend(world: World) -> Outcome:
     facts = observe(world)
     result = result_of(world.job.status, facts)
-    done = None if result is None else succeed(world, Step(with_last_scores(world.job.status, facts)), result)
+    done = None if result is None else succeed(world, Step(with_last_word(world.job.status, facts)), result)
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
     step, deletes = suspend(world)
@@ -77,7 +77,7 @@ def _go_on(world: World) -> Outcome:
         step = Step(with_result(step.status, result))
         facts = with_late_heirs(world, step.status, facts)
     elif result is not None:
-        done = succeed(world, step.to(with_last_scores(step.status, facts)), result)
+        done = succeed(world, step.to(with_last_word(step.status, facts)), result)
         if not is_overspent(done.status):
             return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
         step, refused = Step(change(step.status, ledger=done.status.ledger)), True

@@ -26,7 +26,8 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
     below_floor = _dense_below_floor(world, status)
     if not losses and not lost_trainers and below_floor is None:
         return None
-    survivors = tuple(t.index for t in status.trainers if _survives(world, t, facts))
+    # Where one waits because of a dense save's age, nobody is there to have the dense state from.
+    survivors = tuple(t.index for t in status.trainers if below_floor is None and _survives(world, t, facts))
     flushes = [f for t in status.trainers if (f := _failure(facts, t)) and (flush_of(world, f) is not None)]
     slack = 0 if lost_trainers and len(flushes) == len(status.trainers) else STEPS_UNDER_WAY
     saved = [status.dense.saved_samples, *(ref.samples for f in flushes if (ref := flush_of(world, f)))]

@@ -112,19 +112,28 @@ async def test_what_one_death_may_cost_is_not_given_to_another() -> None:
     assert "does not fit" in said[0]
 
 
-def killed(portion: float, shards: int, seconds: int, *strikes: Strike) -> Storm:
-    """One trainer, and reports that are 1.5 s old."""
-    wanted = spec(
+def lone(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:
+    """One trainer, any recovery, and as many failures as may come."""
+    return spec(
         accuracyBudget__portionOfLostSamples=portion,
         recovery__mode="Auto",
         shards__replicas=shards,
         trainers__replicas=1,
-        snapshots__interval={"mode": "Fixed", "seconds": seconds},
-        failurePolicy__expectedJobMtbfSeconds=1,
+        snapshots__interval=interval,
+        failurePolicy__expectedJobMtbfSeconds=mtbf_s,
         failurePolicy__restartLimit={"count": 50},
         failurePolicy__startupDeadlineSeconds=600,
     )
-    return Storm(wanted, strikes, report_age_s=1.5)
+
+
+def every(seconds: int) -> dict[str, Any]:
+    """A fixed interval."""
+    return {"mode": "Fixed", "seconds": seconds}
+
+
+def killed(portion: float, shards: int, seconds: int, *strikes: Strike) -> Storm:
+    """One trainer, and reports that are 1.5 s old."""
+    return Storm(lone(portion, shards, every(seconds)), strikes, report_age_s=1.5)
 
 
 #: A job that is trained before a shard has told what it lost: found by the test above.
@@ -145,17 +154,17 @@ UNTOLD = {
         Strike("cut off shard", 0, 4.0, 0.0),
         Strike("kill shard", 0, 2.0, 0.0),
     ),
-    "an heir restores before one that is cut off has trained to the end": Storm(
-        spec(
-            accuracyBudget__portionOfLostSamples=0.2,
-            recovery__mode="Auto",
-            shards__replicas=3,
-            trainers__replicas=1,
-            snapshots__interval={"mode": "Auto"},
-            failurePolicy__expectedJobMtbfSeconds=10,
-            failurePolicy__restartLimit={"count": 50},
-            failurePolicy__startupDeadlineSeconds=600,
+    "a lone trainer's heir ends before a report tells what it lost": Storm(
+        lone(0.1, 2, every(1)),
+        (
+            Strike("kill shard", 0, 0.0, 0.0),
+            Strike("kill shard", 0, 0.25, 0.0),
+            Strike("kill trainer", 0, 4.0, 0.0),
         ),
+        report_age_s=1.5,
+    ),
+    "an heir restores before one that is cut off has trained to the end": Storm(
+        lone(0.2, 3, {"mode": "Auto"}, mtbf_s=10),
         (
             Strike("kill shard", 0, 2.0, 0.0),
             Strike("kill two shards", 0, 0.0, 2.0),
@@ -176,7 +185,7 @@ UNTOLD = {
         Strike("kill shard", 0, 0.0, 0.0),
     ),
     "suspended at the end, where a rollback's shards have not told": Storm(
-        killed(0.0, 2, 1).spec,
+        lone(0.0, 2, every(1)),
         (
             Strike("drain trainer", 0, 0.5, 0.0),
             Strike("kill two shards", 0, 4.0, 0.0),
@@ -229,7 +238,7 @@ STORMS: dict[str, tuple[Storm, int]] = {
     ),
     "a save that a suspended job left is damaged": (
         Storm(
-            killed(0.0, 2, 1).spec,
+            lone(0.0, 2, every(1)),
             (
                 Strike("suspend", 0, 2.0, 4.0),
                 Strike("damage save", 0, 4.0, 0.0),
@@ -271,9 +280,13 @@ STORMS: dict[str, tuple[Storm, int]] = {
         Storm(job(0.3, 3), (Strike("cut off shard", 1, 0.75, 1.0), Strike("reshard", 2, 1.5, 0.0)), report_age_s=2.0),
         1,
     ),
+    "a resumed job finds an older dense save than it hoped for, which does not fit": (
+        Storm(lone(0.04, 2, every(1)), (Strike("cut off trainer", 2, 1.0, 1.0), Strike("suspend", 1, 0.5, 1.0))),
+        1,
+    ),
     "the only trainer is cut off, trains on, and the next one ends before it tells": (
         Storm(job(0.2, 3, 1), (Strike("cut off trainer", 0, 2.0, 4.0),), report_age_s=0.5),
-        1,
+        0,
     ),
 }
 

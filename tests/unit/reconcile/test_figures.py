@@ -2,8 +2,10 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.reports import Result
-from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Status, Trainer
-from cpr_operator.reconcile.figures import restorable, result_of, with_anchor, with_last_scores
+from cpr_operator.api.accounts import Ledger
+from cpr_operator.api.members import Dense
+from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Shard, Status, Trainer
+from cpr_operator.reconcile.figures import restorable, result_of, with_anchor, with_last_word
 from cpr_operator.reconcile.observe import Done
 
 
@@ -32,16 +34,30 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
         trainers=(Trainer(index=0),),
     )
     found = anchor(generation, samples)
-    done = Done(to_json(Result(found.to_contract(), None, None, None)))
+    done = Done(to_json(Result(found.to_contract(), (), None, None, None)))
     assert result_of(status, {"trainer/0": done}) == (found if counts else None)
 
 
 def test_the_scores_are_those_of_the_last_step() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), 0.4, 0.8, 0.5)))
-    progress = with_last_scores(status, {"trainer/0": done}).progress
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5)))
+    progress = with_last_word(status, {"trainer/0": done}).progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
-    assert with_last_scores(status, {"trainer/0": Done("no result")}) == status
+    assert with_last_word(status, {"trainer/0": Done("no result")}) == status
+
+
+def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:
+    status = Status(
+        trainers=(Trainer(index=0),),
+        shards=(Shard(index=0), Shard(index=1, reserved=((900, 1000),))),
+        ledger=Ledger(total_samples=1200, limit_sample_shards=900, ranges=((), ((100, 200),))),
+        dense=Dense(reserved=((300, 500),)),
+    )
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), ((600, 700),), None, None, None)))
+    told = with_last_word(status, {"trainer/0": done})
+    assert told.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
+    assert told.dense.reserved == ()
+    assert told.shards[1].reserved == ((900, 1000),)
 
 
 def test_of_anchors_as_many_are_known_as_are_kept() -> None:

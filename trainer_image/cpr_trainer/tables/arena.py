@@ -108,7 +108,8 @@ class Arena:
         if self._log is None:
             self._log = RowBuffer.like(self.rows, self.accumulator, self._log_rows())
         with self._lock:
-            self._capture = Capture(self.rows, self.accumulator, members(), self._log, self._lock)
+            held = members()
+            self._capture = Capture(self.rows, self.accumulator, self.epochs, held, log=self._log, lock=self._lock)
             return self._capture
 
     def _log_rows(self) -> int:

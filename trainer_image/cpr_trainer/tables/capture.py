@@ -56,10 +56,6 @@ class Members(Protocol):
         """Whether each of these rows, which are about to change, is in the capture and unchanged since it began."""
         ...
 
-    def drop(self, slots: Ints) -> None:
-        """These rows are in the log: they may change now."""
-        ...
-
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """Return at most `limit` slots from `first` on, ascending, unchanged since, and where to go on; [] may come."""
         ...
@@ -82,10 +78,6 @@ class ChangedRows:
         """See `Members`: rows that changed since have a later epoch."""
         epochs = self._epochs.of[slots]
         return (epochs > self._since) & (epochs <= self._until)
-
-    def drop(self, slots: Ints) -> None:
-        """See `Members`."""
-        self._epochs.note(slots)
 
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """See `Members`."""
@@ -114,10 +106,6 @@ class ChosenRows:
         """See `Members`: a row that changes is chosen no more."""
         return self._epochs.chosen(slots)
 
-    def drop(self, slots: Ints) -> None:
-        """See `Members`."""
-        self._epochs.note(slots)
-
     def next(self, first: int, limit: int) -> tuple[Ints, int]:
         """See `Members`."""
         start = int(np.searchsorted(self._slots, first))
@@ -139,11 +127,14 @@ class Capture:
     says that a push waited for room in the log in vain; who sets `hurried` waits for the end.
     """
 
-    def __init__(self, rows: Floats, state: Floats | None, members: Members, log: RowBuffer, lock: Lock) -> None:
+    def __init__(  # noqa: PLR0913 -- what an arena consists of
+        self, rows: Floats, state: Floats | None, epochs: Epochs, members: Members, *, log: RowBuffer, lock: Lock
+    ) -> None:
         self.outrun = False
         self.hurried = False
         self._rows = rows
         self._state = state
+        self._epochs = epochs
         self._members = members
         self._log = log
         self._lock = lock
@@ -168,9 +159,9 @@ class Capture:
         logged = due[: self._log.room]
         if len(logged):
             self._log.add(self._rows, self._state, logged)
-            self._members.drop(logged)
         if len(logged) == len(due):
             return True
+        self._epochs.note(logged)  # as if they had changed: the next try logs the rest
         now = monotonic()
         self._refused_at = self._refused_at or now
         self.outrun = now - self._refused_at > PATIENCE_S

@@ -254,7 +254,7 @@ class Loop:
             elif self.leading is not None and (anchor := self._end(self.leading)):
                 self._board.set(result=anchor, state=TrainerState.FINISHED)
                 group.dismiss()
-                return Result(anchor, **stepper.state.scores.figures())
+                return Result(anchor, stepper.state.lost, **stepper.state.scores.figures())
             group.listen(self._watch.attend_or_stop)
             if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
                 # A shard that came back without the last step cannot take the cut before it has it.
