@@ -21,7 +21,9 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     run.before = run.uids()
     run.reach(0.5)
     cluster.nodes.signal(run.pod("shard", 1), "KILL")
-    run.wait("recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60)
+    recovered = run.wait(
+        "recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60
+    )
     space.patch("elastic", '{"spec":{"trainers":{"replicas":1}}}')
     run.wait("trains as one", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 1, within_s=120)
     assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0}
@@ -30,5 +32,7 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     verify(run, status, replaced=set())
     assert [failure[:2] for failure in failures(status)] == [("shard", 1)]
     assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (3, 0)
-    assert ledger(status) == account(cluster.store, status)
+    assert ledger(recovered)[1]
+    assert ledger(status) == ledger(recovered), "what was lost before an anchor stays charged"
+    assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}, "and nothing is lost after it"
     assert same_auc(status, calm)
