@@ -20,9 +20,11 @@ from cpr_trainer.model.entrypoint import OwnMetrics, own_sums
 BINS = 2**14
 _HIGHEST_LOGIT = 16.0
 _BINS_PER_LOGIT = BINS / (2 * _HIGHEST_LOGIT)
-#: Log loss, and a network's own sums, are counted in these parts: 2**39 nats fit.
+#: Log loss is counted in these parts of a nat: 2**39 nats fit.
 _PARTS = 2**24
-_LARGEST_SUM = 2.0**39
+#: A network's own sum is two counters, of these and of what is left in parts: what 5e8 slices give fits.
+_UNIT = 2**10
+_LARGEST_SUM = 1e12
 _UNSCORED_FRACTION = 5
 #: No model that learns comes near; small enough that no sum of losses overflows.
 _DIVERGED_LOGIT = 1e4
@@ -33,9 +35,9 @@ COUNTERS = 2 * BINS + 1
 class ProgressiveValidation:
     """One trainer's view of the scores: what all trainers have merged, and its own part that is not merged yet.
 
-    Counters are int64 [L COUNTERS + k + 1]. Of each of the L labels: negatives by bin, positives by bin, log loss in
-    2**-24 nats. Then the k sums of the network's own metrics in 2**-24, and how many samples were scored. Targets have
-    no scores but the network's own.
+    Counters are int64 [L COUNTERS + 2 k + 1]. Of each of the L labels: negatives by bin, positives by bin, log loss in
+    2**-24 nats. Then the k sums of the network's own metrics, and how many samples were scored. Targets have no scores
+    but the network's own.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class ProgressiveValidation:
         self._labels = labels
         self._metrics = own
         self._split = len(labels) * COUNTERS
-        self._merged = torch.zeros(self._split + sums + 1, dtype=torch.int64)
+        self._merged = torch.zeros(self._split + 2 * sums + 1, dtype=torch.int64)
         self._own = torch.zeros_like(self._merged)
 
     @classmethod
@@ -74,7 +76,7 @@ class ProgressiveValidation:
         for counters, *column in zip(self._by_label(self._own), _columns(logits), _columns(labels), strict=False):
             _count(counters, *column)
         if self._metrics is not None and len(labels):
-            self._own[self._split : -1] += _in_parts(self._metrics.metric_sums(logits, labels), first_sample)
+            self._own[self._split : -1] += _as_counters(self._metrics.metric_sums(logits, labels), first_sample)
         self._own[-1] += len(labels)
 
     def take_delta(self) -> Tensor:
@@ -131,7 +133,7 @@ class ProgressiveValidation:
                 found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
         if self._metrics is not None and self.samples:
             try:
-                sums = self._merged[self._split : -1].double() / _PARTS
+                sums = _as_sums(self._merged[self._split : -1])
                 found |= {name: float(value) for name, value in self._metrics.metrics(sums).items()}
             except ZeroDivisionError:
                 pass  # Not defined yet, as for a label that was never 1.
@@ -155,13 +157,20 @@ def _count(counters: Tensor, logits: Tensor, labels: Tensor) -> None:
     counters[-1] += round(float(loss) * _PARTS)
 
 
-def _in_parts(sums: Tensor, first_sample: int) -> Tensor:
-    """Return a network's own sums as counters. Raises DivergedError if one is too large, or no number."""
+def _as_counters(sums: Tensor, first_sample: int) -> Tensor:
+    """Return a network's own sums, [k], as counters, [2 k]. Raises DivergedError if one is too large, or no number."""
     sums = sums.double()
     if not bool((sums.abs() < _LARGEST_SUM).all()):
         raise DivergedError(
-            f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.1e} or no number, near sample "
+            f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.0e} or no number, near sample "
             f"{first_sample}.",
             "Correct it, or start again with a lower learning rate.",
         )
-    return (sums * _PARTS).round().long()
+    units = (sums / _UNIT).floor()
+    return torch.stack((units, ((sums - units * _UNIT) * _PARTS).round()), dim=1).flatten().long()
+
+
+def _as_sums(counters: Tensor) -> Tensor:
+    """Return the sums, float64 [k], of counters, [2 k]."""
+    units, parts = counters.view(-1, 2).double().unbind(dim=1)
+    return units * _UNIT + parts / _PARTS
