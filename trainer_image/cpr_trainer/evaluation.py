@@ -48,7 +48,7 @@ class ProgressiveValidation:
         self._metrics = own
         self._split = len(labels) * COUNTERS
         self._merged = torch.zeros(self._split + 2 * sums + 1, dtype=torch.int64)
-        self._own = torch.zeros_like(self._merged)
+        self._forget()
 
     @classmethod
     def of(cls, total_samples: int, spec: ModelSpec, network: nn.Module) -> Self:
@@ -66,22 +66,24 @@ class ProgressiveValidation:
         """
         of_labels = logits if logits.dim() == 1 and self._labels else logits[..., : len(self._labels)]
         sensible = bool((of_labels.abs() < _DIVERGED_LOGIT).all())  # Not a number is not less either.
-        if not sensible or (of_labels.numel() < logits.numel() and not bool(logits.isfinite().all())):
+        if not sensible or (of_labels is not logits and not bool(logits.isfinite().all())):
             raise DivergedError(
                 f"A logit is beyond {_DIVERGED_LOGIT:.0e} or no number, near sample {first_sample}.",
                 "Start again with a lower learning rate.",
             )
         skipped = max(0, self._unscored - first_sample)
         logits, labels = logits[skipped:].cpu(), labels[skipped:].cpu()
-        for counters, *column in zip(self._by_label(self._own), _columns(logits), _columns(labels), strict=False):
+        for counters, *column in zip(self._own_labels, _columns(logits), _columns(labels), strict=False):
             _count(counters, *column)
         if self._metrics is not None and len(labels):
             self._own[self._split : -1] += _as_counters(self._metrics.metric_sums(logits, labels), first_sample)
-        self._own[-1] += len(labels)
+        self._own_samples += len(labels)
 
     def take_delta(self) -> Tensor:
         """Return this trainer's counters since the last call, and forget them: to be summed over trainers."""
-        delta, self._own = self._own, torch.zeros_like(self._own)
+        delta = self._own
+        delta[-1] = self._own_samples
+        self._forget()
         return delta
 
     def merge(self, delta: Tensor) -> None:
@@ -98,7 +100,7 @@ class ProgressiveValidation:
             wanted = list(self._merged.shape)
             raise ValueError(f"an evaluation state is int64 {wanted}, not {state.dtype} {tuple(state.shape)}")
         self._merged.copy_(state)
-        self._own.zero_()
+        self._forget()
 
     @property
     def samples(self) -> int:
@@ -138,6 +140,12 @@ class ProgressiveValidation:
             except ZeroDivisionError:
                 pass  # Not defined yet, as for a label that was never 1.
         return tuple((name, value) for name, value in found.items() if value is not None and isfinite(value))
+
+    def _forget(self) -> None:
+        """Begin with own counters of zero."""
+        self._own = torch.zeros_like(self._merged)
+        self._own_labels = self._by_label(self._own).unbind()
+        self._own_samples = 0
 
     def _by_label(self, counters: Tensor) -> Tensor:
         """Return the counters of each label, [L, COUNTERS], a view."""
