@@ -148,7 +148,7 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -
         if isinstance(network, OwnLoss):
             _require_shape(network.sample_losses(logits, labels), wanted[:1], name, "sample_losses")
         if isinstance(network, OwnMetrics):
-            _require_metrics(network, logits.detach(), labels, name)
+            _require_metrics(network, logits.detach(), torch.ones(wanted), name)
         (gradient,) = torch.autograd.grad(loss_share(network, logits, labels, 1), embeddings, allow_unused=True)
         network.train()
     except ModelError:
