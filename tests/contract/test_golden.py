@@ -76,6 +76,7 @@ EXAMPLES: dict[str, Any] = {
         silence_s=10.0,
         precision="bf16",
         dense_sync="ShadowMA",
+        prefetch=4,
     ),
     "shard_roster": ShardRoster(
         contract=1,

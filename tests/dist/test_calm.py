@@ -1,5 +1,6 @@
 """Jobs of real processes that lose nothing: what they end in is what one process alone ends in."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from support.model import assert_close, saved_model, train_alone
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
 
-def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=20_000)
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path, prefetch: int) -> None:
+    """Rows are read one step after the other, or, asked for three steps ahead, as they were three steps before."""
+    job = replace(small_job(tmp_path, samples=20_000), prefetch=prefetch)
     with LocalJob(job, tmp_path) as running:
         running.start()
         anchor = running.result()

@@ -23,8 +23,13 @@ SAMPLES = 60_000
 
 def with_shards(job: JobSpec, shards: int, folder: Path, generation: int, anchor: AnchorRef | None) -> LocalJob:
     """The same job as so many shards, which begin this generation with the anchor."""
+    return resized(replace(job, shards=shards), folder, generation, anchor)
+
+
+def resized(job: JobSpec, folder: Path, generation: int, anchor: AnchorRef | None) -> LocalJob:
+    """A job that begins this generation with the anchor."""
     folder.mkdir()
-    running = LocalJob(replace(job, shards=shards), folder)
+    running = LocalJob(job, folder)
     running.counters, running.anchor = Counters(roster=0, group=generation, generation=generation), anchor
     return running
 
@@ -102,3 +107,48 @@ def test_a_shard_killed_right_after_the_change_starts_from_the_same_anchor(tmp_p
     assert result.samples == SAMPLES
     if not lost:
         assert_same(saved_model(job, result, tmp_path / "model"), calm)
+
+
+def test_one_trainer_then_three_then_two_train_every_sample_once(tmp_path: Path) -> None:
+    job = small_steps(small_job(tmp_path, samples=SAMPLES))
+    anchor = None
+    for generation, (trainers, until) in enumerate(((1, SAMPLES // 4), (3, SAMPLES // 2)), start=1):
+        part = replace(job, trainers=trainers)
+        with resized(part, tmp_path / f"run-{generation}", generation, anchor) as running:
+            running.start()
+            running.reach(until)
+            anchor = stop(running)
+    with resized(replace(job, trainers=2), tmp_path / "run-3", 3, anchor) as running:
+        running.start()
+        result = running.result()
+        shards = [running.shard(index) for index in range(2)]
+    assert [shard.lost for shard in shards] == [(), ()]
+    assert [shard.row_updates.lost for shard in shards if shard.row_updates] == [0, 0]
+    model, expected = saved_model(job, result, tmp_path / "model"), train_alone(job)
+    assert model.auc is not None
+    assert abs(model.auc - expected.auc) < 0.002
+    unmerged = MERGE_STEPS * job.data.batch_size
+    assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
+
+
+def test_a_shard_killed_after_the_trainers_became_more_loses_what_no_save_holds(tmp_path: Path) -> None:
+    job = small_steps(small_job(tmp_path, samples=SAMPLES))
+    with resized(job, tmp_path / "run-1", 1, None) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        anchor = stop(running)
+    with resized(replace(job, trainers=2), tmp_path / "run-2", 2, anchor) as running:
+        running.interval_s = 3600.0
+        running.start()
+        running.reach(SAMPLES // 2)
+        running.kill(running.shards[1])
+        running.replace_shard(1)
+        report = running.wait_for(
+            lambda: (r := running.shard(1)).resumed_samples is not None and r, "all ranks push again"
+        )
+        result = running.result()
+    assert (report.restored_samples, report.lost) == (
+        anchor.samples,
+        ((anchor.samples, report.resumed_samples),),
+    )
+    assert result.samples == SAMPLES

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ def pids(running: LocalJob) -> dict[str, int]:
     return {member.name: member.process.pid for member in members if member.process is not None}
 
 
-def test_a_killed_shard_comes_back_alone_and_tells_what_it_lost(tmp_path: Path) -> None:
-    job = small_job(tmp_path, samples=SAMPLES)
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_killed_shard_comes_back_alone_and_tells_what_it_lost(tmp_path: Path, prefetch: int) -> None:
+    job = replace(small_job(tmp_path, samples=SAMPLES), prefetch=prefetch)
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,14 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
 
 
 def train_alone(job: JobSpec) -> OracleResult:
+    """What one process ends in that reads rows as late as the job's trainer does."""
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     order = BatchOrder.of(job.data, dataset.layout)
     seed = job.data.seed
-    return train(job.model, dataset, order, seed, lambda table, rows: initial_rows(job.model, seed, table, rows))
+    missed_steps = job.prefetch if job.prefetch > 1 else 0
+    first = partial(initial_rows, job.model, seed)
+    return train(job.model, dataset, order, seed, first, missed_steps=missed_steps)
 
 
 def assert_same(model: SavedModel, expected: SavedModel) -> None:

@@ -6,6 +6,7 @@ else: embedding gradients, optimizers, the mean loss, AUC and log loss are compu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,19 +45,32 @@ class OracleResult:
     metrics: dict[str, float]
 
 
-def train(model: ModelSpec, dataset: Dataset, order: BatchOrder, seed: int, initial_rows: InitialRows) -> OracleResult:
-    """Train all steps of `order`; the dense network starts from `seed`, the tables from `initial_rows`."""
+def train(  # noqa: PLR0913 -- what is trained, on what, from where
+    model: ModelSpec,
+    dataset: Dataset,
+    order: BatchOrder,
+    seed: int,
+    initial_rows: InitialRows,
+    *,
+    missed_steps: int = 0,
+) -> OracleResult:
+    """Train all steps of `order`; the dense network starts from `seed`, the tables from `initial_rows`.
+
+    A step reads rows as they were before the last `missed_steps` steps.
+    """
     network = build_network(model, seed)
     rate = model.dense_optimizer.learning_rate
     optimizers = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
     optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
     accumulators = [torch.zeros(len(table)) for table in tables]
+    past: deque[list[Tensor]] = deque(maxlen=missed_steps + 1)
     losses, logits, labels = [], [], []
     for step in range(1, order.steps + 1):
         batch = dataset.take(order.batch_indices(step))
         ids, truth = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
-        vectors = torch.stack([table[ids[:, t]] for t, table in enumerate(tables)], dim=1).requires_grad_()
+        past.append([table.clone() for table in tables])
+        vectors = torch.stack([table[ids[:, t]] for t, table in enumerate(past[0])], dim=1).requires_grad_()
         score = network(torch.from_numpy(batch.dense), vectors)
         loss = mean_loss(network, score, truth)
         optimizer.zero_grad()

@@ -17,6 +17,7 @@ from support.story import (
     restoring,
     resume_with,
     runs,
+    scale,
     suspend,
     trained,
 )
@@ -227,6 +228,30 @@ SCENARIOS = (
             (phase("Suspended"), resume_with(3)),
         ),
         TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario("more trainers", ((HALF, scale(3)),), TIGHT, replaced=EVERYBODY),
+    Scenario(
+        "fewer trainers, then more", ((trained(500), scale(1)), (trained(1300), scale(3))), TIGHT, replaced=EVERYBODY
+    ),
+    Scenario(
+        "more trainers, and back before all have stopped",
+        ((HALF, scale(3)), (phase("Suspending"), scale(2))),
+        TIGHT,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "more trainers after a loss",
+        ((trained(500), kill("shard", 1)), (trained(1100), scale(3))),
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "fewer trainers, and fewer shards, after a shard was lost",
+        (
+            (trained(500), kill("shard", 1)),
+            (trained(1100), both(scale(1), suspend(value=True))),
+            (phase("Suspended"), resume_with(2)),
+        ),
         replaced=EVERYBODY,
     ),
     Scenario("deleted and applied again", ((HALF, reapply),), replaced=EVERYBODY),

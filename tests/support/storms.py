@@ -38,6 +38,7 @@ KINDS = (
     "operator killed",
     "suspend",
     "reshard",
+    "scale trainers",
     "lower budget",
 )
 
@@ -114,7 +115,7 @@ class StormDriver(Driver):
     """Drives one job through its storm."""
 
     def __init__(self, storm: Storm) -> None:
-        everybody = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(2)))
+        everybody = (*(f"shard/{i}" for i in range(3)), *(f"trainer/{i}" for i in range(3)))
         super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
         self.storm = storm
         self.cluster.mail_s = storm.mail_s
@@ -155,7 +156,7 @@ class StormDriver(Driver):
         """One that is cut off may believe that it serves: what counts is whom the trainers use."""
 
     def _strike(self, strike: Strike) -> None:
-        role = "trainer" if "trainer" in strike.kind else "shard"
+        role = "trainer" if strike.kind.endswith("trainer") else "shard"
         members = [pod for pod in self.cluster.pods.values() if pod.view().role == role]
         if self.status().phase in TERMINAL_PHASES or not members:
             return
@@ -179,13 +180,21 @@ class StormDriver(Driver):
                 later(self._stop(role, index))
             case "damage":
                 (damage_save(index) if "save" in strike.kind else damage_anchor)(cluster)
-            case "lower":
-                self._lower_budget()
-            case "suspend" | "reshard":
-                cluster.set_spec("job", suspend=True)
-                later(lambda: self._resume(strike))
-            case _:
+            case "store" | "operator":
                 self._be_away(strike)
+            case _:
+                self._change(strike)
+
+    def _change(self, strike: Strike) -> None:
+        """Somebody edits the job."""
+        match strike.kind:
+            case "lower budget":
+                self._lower_budget()
+            case "scale trainers":
+                self.cluster.set_spec("job", trainers={"replicas": 1 + strike.index})
+            case _:
+                self.cluster.set_spec("job", suspend=True)
+                self._later.at(self.cluster.now + strike.lasts_s, lambda: self._resume(strike))
 
     def _resume(self, strike: Strike) -> None:
         """With other shards only once the job is suspended: before, the API server does not admit that."""

@@ -54,6 +54,11 @@ def resume_with(shards: int) -> Action:
     return act
 
 
+def scale(trainers: int) -> Action:
+    """Another number of trainers, while the job trains."""
+    return lambda cluster: cluster.set_spec("job", trainers={"replicas": trainers})
+
+
 def damage_save(index: int) -> Action:
     """The newest save of a shard does not verify; nor does the anchor that it is part of."""
 

@@ -150,7 +150,8 @@ class JobSpec:
     """All that the trainers and shards of one job must agree on. The model's seed is `data.seed`.
 
     `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
-    `precision`, parameters, rows and optimizers are float32.
+    `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
+    miss no push of their own trainer, with more those of so many steps.
     """
 
     contract: int
@@ -164,6 +165,7 @@ class JobSpec:
     silence_s: float
     precision: Precision = "fp32"
     dense_sync: DenseSync = "AllReduce"
+    prefetch: int = 1
 
     @property
     def lockstep(self) -> bool:

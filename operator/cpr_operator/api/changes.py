@@ -17,10 +17,10 @@ def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Inva
     if status.start_time is not None:
         suspended = after.suspend and status.phase == "Suspended"
         held = rules.FROZEN if suspended else (*rules.FROZEN, *rules.WHILE_SUSPENDED)
+        if after.trainers.dense_sync != "AllReduce":
+            held += rules.IN_LOCKSTEP
         old, new = before.to_dict(), after.to_dict()
         broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
-        if after.trainers.dense_sync != "AllReduce" and after.shards.replicas != before.shards.replicas:
-            broken.append(rules.RESHARD_LOCKSTEP)
     budget, spent = after.accuracy_budget, status.budget
     if spent is not None and budget != before.accuracy_budget and budget.portion < spent.spent + spent.reserved:
         broken.append(rules.BUDGET_ABOVE_SPENT)

@@ -21,6 +21,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
         silence_s=float(spec.failure_policy.silence_seconds),
         precision=spec.trainers.precision,
         dense_sync=spec.trainers.dense_sync,
+        prefetch=spec.trainers.prefetch,
     )
 
 

@@ -15,6 +15,8 @@ from pydantic.alias_generators import to_camel
 #: The most entries of the lists in status.
 MAX_SHARDS = 1024
 MAX_TRAINERS = 256
+#: Each step ahead holds the vectors of a batch.
+MAX_PREFETCH = 16
 MAX_FAILURES = 20
 MAX_FORKS = 64
 MAX_ANCHORS = 128

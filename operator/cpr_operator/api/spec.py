@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, MAX_PREDICTED, DataFormat, DenseSync, Pooling
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
-from cpr_operator.api.model import MAX_ANCHORS, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
+from cpr_operator.api.model import MAX_ANCHORS, MAX_PREFETCH, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
 
 GROUP = "cprjob.io"
 VERSION = "v1alpha1"
@@ -232,7 +232,8 @@ class Trainers(SpecModel):
     """The trainers: the dense network is replicated on them."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
-    """How many."""
+    """How many. With denseSync AllReduce that may change while the job trains: all stop after one step, are saved, and
+    go on from there as so many; nothing is lost."""
     dense_sync: DenseSync = "AllReduce"
     """How the copies of the dense network are kept together. AllReduce: all trainers take each step together. ShadowMA,
     ShadowBMUF, ShadowEASGD: each trains its part of every batch at its own pace, and a background thread averages the
@@ -240,6 +241,9 @@ class Trainers(SpecModel):
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: the dense network computes in bfloat16, and vectors and gradients travel so; parameters, rows and
     optimizers stay float32. About twice as fast on processors and GPUs that multiply it."""
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
+    """For how many steps ahead embedding vectors are asked for. With 1 a lone trainer reads what it would have read one
+    step after the other. More hides a longer way to the shards; vectors then miss what so many steps before changed."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""

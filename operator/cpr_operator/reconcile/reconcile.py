@@ -15,6 +15,7 @@ from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succe
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
+from cpr_operator.reconcile.resize import resizing
 from cpr_operator.reconcile.suspend import resume, suspend
 from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
 
@@ -31,11 +32,18 @@ def reconcile(world: World) -> Outcome:
         return delete(world)
     if status.phase in TERMINAL_PHASES:
         return _after_the_end(world)
-    if world.job.spec.suspend or status.phase == "Suspending":
+    if world.job.spec.suspend or status.phase == "Suspending" or _has_other_trainers(world):
         return _suspend(world)
     if status.start_time is None:
         return _held(world) if world.hold else _begin(world, start(world))
     return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
+
+
+def _has_other_trainers(world: World) -> bool:
+    """Whether a job with pods is to go on with another number of trainers: it stops, and resumes as so many."""
+    status = world.job.status
+    wanted = world.job.spec.trainers.replicas
+    return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != wanted
 
 
 def _held(world: World) -> Outcome:
@@ -52,7 +60,8 @@ def _suspend(world: World) -> Outcome:
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
     step, deletes = suspend(world)
     state = truth(step.status.phase == "Suspended")
-    finding = Finding("Suspended", state, step.status.phase, "spec.suspend is true")
+    reason = "spec.suspend is true" if world.job.spec.suspend else resizing(world.job.spec, step.status)
+    finding = Finding("Suspended", state, step.status.phase, reason)
     return _outcome(world, step.to(_with(world, step.status, finding)), deletes)
 
 

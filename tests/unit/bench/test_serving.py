@@ -51,6 +51,7 @@ def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shard]:
 
 def test_a_round_is_a_window_without_a_save_and_one_from_a_cut_to_its_commit(shard: Shard) -> None:
     with Trainer.of(shard.job, shard) as trainer:  # type: ignore[arg-type]
+        trainer.change_everything()
         assert bool((shard.arena.epochs.of == 1).all()), "every row has changed"
         first = trainer.round(0.05)
         trainer.change_everything()

@@ -44,7 +44,7 @@ def ride_out(storm: Storm) -> Life:
 
 def may_end_suspended(storm: Storm) -> bool:
     """Whether the job may end when it is to be suspended: nobody is awaited then."""
-    return any(strike.kind in {"suspend", "reshard"} for strike in storm.strikes)
+    return any(strike.kind in {"suspend", "reshard", "scale trainers"} for strike in storm.strikes)
 
 
 def failures_counted(status: Status) -> float:

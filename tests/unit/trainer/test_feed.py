@@ -12,7 +12,7 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
+from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 
 _PLACEMENT = Placement((7, 5), shards=3)
 _TABLES = len(_PLACEMENT.rows_per_table)
@@ -81,3 +81,34 @@ def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: li
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
     assert torch.equal(vectors.take(_at_once), expected)
+
+
+class _Feed:
+    """Slices at hand."""
+
+    def __init__(self, slices: list[Slice]) -> None:
+        self._slices = iter(slices)
+
+    def take(self) -> Slice | None:
+        return next(self._slices, None)
+
+
+@given(st.lists(_PICKS, min_size=1, max_size=8), st.integers(1, 4))
+def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_none(
+    picks: list[list[int]], depth: int
+) -> None:
+    table, slices = _Table(), list[Slice]()
+    for step, each in enumerate(picks, 1):
+        slices.append(_slice(step, each, slices[-1] if slices and depth == 1 else None))
+    past = [table.rows.copy()]
+    prefetch = Prefetch(cast(Feed, _Feed(slices)), cast(Exchange, table), depth)
+    for step, wanted in enumerate(slices, 1):
+        vectors = prefetch.take()
+        assert vectors is not None
+        prefetch.ask()
+        seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
+        assert torch.equal(vectors.take(_at_once), torch.from_numpy(seen[wanted.access.unique.numbers]))
+        table.push(wanted.access.unique)
+        past.append(table.rows.copy())
+        prefetch.pushed()
+    assert prefetch.take() is None

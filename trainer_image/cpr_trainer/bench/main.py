@@ -94,6 +94,7 @@ class _Bench:
             running_shard(self.job, self.environ, port_base, Path(folder)) as process,
             Trainer.of(self.job, process) as trainer,
         ):
+            trainer.change_everything()
             before, peaks = process.memory_bytes(), list[int]()
             for number in range(self.wanted.repeats):
                 yield "training beside a save"

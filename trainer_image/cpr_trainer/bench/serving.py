@@ -55,7 +55,7 @@ class Trainer:
     @classmethod
     @contextlib.contextmanager
     def of(cls, job: JobSpec, shard: ShardProcess) -> Iterator[Self]:
-        """Connect to a shard once it serves, and change every row."""
+        """Connect to a shard once it serves."""
         shard.wait_ready()
         exchange = Exchange(job, 0, 1, KEY, job.data.samples or 1)
         exchange.follow(
@@ -75,12 +75,10 @@ class Trainer:
         )
         with contextlib.closing(exchange):
             exchange.wait_ready(_PATIENCE_S)
-            trainer = cls(job, shard, exchange, Placement.of(job.model, 1), np.random.default_rng(1))
-            trainer.change_everything()
-            yield trainer
+            yield cls(job, shard, exchange, Placement.of(job.model, 1), np.random.default_rng(1))
 
     def change_everything(self) -> None:
-        """Push to every row once: the next save has to hold all of them."""
+        """Push to every row of the one table once: the next save has to hold all of them."""
         for first in range(0, self.placement.total, _CHUNK):
             ids = np.arange(first, min(first + _CHUNK, self.placement.total))[:, np.newaxis]
             self._push(find_access(self.placement, ids).unique, 0)

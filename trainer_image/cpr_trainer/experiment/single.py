@@ -66,7 +66,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, precision=job.precision)
     loader = Loader(dataset, order, rank=0, trainers=1, first_step=1)
-    with Feed(loader, placement) as feed:
+    with Feed(loader, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
             trace.lap("data")
             places = torch.from_numpy(wanted.access.unique.places)

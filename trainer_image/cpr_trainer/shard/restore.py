@@ -150,13 +150,18 @@ class Restorer:
         )
         write_origin(self.store, origin)
         none = (0,) * roster.trainers
+        applied, updates = restored.applied or none, restored.row_updates
+        if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
+            applied = (restored.step,) * roster.trainers
+        if len(updates.pushed) != roster.trainers:
+            updates = replace(updates, pushed=none)  # ranks count on from what they are told
         return Restored(
             save,
             restored.step,
             restored.samples,
-            restored.applied or none,
+            applied,
             restored.lost,
-            replace(restored.row_updates, pushed=restored.row_updates.pushed or none),
+            updates,
             load_s=monotonic() - started,
             top=restored.top,
             chain=restored.chain,

@@ -1,7 +1,8 @@
-"""Batches with the rows they need, prepared a step ahead; and their vectors, asked for as early as is exact."""
+"""Batches with the rows they need, prepared a step ahead; and their vectors, asked for as early as the job allows."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -48,11 +49,15 @@ class Slice:
 
 
 class Feed:
-    """Slices in the order of steps, each prepared while an earlier one trains. A context manager."""
+    """Slices in the order of steps, each prepared while an earlier one trains. A context manager.
 
-    def __init__(self, loader: Loader, placement: Placement) -> None:
+    With `split` each but the first is split against the one before it.
+    """
+
+    def __init__(self, loader: Loader, placement: Placement, *, split: bool) -> None:
         self._loader = loader
         self._placement = placement
+        self._is_split = split
         self._before: UniqueRows | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed")
         self._ahead: Future[Slice | None] = self._thread.submit(self._prepare)
@@ -76,7 +81,8 @@ class Feed:
         if batch is None:
             return None
         prepared = slice_of(step, batch, self._placement, self._before)
-        self._before = prepared.access.unique
+        if self._is_split:
+            self._before = prepared.access.unique
         return prepared
 
 
@@ -139,3 +145,45 @@ class Vectors:
         if self._vectors is None:
             self._vectors = self._exchange.room(len(self.slice.access.unique))
         self._lookups.append(self._exchange.lookup(self.slice.step, rows, self._vectors[first : first + len(rows)]))
+
+
+class Prefetch:
+    """The vectors of the next `depth` slices of a feed, on their way.
+
+    With depth 1 a slice is asked for in two parts: the rows that the running step leaves alone, and after its push the
+    others. So a lone trainer reads what it would have read one step after the other. With more, all rows are asked for
+    at once, and miss the pushes of the `depth` steps before them: the staleness is bounded.
+    """
+
+    def __init__(self, feed: Feed, exchange: Exchange, depth: int) -> None:
+        self._feed = feed
+        self._exchange = exchange
+        self._exact = depth == 1
+        self._asked: deque[Vectors] = deque()
+        for _ in range(depth):
+            if (vectors := self._following()) is not None:
+                vectors.ask_again()
+
+    def take(self) -> Vectors | None:
+        """Return the vectors of the next slice, None after the last one."""
+        return self._asked.popleft() if self._asked else None
+
+    def ask(self) -> None:
+        """A step begins: ask for one more slice. Raises what reading the data raises."""
+        vectors = self._following()
+        if vectors is not None and self._exact:
+            vectors.ask_early()
+        elif vectors is not None:
+            vectors.ask_again()
+
+    def pushed(self) -> None:
+        """The step is pushed: ask for what it changed."""
+        if self._exact and self._asked:
+            self._asked[0].ask_late()
+
+    def _following(self) -> Vectors | None:
+        wanted = self._feed.take()
+        if wanted is None:
+            return None
+        self._asked.append(Vectors(self._exchange, wanted))
+        return self._asked[-1]

@@ -216,7 +216,7 @@ class Loop:
             trainers=setup.job.trainers,
             first_step=stepper.state.done + 1,
         )
-        with Feed(loader, setup.placement) as feed:
+        with Feed(loader, setup.placement, split=setup.job.prefetch == 1) as feed:
             stepper.train(feed, group, self.leading)
 
     def _repair(self, pushed: int | None) -> None:

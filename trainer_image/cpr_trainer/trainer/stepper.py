@@ -10,7 +10,7 @@ from torch import Tensor
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.compute import Computed, compute
-from cpr_trainer.trainer.feed import Feed, Slice, Vectors, slice_of
+from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
@@ -60,25 +60,18 @@ class Stepper:
 
     def train(self, feed: Feed, group: Group, leading: Leading | None) -> None:
         """Train until the feed ends. Raises what ends a wait, Terminated only between steps or in a wait."""
-        wanted = feed.take()
-        if wanted is None:
-            return
-        vectors = Vectors(self._exchange, wanted)
-        vectors.ask_again()
+        prefetch = Prefetch(feed, self._exchange, self._setup.job.prefetch)
         self.pace.paused_s += self._take_paused_s()  # before the first step
-        while True:
+        while (vectors := prefetch.take()) is not None:
             self._watch.attend_or_stop()
-            following = self._step(vectors, feed, group, leading)
-            if following is None:
-                return
-            vectors = following
+            self._step(vectors, prefetch, group, leading)
 
-    def _step(self, vectors: Vectors, feed: Feed, group: Group, leading: Leading | None) -> Vectors | None:
-        """Train the slice of `vectors`; return the vectors of the next, on their way."""
+    def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, leading: Leading | None) -> None:
+        """Train the slice of `vectors`."""
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
         self._board.set(samples_started=self._setup.samples_at(max(step, self.state.farthest)))
-        following = self._look_ahead(feed)
+        prefetch.ask()
         trace.lap("look ahead")
 
         def fetch() -> Tensor:
@@ -100,22 +93,12 @@ class Stepper:
         trace.lap("reduce")
         self._push(wanted, computed)
         trace.lap("push")
-        if following is not None:
-            following.ask_late()
+        prefetch.pushed()
         trace.lap("ask late")
         if leading is not None:
             leading.save(self.state)
         self._tell(began, leading)
         trace.end(step)
-        return following
-
-    def _look_ahead(self, feed: Feed) -> Vectors | None:
-        wanted = feed.take()
-        if wanted is None:
-            return None
-        vectors = Vectors(self._exchange, wanted)
-        vectors.ask_early()
-        return vectors
 
     def _score(self, step: int, computed: Computed) -> None:
         setup = self._setup

@@ -1,0 +1,38 @@
+"""Trainers come and go on the real cluster, while a job trains: all stop at one step and go on from there."""
+
+from typing import Any
+
+import pytest
+from harness import Cluster, Space
+from jobs import Run, account, failures, ledger, same_auc, verify
+
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
+
+
+def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
+    cluster: Cluster, space: Space, calm: dict[str, Any]
+) -> None:
+    run = Run.start(space, "elastic")
+    run.reach(0.25)
+    space.patch("elastic", '{"spec":{"trainers":{"replicas":3}}}')
+    grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
+    assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0, 1, 2}
+    assert grown["counters"]["generation"] == 2
+    run.before = run.uids()
+    run.reach(0.5)
+    cluster.nodes.signal(run.pod("shard", 1), "KILL")
+    recovered = run.wait(
+        "recovers", lambda s: any(f.get("recoverySeconds") for f in s.get("failures", [])), within_s=60
+    )
+    space.patch("elastic", '{"spec":{"trainers":{"replicas":1}}}')
+    run.wait("trains as one", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 1, within_s=120)
+    assert {pod.index for pod in space.pods(job="elastic", role="trainer")} == {0}
+    run.before = run.uids()
+    status = run.finish()
+    verify(run, status, replaced=set())
+    assert [failure[:2] for failure in failures(status)] == [("shard", 1)]
+    assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (3, 0)
+    assert ledger(recovered)[1]
+    assert ledger(status) == ledger(recovered), "what was lost before an anchor stays charged"
+    assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}, "and nothing is lost after it"
+    assert same_auc(status, calm)
