@@ -182,8 +182,24 @@ def test_batches_may_be_made_by_hand(fitted: Fitted) -> None:
     assert np.array_equal(fitted.predict(again), fitted.predict(batch))
 
 
+def documented() -> list[str]:
+    """The Python in the documentation of models."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+
+
+def test_the_methods_in_the_documentation_are_what_is_asked_for() -> None:
+    methods: dict[str, Any] = {"torch": torch, "F": nn.functional}
+    for cell in documented():
+        if cell.startswith("def "):
+            exec(cell, methods)  # noqa: S102 -- as a module does
+    logits, labels = torch.zeros(4, 3), torch.ones(4, 3)
+    assert methods["sample_losses"](None, logits, labels).shape == (4,)
+    sums = methods["metric_sums"](None, logits[:, :2], labels[:, :2])
+    assert methods["metrics"](None, sums) == {"click.calibration": 0.5, "buy.calibration": 0.5}
+
+
 def test_the_cell_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    (cell,) = (each for each in documented() if "from cprjob import fit" in each)
     found: dict[str, Any] = {"__name__": "__main__"}
     exec(cell, found)  # noqa: S102 -- as a notebook does
     assert found["clicks"].shape == (10,)
