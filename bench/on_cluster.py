@@ -80,7 +80,7 @@ def training(up: Cluster, mib: int, samples: int, skew: float, **changes: Any) -
                 "sparseOptimizer": {"kind": "RowWiseAdagrad", "learningRate": 0.05},
             }
             columns = {
-                "label": "click",
+                "labels": ["click"],
                 "numbers": [f"n{i}" for i in range(NUMBERS)],
                 "categories": [f"c{i}" for i in range(TABLES)],
             }

@@ -56,6 +56,8 @@ EXAMPLES: dict[str, Any] = {
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
             entrypoint="ranking.models:build",
+            labels=("click", "buy"),
+            targets=("dwell",),
         ),
         data=DataSpec(
             "Parquet",
@@ -65,7 +67,7 @@ EXAMPLES: dict[str, Any] = {
             512,
             7,
             10,
-            columns=ColumnsSpec("click", ("age",), ("price",), ("user", "page")),
+            columns=ColumnsSpec(("click", "buy"), ("age",), ("price",), ("user", "page"), targets=("dwell",)),
             hold_out=0.1,
         ),
         trainers=2,
@@ -136,6 +138,7 @@ EXAMPLES: dict[str, Any] = {
         loss=0.45,
         auc=0.79,
         logloss=0.46,
+        metrics=(("click.auc", 0.79), ("buy.auc", 0.81)),
         shard_saves=(6144000, 6144000, 6144000, -1),
         dense_save=SaveRef(f"{CUT}-dense/manifest.json", 12000, 6144000),
         anchors=(ANCHOR,),
@@ -197,7 +200,7 @@ EXAMPLES: dict[str, Any] = {
     "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
     "anchor_ref": ANCHOR,
-    "result": Result(ANCHOR, lost=((6140000, 6144000),), loss=0.45, auc=0.79, logloss=None),
+    "result": Result(ANCHOR, lost=((6140000, 6144000),), loss=0.45, auc=0.79, logloss=None, metrics=(("error", 0.5),)),
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_trainer.experiment.single import train
 from cpr_trainer.runtime import Trace
 from support.local_job import small_job
+from support.two_labels import two_labels, write_visits
 
 pytestmark = pytest.mark.dist
 
@@ -47,3 +50,36 @@ def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str |
     )
     torch.testing.assert_close(torch.load(tmp_path / "end.pt"), alone.parameters, rtol=1e-3, atol=1e-5)
     assert [TracedStep.of_line(line).step for line in (tmp_path / "steps").read_text().splitlines()] == [*range(1, 11)]
+
+
+#: Trains the job in the environment in one process, and writes its scores.
+TRAIN_ALONE = """
+import json, os, torch
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.runtime import read_job
+from cpr_trainer.store import Uris
+torch.set_num_threads(1)
+job = read_job(os.environ)
+trainer = LoneTrainer(job, open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)), job.data.seed)
+trainer.train(None, lambda samples: None)
+print(json.dumps(trainer.scores.validation.metrics()))
+"""
+
+
+@needs_torchrec
+def test_torchrecs_own_modules_are_a_dense_network(tmp_path: Path) -> None:
+    job = two_labels(tmp_path, write_visits(tmp_path / "visits"))
+    job = replace(job, model=replace(job.model, entrypoint="torchrec_dlrm:Network"))
+    folders = (REPOSITORY / "trainer_image", REPOSITORY / "tests" / "support")
+    done = subprocess.run(
+        [PEERS_PYTHON, "-c", TRAIN_ALONE],
+        env={**os.environ, SPEC: to_json(job), "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    scores = dict(json.loads(done.stdout.splitlines()[-1]))
+    assert scores.keys() == {"click.auc", "click.logloss", "buy.auc", "buy.logloss"}
+    assert scores["click.auc"] > 0.65
+    assert scores["buy.auc"] > 0.7

@@ -59,7 +59,7 @@ def test_a_bad_row_is_told_by_file_line_and_column(tmp_path: Path) -> None:
         data={
             "format": "CSV",
             "uri": str(tmp_path / "clicks.csv"),
-            "columns": {"label": "click", "numbers": ["price"], "categories": ["user"]},
+            "columns": {"labels": ["click"], "numbers": ["price"], "categories": ["user"]},
             "epochs": 1,
         },
     )

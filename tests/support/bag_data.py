@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from cpr_contract.spec import ColumnsSpec, DataSpec, TableSpec
 from support.table_data import spec
 
-COLUMNS = ColumnsSpec("click", (), ("price",), ("tags", "page", "words"))
+COLUMNS = ColumnsSpec(("click",), (), ("price",), ("tags", "page", "words"))
 #: `tags` gives a mean, `words` a sum, and each click is on one page.
 TABLES = (TableSpec("tags", 300, "Mean"), TableSpec("page", 40), TableSpec("words", 200, "Sum"))
 

@@ -70,9 +70,9 @@ BOUNDS = (
     Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
     Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
     Case(
-        "spec.data.columns.label",
-        CSV | {"spec.data.columns.label": "a label"},
-        CSV | {"spec.data.columns.label": ""},
+        "spec.data.columns.labels[0]",
+        CSV | {"spec.data.columns.labels": ["a label"]},
+        CSV | {"spec.data.columns.labels": [""]},
     ),
     Case(
         "spec.data.columns.categories",

@@ -50,7 +50,7 @@ def edited(edits: Edits, base: Document | None = None) -> Document:
 
 
 CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "epochs": 1}}
-COLUMNS = {"label": "click", "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
+COLUMNS = {"labels": ["click"], "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
 PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/", "columns": COLUMNS, "epochs": 1}}
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
 OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}

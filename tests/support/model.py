@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,6 +34,7 @@ class SavedModel:
     auc: float | None
     log_loss: float | None
     scored: int
+    metrics: dict[str, float]
 
 
 def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
@@ -42,9 +44,16 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     tensors = read_tensors(store, read_anchor(store, anchor))
     replica = DenseReplica(job.model, 0)
     replica.load_state(tensors["network"])
-    validation = ProgressiveValidation(1)
+    validation = ProgressiveValidation.of(1, job.model, replica.model)
     validation.load_state(tensors["evaluation"])
-    return SavedModel(replica.parameters, tables, validation.auc(), validation.log_loss(), validation.samples)
+    return SavedModel(
+        replica.parameters,
+        tables,
+        validation.auc(),
+        validation.log_loss(),
+        validation.samples,
+        dict(validation.metrics()),
+    )
 
 
 def train_alone(job: JobSpec) -> OracleResult:
@@ -62,7 +71,7 @@ def assert_same(model: SavedModel, expected: SavedModel) -> None:
     """Equal bit for bit."""
     assert torch.equal(model.dense, expected.dense)
     assert all(torch.equal(*tables) for tables in zip(model.tables, expected.tables, strict=True))
-    assert (model.auc, model.log_loss) == (expected.auc, expected.log_loss)
+    assert (model.auc, model.log_loss, model.metrics) == (expected.auc, expected.log_loss, expected.metrics)
 
 
 def assert_close(model: SavedModel, expected: OracleResult) -> None:
@@ -74,3 +83,6 @@ def assert_close(model: SavedModel, expected: OracleResult) -> None:
     assert model.log_loss is not None
     assert abs(model.auc - expected.auc) < 1e-4
     assert abs(model.log_loss - expected.log_loss) < 1e-5
+    assert model.metrics.keys() == expected.metrics.keys()
+    for name, value in expected.metrics.items():
+        assert model.metrics[name] == pytest.approx(value, abs=1e-4), name

@@ -1,7 +1,7 @@
 """The single-process oracle: DLRM training with whole tables in memory and the optimizers written out.
 
-Shares with the product the model's forward pass, the datasets and the order of samples, nothing else: embedding
-gradients, optimizers, AUC and log loss are computed here on their own.
+Shares with the product the dense network with its own loss and metrics, the datasets and the order of samples, nothing
+else: embedding gradients, optimizers, the mean loss, AUC and log loss are computed here on their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
 
 #: (table, rows int64 [k]) -> first values, float32 [k, D].
 InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
@@ -30,9 +30,10 @@ SPARSE_EPSILON = 1e-8
 class OracleResult:
     """What a run ends in.
 
-    losses: mean log loss of each step's batch before it trains. auc, log_loss: progressive, without the first fifth
-    of the samples. dense: parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each.
-    accumulators: float32 [rows] each; zero for SGD.
+    losses: mean loss of each step's batch before it trains. auc, log_loss: of the first label, progressive, without the
+    first fifth of the samples. metrics: those of all labels, if there are several, and the network's own. dense:
+    parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each. accumulators: float32 [rows]
+    each; zero for SGD.
     """
 
     losses: tuple[float, ...]
@@ -41,6 +42,7 @@ class OracleResult:
     dense: Tensor
     tables: tuple[Tensor, ...]
     accumulators: tuple[Tensor, ...]
+    metrics: dict[str, float]
 
 
 def train(  # noqa: PLR0913 -- what is trained, on what, from where
@@ -56,7 +58,7 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
 
     A step reads rows as they were before the last `missed_steps` steps.
     """
-    network = Dlrm(model, seed)
+    network = build_network(model, seed)
     rate = model.dense_optimizer.learning_rate
     optimizers = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
     optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
@@ -70,7 +72,7 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         past.append([table.clone() for table in tables])
         vectors = torch.stack([table[ids[:, t]] for t, table in enumerate(past[0])], dim=1).requires_grad_()
         score = network(torch.from_numpy(batch.dense), vectors)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(score, truth)
+        loss = mean_loss(network, score, truth)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -80,15 +82,43 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         logits.append(score.detach())
         labels.append(truth)
     scored = slice(order.total_samples // 5, None)
-    all_logits, all_labels = torch.cat(logits)[scored].double(), torch.cat(labels)[scored].double()
+    all_logits, all_labels = torch.cat(logits)[scored], torch.cat(labels)[scored]
+    found = [
+        (exact_auc(score, truth), log_loss(score, truth))
+        for score, truth, _ in zip(columns(all_logits), columns(all_labels), model.labels, strict=False)
+    ]
+    metrics: dict[str, float] = {}
+    if len(model.labels) > 1:
+        for name, (auc, loss_of_label) in zip(model.labels, found, strict=True):
+            metrics |= {f"{name}.auc": auc, f"{name}.logloss": loss_of_label}
+    if isinstance(network, OwnMetrics):
+        metrics |= network.metrics(network.metric_sums(all_logits, all_labels).double())
     return OracleResult(
         losses=tuple(losses),
-        auc=exact_auc(all_logits.numpy(), all_labels.numpy()),
-        log_loss=torch.nn.functional.binary_cross_entropy_with_logits(all_logits, all_labels).item(),
+        auc=found[0][0],
+        log_loss=found[0][1],
         dense=torch.cat([parameter.detach().flatten() for parameter in network.parameters()]),
         tables=tuple(tables),
         accumulators=tuple(accumulators),
+        metrics=metrics,
     )
+
+
+def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss that a batch is trained with, a scalar."""
+    if isinstance(network, OwnLoss):
+        return network.sample_losses(logits, labels).mean()
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
+    """Return each label's column of logits or labels, [n] or [n, L]."""
+    return tuple(values.double().view(len(values), -1).numpy().T)
+
+
+def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+    """Return the mean of log(1 + exp(-s)) over positives and log(1 + exp(s)) over negatives, in nats."""
+    return float(np.logaddexp(0, np.where(labels == 1, -scores, scores)).mean())
 
 
 def update_rows(model: ModelSpec, table: Tensor, accumulator: Tensor, ids: Tensor, gradients: Tensor) -> None:

@@ -11,6 +11,7 @@ from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
 from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, OWN_MODEL, PARQUET, SEPARATED, Edits
 
 THIRTEEN = [str(number) for number in range(1, 14)]
+SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
@@ -94,22 +95,64 @@ RULES = (
         "the model takes 13 numeric features",
     ),
     Case(
+        "spec.data.columns.labels",
+        CSV,
+        CSV | {"spec.data.columns.labels": GONE},
+        "a model predicts 1 to 8 columns",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": SEVEN, "spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.labels": EIGHT, "spec.data.columns.targets": ["dwell"]},
+        "a model predicts 1 to 8 columns",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "buy"]},
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "click"]},
+        "a column is predicted once",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["click"]},
+        "a column is predicted once",
+    ),
+    Case(
+        "spec.data",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "buy"]},
+        CSV | {"spec.data.columns.labels": ["click", "buy"]},
+        "the DLRM predicts one label",
+    ),
+    Case(
+        "spec.data",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
+        CSV | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
+        "the DLRM predicts one label",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"], "spec.data.columns.numbers": ["dwell"]},
+        "what is predicted cannot be a feature",
+    ),
+    Case(
         "spec.data.columns.counts",
         CSV | {"spec.data.columns.counts": ["clicks"]},
         CSV | {"spec.data.columns.counts": ["click"]},
-        "the label cannot be a feature",
+        "what is predicted cannot be a feature",
     ),
     Case(
         "spec.data.columns.numbers",
         CSV | {"spec.data.columns.numbers": []},
         CSV | {"spec.data.columns.numbers": ["price", "click"]},
-        "the label cannot be a feature",
+        "what is predicted cannot be a feature",
     ),
     Case(
         "spec.data.columns.categories",
         CSV,
         CSV | {"spec.data.columns.categories.1": "click"},
-        "the label cannot be a feature",
+        "what is predicted cannot be a feature",
     ),
     Case(
         "spec.data",

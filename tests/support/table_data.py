@@ -22,7 +22,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.store import Uris
 
-COLUMNS = ColumnsSpec("click", ("age", "views"), ("price",), ("user", "item"))
+COLUMNS = ColumnsSpec(("click",), ("age", "views"), ("price",), ("user", "item"))
 TABLES = (TableSpec("user", 100), TableSpec("item", 50))
 #: No store is asked: the files are local.
 FILES = Uris(StoreSpec("file:///nowhere", None, "bucket", ""))

@@ -58,9 +58,10 @@ def test_the_first_fifth_is_left_out_to_the_sample(total: int, sizes: list[int])
         score.add(torch.zeros(part), (torch.arange(start, start + part) < total // 5).float(), start)
         start += part
     delta = score.take_delta()
-    negatives, positives = delta[:-1].view(2, -1).sum(dim=1).tolist()
+    negatives, positives = delta[: COUNTERS - 1].view(2, -1).sum(dim=1).tolist()
     assert (negatives, positives) == (max(0, start - total // 5), 0)
-    assert delta[-1].item() == pytest.approx(negatives * math.log(2) * 2**24, abs=len(sizes))
+    assert delta[-1].item() == negatives
+    assert delta[COUNTERS - 1].item() == pytest.approx(negatives * math.log(2) * 2**24, abs=len(sizes))
 
 
 def test_parts_merge_in_any_order_to_the_same_bits() -> None:
@@ -81,7 +82,7 @@ def test_a_delta_is_taken_once_and_counts_when_merged() -> None:
     score.add(torch.zeros(4), torch.ones(4), 0)
     assert score.samples == 0
     delta = score.take_delta()
-    assert (delta.dtype, delta.shape) == (torch.int64, (COUNTERS,))
+    assert (delta.dtype, delta.shape) == (torch.int64, (COUNTERS + 1,))
     assert not score.take_delta().any()
     score.merge(delta)
     assert score.samples == 4
@@ -113,3 +114,107 @@ def test_a_model_that_diverged_is_told(value: float, first_sample: int) -> None:
     with pytest.raises(DivergedError) as caught:
         ProgressiveValidation(100).add(torch.tensor([0.0, value]), torch.zeros(2), first_sample)
     assert caught.value.reason == "Diverged"
+
+
+class Errors:
+    """Own metrics from sums: the error of a number that is predicted, and a ratio that is not always defined."""
+
+    def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        errors = (logits[:, -1] - labels[:, -1]).square().sum()
+        return torch.stack((errors, torch.tensor(float(len(labels))), labels[:, 0].sum()))
+
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        errors, samples, clicks = sums.tolist()
+        return {"error": math.sqrt(errors / samples), "never": math.nan, "samples": samples, "rate": clicks / samples}
+
+
+class Ratio(Errors):
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        errors, _, clicks = sums.tolist()
+        return {"errors a click": errors / clicks}
+
+
+def visits(count: int = 300) -> tuple[Tensor, Tensor]:
+    """Logits and labels of a click, a purchase, and seconds."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(count, 3, generator=generator) * torch.tensor([1.0, 2.0, 5e4])
+    labels = torch.cat((torch.rand(count, 2, generator=generator).round(), logits[:, 2:] + 3), dim=1)
+    return logits, labels
+
+
+def test_each_label_is_scored_as_if_it_were_alone() -> None:
+    logits, labels = visits()
+    score = ProgressiveValidation(100, ("click", "buy"))
+    for first in range(0, 300, 60):
+        score.add(logits[first : first + 60], labels[first : first + 60], first)
+    score.merge(score.take_delta())
+    alone = [scored(logits[20:, place], labels[20:, place]) for place in range(2)]
+    assert [score.auc(place) for place in range(2)] == [each.auc() for each in alone]
+    assert [score.log_loss(place) for place in range(2)] == pytest.approx([each.log_loss() for each in alone])
+    assert dict(score.metrics()) == {
+        "click.auc": score.auc(),
+        "click.logloss": score.log_loss(),
+        "buy.auc": score.auc(1),
+        "buy.logloss": score.log_loss(1),
+    }
+    assert score.samples == 280
+
+
+def test_own_sums_of_all_trainers_give_the_metrics() -> None:
+    logits, labels = visits()
+    one, other = (ProgressiveValidation(100, ("click",), Errors(), 3) for _ in range(2))
+    one.add(logits[:100, ::2], labels[:100, ::2], 0)
+    other.add(logits[100:250, ::2], labels[100:250, ::2], 100)
+    one.merge(one.take_delta() + other.take_delta())
+    found = dict(one.metrics())
+    assert found.keys() == {"error", "samples", "rate"}, "what is no number is left out"
+    assert found["samples"] == 230, "the first fifth is left out"
+    assert found["error"] == pytest.approx(3, rel=1e-3)
+    assert found["rate"] == pytest.approx(labels[20:250, 0].mean().item())
+    resumed = ProgressiveValidation(100, ("click",), Errors(), 3)
+    resumed.load_state(one.state())
+    assert dict(resumed.metrics()) == found
+
+
+def test_a_number_that_is_predicted_alone_has_only_its_own_metrics() -> None:
+    score = ProgressiveValidation(0, (), Errors(), 3)
+    assert score.metrics() == ()
+    logits, labels = visits()
+    score.add(logits[:, 2:], labels[:, 2:], 0)
+    score.merge(score.take_delta())
+    assert (score.auc(), score.log_loss(), score.samples) == (None, None, 300)
+    assert dict(score.metrics())["error"] == pytest.approx(3, rel=1e-3)
+    with pytest.raises(DivergedError):
+        score.add(torch.full((2, 1), math.nan), torch.zeros(2, 1), 0)
+
+
+@pytest.mark.parametrize("size", [-1e9, -1e-4, 1e-4, 1e9])
+def test_own_sums_may_be_large_or_small_or_negative(size: float) -> None:
+    class Sum(Errors):
+        def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+            return labels[:, 1].sum(dim=0, keepdim=True)
+
+        def metrics(self, sums: Tensor) -> dict[str, float]:
+            return {"sum": float(sums[0])}
+
+    score, total = ProgressiveValidation(0, ("click",), Sum(), 1), 0.0
+    for count in range(100):
+        score.add(torch.zeros(1, 2), torch.tensor([[0.0, size * count]]), 0)
+        total += float(torch.tensor(size * count))
+    score.merge(score.take_delta())
+    assert dict(score.metrics())["sum"] == pytest.approx(total, rel=1e-5)
+
+
+def test_a_metric_that_is_not_defined_yet_is_left_out() -> None:
+    score = ProgressiveValidation(0, ("click",), Ratio(), 3)
+    score.add(torch.zeros(4, 2), torch.zeros(4, 2), 0)
+    score.merge(score.take_delta())
+    assert score.metrics() == ()
+
+
+@pytest.mark.parametrize("value", [1e8, math.nan])
+def test_sums_that_are_no_sensible_numbers_are_told(value: float) -> None:
+    score = ProgressiveValidation(0, ("click",), Errors(), 3)
+    labels = torch.tensor([[0.0, value]])
+    with pytest.raises(DivergedError, match="metric_sums"):
+        score.add(torch.zeros(1, 2), labels, 0)

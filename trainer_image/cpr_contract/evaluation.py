@@ -14,9 +14,14 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model's score on held-out `samples`. `log_loss` is in nats; `auc` is None if all have the same label."""
+    """A model's scores on held-out `samples`.
+
+    `auc`, `log_loss` (nats): of the first label; None if it is the same in all samples, both if there is no label.
+    `metrics`: figures by name, as in a trainer's report.
+    """
 
     step: int
     samples: int
     auc: float | None
-    log_loss: float
+    log_loss: float | None
+    metrics: tuple[tuple[str, float], ...] = ()

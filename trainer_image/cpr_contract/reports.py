@@ -91,7 +91,9 @@ class TrainerReport:
     the last one took from cut to commit. `samples_per_s` is the speed while nothing is saved, `paused_s` the time that
     this process waited or stood still. `sync_gap` is the mean number of steps that this trainer takes between two
     averages of the dense copies, in a shadow mode. Without lockstep `step` and `samples` are the leader's knowledge of
-    what all ranks have completed, and `waiting_for` may name trainers that it does without.
+    what all ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and `logloss` are of
+    the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss" of each where there are several
+    labels, then the network's own.
     """
 
     contract: int
@@ -121,6 +123,7 @@ class TrainerReport:
     commit_s: float | None = None
     paused_s: float = 0.0
     sync_gap: float | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,8 @@ class Result:
     """The leader's last word once every sample is trained: the final anchor, what it lacks, and the scores at its step.
 
     lost: sample ranges missing from its dense state in this generation, as in a report.
-    loss: mean log loss of the last steps, in nats; auc, logloss: progressive validation over all samples that count.
-    None where nothing could be scored.
+    loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
+    validation over all samples that count, as in a report. None where nothing could be scored.
     """
 
     anchor: AnchorRef
@@ -137,3 +140,4 @@ class Result:
     loss: float | None
     auc: float | None
     logloss: float | None
+    metrics: tuple[tuple[str, float], ...] = ()

@@ -8,6 +8,8 @@ from typing import Literal
 #: Columns of the Criteo layout: a label, then these.
 DENSE_FEATURES = 13
 CATEGORICAL_FEATURES = 26
+#: Labels and targets of one model. Their scores, by name, have to fit into a pod's last word of 4 KiB.
+MAX_PREDICTED = 8
 
 
 #: How the vectors of a bag become one.
@@ -39,7 +41,8 @@ class ModelSpec:
     """What is trained. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
 
     `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. An
-    entrypoint may read them as it likes, and they may be empty then.
+    entrypoint may read them as it likes, and they may be empty then. The network predicts the `labels`, 0 or 1, then
+    the `targets`, numbers, each with one output.
     """
 
     embedding_dim: int
@@ -49,6 +52,14 @@ class ModelSpec:
     dense_optimizer: OptimizerSpec
     sparse_optimizer: OptimizerSpec
     entrypoint: str | None = None
+    labels: tuple[str, ...] = ("label",)
+    targets: tuple[str, ...] = ()
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """What a sample has of logits, and of labels: one number, or a vector of as many as are predicted."""
+        outputs = len(self.labels) + len(self.targets)
+        return () if outputs == 1 else (outputs,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,16 @@ class ColumnsSpec:
     """The columns of a table that feed the model: by name, or by number from 1 where a file names none.
 
     `counts` become log(1 + max(x, 0)), `numbers` stay as they are; both together are at most DENSE_FEATURES. The t-th
-    of `categories` feeds the t-th table. `separator` stands between the ids of a bag in text.
+    of `categories` feeds the t-th table. `separator` stands between the ids of a bag in text. `labels` are 0 or 1,
+    `targets` any numbers.
     """
 
-    label: str
+    labels: tuple[str, ...]
     counts: tuple[str, ...]
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
     separator: str | None = None
+    targets: tuple[str, ...] = ()
 
 
 DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic"]

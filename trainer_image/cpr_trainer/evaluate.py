@@ -61,24 +61,23 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     def fetch(rows: UniqueRows) -> Tensor:
         return torch.from_numpy(vectors[np.searchsorted(needed, rows.numbers)])
 
-    scores = score_held_out(replica.model, job.data, dataset, placement, fetch)
-    log_loss = scores.log_loss()
-    if log_loss is None:
+    scores = score_held_out(replica.model, job, dataset, placement, fetch)
+    if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
-    return Evaluation(manifest.step, scores.samples, scores.auc(), log_loss)
+    return Evaluation(manifest.step, scores.samples, scores.auc(), scores.log_loss(), scores.metrics())
 
 
 @torch.no_grad()
 def score_held_out(
-    network: nn.Module, data: DataSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Tensor]
+    network: nn.Module, job: JobSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Tensor]
 ) -> ProgressiveValidation:
     """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
 
     fetch: returns the vectors, float32 [u, D], of some rows. Raises DataError, DivergedError.
     """
     network.eval()
-    scores = ProgressiveValidation(0)
-    for batch in _batches(data, dataset):
+    scores = ProgressiveValidation.of(0, job.model, network)
+    for batch in _batches(job.data, dataset):
         access = find_access(placement, batch.ids)
         scores.add(logits_of(network, batch, access, fetch(access.unique)), torch.from_numpy(batch.labels), 0)
     scores.merge(scores.take_delta())
@@ -86,7 +85,7 @@ def score_held_out(
 
 
 def logits_of(network: nn.Module, batch: Batch, access: Access, vectors: Tensor) -> Tensor:
-    """Return the logits of a batch, [n]. vectors: float32 [u, D], of the unique rows of `access`."""
+    """Return the logits of a batch, [n] or [n, L]. vectors: float32 [u, D], of the unique rows of `access`."""
     logits: Tensor = start(network, torch.from_numpy(batch.dense))(access.embeddings(vectors))
     return logits
 

@@ -1,61 +1,89 @@
 """Progressive validation: each batch is scored before it trains; the first fifth of all samples is left out.
 
-Scores are kept as a histogram over the logit, in integers: what trainers counted apart adds up in any order to the
-same bits, in one all-reduce of one tensor of 256 KiB.
+Scores are kept as histograms over the logit, and as sums, all in integers: what trainers counted apart adds up in any
+order to the same bits, in one all-reduce of one tensor of 256 KiB a label.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from math import isfinite
+from typing import Self
 
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import ModelSpec
 from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.entrypoint import OwnMetrics, own_sums
 
 #: 1 / 512 of a logit each: samples within one count as ties, which costs less than 1e-3 of AUC for any useful spread.
 BINS = 2**14
 _HIGHEST_LOGIT = 16.0
 _BINS_PER_LOGIT = BINS / (2 * _HIGHEST_LOGIT)
-#: Log loss is summed in these parts of a nat: 2**39 nats fit.
-_PARTS_PER_NAT = 2**24
+#: Log loss is counted in these parts of a nat: 2**39 nats fit.
+_PARTS = 2**24
+#: A network's own sum is two counters, of these and of what is left in parts: what 5e8 slices give fits.
+_UNIT = 2**10
+_LARGEST_SUM = 1e12
 _UNSCORED_FRACTION = 5
 #: No model that learns comes near; small enough that no sum of losses overflows.
 _DIVERGED_LOGIT = 1e4
+#: Of one label.
 COUNTERS = 2 * BINS + 1
 
 
 class ProgressiveValidation:
-    """One trainer's view of the score: what all trainers have merged, and its own part that is not merged yet.
+    """One trainer's view of the scores: what all trainers have merged, and its own part that is not merged yet.
 
-    A tensor of counters is int64 [COUNTERS]: negatives by bin, positives by bin, log loss in 2**-24 nats.
+    Counters are int64 [L COUNTERS + 2 k + 1]. Of each of the L labels: negatives by bin, positives by bin, log loss in
+    2**-24 nats. Then the k sums of the network's own metrics, and how many samples were scored. Targets have no scores
+    but the network's own.
     """
 
-    def __init__(self, total_samples: int) -> None:
+    def __init__(
+        self, total_samples: int, labels: tuple[str, ...] = ("label",), own: OwnMetrics | None = None, sums: int = 0
+    ) -> None:
         self._unscored = total_samples // _UNSCORED_FRACTION
-        self._merged = torch.zeros(COUNTERS, dtype=torch.int64)
-        self._own = torch.zeros(COUNTERS, dtype=torch.int64)
+        self._labels = labels
+        self._metrics = own
+        self._split = len(labels) * COUNTERS
+        self._merged = torch.zeros(self._split + 2 * sums + 1, dtype=torch.int64)
+        self._forget()
+
+    @classmethod
+    def of(cls, total_samples: int, spec: ModelSpec, network: nn.Module) -> Self:
+        """Return scores of the labels of a model, and by the metrics of its network."""
+        if not isinstance(network, OwnMetrics):
+            return cls(total_samples, spec.labels)
+        return cls(total_samples, spec.labels, network, own_sums(network, spec))
 
     @torch.no_grad()
     def add(self, logits: Tensor, labels: Tensor, first_sample: int) -> None:
         """Count a slice that is about to be trained.
 
-        logits, labels: float32 [n]. first_sample: global number, from 0, of the slice's first sample; the others
-        follow it. Raises DivergedError if a logit, scored or not, is no sensible number.
+        logits, labels: float32 [n], or [n, L + targets]. first_sample: global number, from 0, of the slice's first
+        sample; the others follow it. Raises DivergedError if a logit, scored or not, is no sensible number.
         """
-        if not bool((logits.abs() < _DIVERGED_LOGIT).all()):  # Not a number is not less either.
+        of_labels = logits if logits.dim() == 1 and self._labels else logits[..., : len(self._labels)]
+        sensible = bool((of_labels.abs() < _DIVERGED_LOGIT).all())  # Not a number is not less either.
+        if not sensible or (of_labels is not logits and not bool(logits.isfinite().all())):
             raise DivergedError(
                 f"A logit is beyond {_DIVERGED_LOGIT:.0e} or no number, near sample {first_sample}.",
                 "Start again with a lower learning rate.",
             )
         skipped = max(0, self._unscored - first_sample)
         logits, labels = logits[skipped:].cpu(), labels[skipped:].cpu()
-        bins = ((logits + _HIGHEST_LOGIT) * _BINS_PER_LOGIT).long().clamp_(0, BINS - 1)
-        self._own.index_add_(0, bins + BINS * labels.long(), torch.ones_like(bins))
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="sum")
-        self._own[-1] += round(float(loss) * _PARTS_PER_NAT)
+        for counters, *column in zip(self._own_labels, _columns(logits), _columns(labels), strict=False):
+            _count(counters, *column)
+        if self._metrics is not None and len(labels):
+            self._own[self._split : -1] += _as_counters(self._metrics.metric_sums(logits, labels), first_sample)
+        self._own_samples += len(labels)
 
     def take_delta(self) -> Tensor:
         """Return this trainer's counters since the last call, and forget them: to be summed over trainers."""
-        delta, self._own = self._own, torch.zeros_like(self._own)
+        delta = self._own
+        delta[-1] = self._own_samples
+        self._forget()
         return delta
 
     def merge(self, delta: Tensor) -> None:
@@ -69,27 +97,88 @@ class ProgressiveValidation:
     def load_state(self, state: Tensor) -> None:
         """Go to a state that `state` returned; own counters are dropped. ValueError if it is none."""
         if state.shape != self._merged.shape or state.dtype != self._merged.dtype:
-            raise ValueError(f"an evaluation state is int64 [{COUNTERS}], not {state.dtype} {tuple(state.shape)}")
+            wanted = list(self._merged.shape)
+            raise ValueError(f"an evaluation state is int64 {wanted}, not {state.dtype} {tuple(state.shape)}")
         self._merged.copy_(state)
-        self._own.zero_()
+        self._forget()
 
     @property
     def samples(self) -> int:
         """Merged samples that were scored."""
-        return int(self._merged[:-1].sum())
+        return int(self._merged[-1])
 
-    def log_loss(self) -> float | None:
-        """Return the mean log loss of the merged samples in nats; None before the first."""
-        return float(self._merged[-1]) / _PARTS_PER_NAT / self.samples if self.samples else None
+    def log_loss(self, label: int = 0) -> float | None:
+        """Return a label's mean log loss of the merged samples in nats; None before the first, or without labels."""
+        if not self.samples or not self._labels:
+            return None
+        return float(self._by_label(self._merged)[label, -1]) / _PARTS / self.samples
 
-    def auc(self) -> float | None:
-        """Return the area under the ROC curve of the merged samples; None until both labels were seen.
+    def auc(self, label: int = 0) -> float | None:
+        """Return the area under a label's ROC curve of the merged samples; None until it was seen as 0 and as 1.
 
         The share of (positive, negative) pairs in the right order, ties within a bin counting half: the trapezoids.
         """
-        negatives, positives = self._merged[:-1].view(2, BINS).double()
+        if not self._labels:
+            return None
+        negatives, positives = self._by_label(self._merged)[label, :-1].view(2, BINS).double()
         pairs = float(negatives.sum() * positives.sum())
         if not pairs:
             return None
         below = negatives.cumsum(0) - negatives
         return float((positives * (below + negatives / 2)).sum()) / pairs
+
+    def metrics(self) -> tuple[tuple[str, float], ...]:
+        """Return by name what is known besides the first label's scores: see `cpr_contract.reports.TrainerReport`."""
+        found: dict[str, float | None] = {}
+        if len(self._labels) > 1:
+            for place, name in enumerate(self._labels):
+                found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
+        if self._metrics is not None and self.samples:
+            try:
+                sums = _as_sums(self._merged[self._split : -1])
+                found |= {name: float(value) for name, value in self._metrics.metrics(sums).items()}
+            except ZeroDivisionError:
+                pass  # Not defined yet, as for a label that was never 1.
+        return tuple((name, value) for name, value in found.items() if value is not None and isfinite(value))
+
+    def _forget(self) -> None:
+        """Begin with own counters of zero."""
+        self._own = torch.zeros_like(self._merged)
+        self._own_labels = self._by_label(self._own).unbind()
+        self._own_samples = 0
+
+    def _by_label(self, counters: Tensor) -> Tensor:
+        """Return the counters of each label, [L, COUNTERS], a view."""
+        return counters[: self._split].view(len(self._labels), COUNTERS)
+
+
+def _columns(values: Tensor) -> tuple[Tensor, ...]:
+    """Return what a tensor, [n] or [n, k], holds of each label and target, [n]."""
+    return (values,) if values.dim() == 1 else values.unbind(dim=1)
+
+
+def _count(counters: Tensor, logits: Tensor, labels: Tensor) -> None:
+    """Add samples of one label, [n], to its counters, [COUNTERS]."""
+    bins = ((logits + _HIGHEST_LOGIT) * _BINS_PER_LOGIT).long().clamp_(0, BINS - 1)
+    counters.index_add_(0, bins + BINS * labels.long(), torch.ones_like(bins))
+    loss = nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="sum")
+    counters[-1] += round(float(loss) * _PARTS)
+
+
+def _as_counters(sums: Tensor, first_sample: int) -> Tensor:
+    """Return a network's own sums, [k], as counters, [2 k]. Raises DivergedError if one is too large, or no number."""
+    sums = sums.double()
+    if not bool((sums.abs() < _LARGEST_SUM).all()):
+        raise DivergedError(
+            f"metric_sums of the network gives what is beyond {_LARGEST_SUM:.0e} or no number, near sample "
+            f"{first_sample}.",
+            "Correct it, or start again with a lower learning rate.",
+        )
+    units = (sums / _UNIT).floor()
+    return torch.stack((units, ((sums - units * _UNIT) * _PARTS).round()), dim=1).flatten().long()
+
+
+def _as_sums(counters: Tensor) -> Tensor:
+    """Return the sums, float64 [k], of counters, [2 k]."""
+    units, parts = counters.view(-1, 2).double().unbind(dim=1)
+    return units * _UNIT + parts / _PARTS

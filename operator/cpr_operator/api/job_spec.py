@@ -13,7 +13,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
         contract=CONTRACT_VERSION,
         job_uid=uid,
         job_name=name,
-        model=_model(spec.model),
+        model=_model(spec.model, spec.data.columns),
         data=_data(spec.data),
         trainers=spec.trainers.replicas,
         shards=spec.shards.replicas,
@@ -25,8 +25,9 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
     )
 
 
-def _model(model: ModelSpec) -> contract.ModelSpec:
+def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
     dense, sparse = model.dense_optimizer, model.sparse_optimizer
+    predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
     return contract.ModelSpec(
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp or (),
@@ -35,6 +36,7 @@ def _model(model: ModelSpec) -> contract.ModelSpec:
         dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
         sparse_optimizer=contract.OptimizerSpec(kind=sparse.kind, learning_rate=sparse.learning_rate),
         entrypoint=model.entrypoint,
+        **predicted,
     )
 
 
@@ -56,11 +58,12 @@ def _data(data: Data) -> contract.DataSpec:
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:
     return contract.ColumnsSpec(
-        label=columns.label,
+        labels=columns.labels,
         counts=columns.counts,
         numbers=columns.numbers,
         categories=columns.categories,
         separator=columns.separator,
+        targets=columns.targets,
     )
 
 

@@ -80,6 +80,7 @@ Seconds = Annotated[float, Field(ge=0)]
 Portion = Annotated[float, Field(ge=0, le=1)]
 #: Text that comes from elsewhere (a kubelet, a process) is cut to fit: a status must always be writable.
 Word = Annotated[str, BeforeValidator(cut(64)), Field(max_length=64)]
+FigureName = Annotated[str, BeforeValidator(cut(160)), Field(max_length=160)]
 Name = Annotated[str, Field(max_length=253)]
 Key = Annotated[str, Field(max_length=1024)]
 Sentence = Annotated[str, BeforeValidator(cut(1024)), Field(max_length=1024)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic_core import PydanticCustomError
 
-from cpr_contract.spec import DENSE_FEATURES
+from cpr_contract.spec import DENSE_FEATURES, MAX_PREDICTED
 
 #: The error type by which `validate` knows a broken rule.
 BROKEN_RULE = "rule"
@@ -135,14 +135,36 @@ FEATURES = Rule(
     f"leave {DENSE_FEATURES} at most in counts and numbers together",
     f"self.counts.size() + self.numbers.size() <= {DENSE_FEATURES}",
 )
-#: By the list that must not name the label.
+PREDICTED = Rule(
+    "spec.data.columns",
+    "spec.data.columns.labels",
+    f"a model predicts 1 to {MAX_PREDICTED} columns",
+    "name them in labels, or in targets if they are not 0 or 1",
+    f"self.labels.size() + self.targets.size() >= 1 && self.labels.size() + self.targets.size() <= {MAX_PREDICTED}",
+)
+PREDICTED_ONCE = Rule(
+    "spec.data.columns",
+    "spec.data.columns.labels",
+    "a column is predicted once",
+    "name it once in labels and targets together",
+    "(self.labels + self.targets).all(n, (self.labels + self.targets).exists_one(m, m == n))",
+)
+ONE_LABEL = Rule(
+    "spec",
+    "spec.data",
+    "the DLRM predicts one label",
+    "leave one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
+    "!has(self.data.columns) || has(self.model.entrypoint)"
+    " || (self.data.columns.labels.size() == 1 && self.data.columns.targets.size() == 0)",
+)
+#: By the list that must not name a label or a target.
 LABEL = {
     field: Rule(
         "spec.data.columns",
         f"spec.data.columns.{field}",
-        "the label cannot be a feature",
-        "remove it from the list, or correct spec.data.columns.label",
-        f"!(self.label in self.{field})",
+        "what is predicted cannot be a feature",
+        "remove it from the list, or correct spec.data.columns.labels and targets",
+        f"!self.{field}.exists(name, name in self.labels || name in self.targets)",
     )
     for field in ("counts", "numbers", "categories")
 }
@@ -319,8 +341,11 @@ STATIC = (
     COLUMNS,
     HEADER,
     FEATURES,
+    PREDICTED,
+    PREDICTED_ONCE,
     *LABEL.values(),
     CATEGORIES,
+    ONE_LABEL,
     SEPARATOR,
     BAGS,
     POOLED,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataFormat, DenseSync, Pooling
+from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, MAX_PREDICTED, DataFormat, DenseSync, Pooling
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.model import MAX_ANCHORS, MAX_PREFETCH, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
@@ -131,8 +131,10 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 class Columns(SpecModel):
     """The columns that feed the model, by name; by number from 1 in files without a header line."""
 
-    label: ColumnName
-    """What is predicted: 0 or 1."""
+    labels: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
+    """What is predicted: 0 or 1. Status shows the first one's scores."""
+    targets: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
+    """Finite numbers that are predicted too; they need a network with a loss of its own."""
     counts: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
     """Numeric features that enter as log(1 + max(x, 0)); where they are missing, as 0."""
     numbers: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
@@ -141,6 +143,15 @@ class Columns(SpecModel):
     """Texts or integers, hashed to rows: the t-th feeds the t-th table. Where that pools, lists of them."""
     separator: Annotated[str, Field(max_length=1, pattern=r'^[^"\r\n]$')] | None = None
     """What stands between the ids of a bag in CSV and TSV; Parquet has lists."""
+
+    @field_validator("targets")
+    @classmethod
+    def _predicted_differ(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if "labels" in info.data:
+            predicted = (*info.data["labels"], *value)
+            rules.PREDICTED.require(1 <= len(predicted) <= MAX_PREDICTED)
+            rules.PREDICTED_ONCE.require(len(set(predicted)) == len(predicted))
+        return value
 
     @field_validator("numbers")
     @classmethod
@@ -151,7 +162,8 @@ class Columns(SpecModel):
     @field_validator("counts", "numbers", "categories")
     @classmethod
     def _label_is_no_feature(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        rules.LABEL[str(info.field_name)].require(info.data.get("label") not in value)
+        predicted = {*info.data.get("labels", ()), *info.data.get("targets", ())}
+        rules.LABEL[str(info.field_name)].require(predicted.isdisjoint(value))
         return value
 
 
@@ -401,6 +413,8 @@ class CPRJobSpec(SpecModel):
         model: ModelSpec | None = info.data.get("model")
         if model is not None and value.columns is not None:
             rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
+            one_label = len(value.columns.labels) == 1 and not value.columns.targets
+            rules.ONE_LABEL.require(one_label or model.entrypoint is not None)
         if model is not None:
             pools = any(table.pooling for table in model.tables)
             has_separator = value.columns is not None and value.columns.separator is not None

@@ -22,6 +22,7 @@ from cpr_operator.api.model import (
     MAX_SHARDS,
     MAX_TRAINERS,
     Count,
+    FigureName,
     Key,
     Model,
     Name,
@@ -196,6 +197,9 @@ class Progress(Model):
     """Area under the ROC curve, each sample scored before it is trained; the first 20 % are left out."""
     logloss: float | None = None
     """Log loss over the same samples."""
+    metrics: Annotated[dict[FigureName, float], Field(max_length=32)] = Field(default={})
+    """Other figures over the same samples by name: LABEL.auc and LABEL.logloss where there are several labels, and the
+    network's own."""
     eta_seconds: Seconds | None = None
     """Expected time to the end at the present speed."""
     updated: Timestamp | None = None

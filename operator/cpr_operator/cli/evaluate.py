@@ -23,5 +23,9 @@ def evaluate(source: Source, console: Console, environment: Mapping[str, str], *
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
         return
-    auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
-    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: AUC {auc}, log loss {found.log_loss:.5f}")
+    figures = []
+    if found.log_loss is not None:
+        auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
+        figures = [f"AUC {auc}", f"log loss {found.log_loss:.5f}"]
+    figures += [f"{name} {value:.5g}" for name, value in found.metrics]
+    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)

@@ -20,6 +20,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "samples_per_s": samples_per_s,
         "auc": progress.auc,
         "logloss": progress.logloss,
+        "metrics": progress.metrics,
         "plan": None
         if plan is None
         else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},

@@ -46,6 +46,8 @@ def _facts(status: Status, samples_per_s: float | None) -> Table:
     speed = f"{_figure(samples_per_s, ',.0f')} samples/s"
     table.add_row("trained", f"{progress.samples:,} of {progress.total_samples:,} samples, {speed}")
     table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}, log loss {_figure(progress.logloss, '.4f')}")
+    if progress.metrics:
+        table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
     if budget is not None:

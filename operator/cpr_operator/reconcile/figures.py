@@ -80,7 +80,7 @@ def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
     if word is None:
         return status
     status = with_account(status, account_of(status).settle_dense(word.lost))
-    scores = {"loss": word.loss, "auc": word.auc, "logloss": word.logloss}
+    scores = {"loss": word.loss, "auc": word.auc, "logloss": word.logloss, "metrics": dict(word.metrics)}
     return change(status, progress=change(status.progress, **scores))  # type: ignore[no-any-return]
 
 
@@ -106,6 +106,7 @@ def _progress(report: TrainerReport, now: float) -> Progress:
         loss=report.loss,
         auc=report.auc,
         logloss=report.logloss,
+        metrics=dict(report.metrics),
         eta_seconds=left / rate if rate else None,
         updated=now,
     )

@@ -25,7 +25,7 @@ STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
     budget=Budget(limit=0.1, spent=0.01, remaining=0.09, running_sum=0.04, rollbacks=0),
-    progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5),
+    progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5, metrics={"buy.auc": 0.8125}),
     shards=(
         Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
         Shard(index=1, incarnation=2, uid="u1", pod="p1", lost_row_updates=1470, lost_row_updates_exact=False),
@@ -57,6 +57,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "samples_per_s",
             "auc",
             "logloss",
+            "metrics",
             "plan",
             "budget",
             "failures",
@@ -68,6 +69,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
     }  # fmt: skip
+    assert found["metrics"] == {"buy.auc": 0.8125}
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
     assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
     assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.spec import ModelSpec
+from cpr_operator.api.validate import InvalidSpecError
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network
@@ -181,11 +182,79 @@ def test_batches_may_be_made_by_hand(fitted: Fitted) -> None:
     assert np.array_equal(fitted.predict(again), fitted.predict(batch))
 
 
+def documented() -> list[str]:
+    """The Python in the documentation of models."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+
+
+def test_the_methods_in_the_documentation_are_what_is_asked_for() -> None:
+    methods: dict[str, Any] = {"torch": torch, "F": nn.functional}
+    for cell in documented():
+        if cell.startswith("def "):
+            exec(cell, methods)  # noqa: S102 -- as a module does
+    logits, labels = torch.zeros(4, 3), torch.ones(4, 3)
+    assert methods["sample_losses"](None, logits, labels).shape == (4,)
+    sums = methods["metric_sums"](None, logits[:, :2], labels[:, :2])
+    assert methods["metrics"](None, sums) == {"click.calibration": 0.5, "buy.calibration": 0.5}
+
+
 def test_the_cell_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    (cell,) = (each for each in documented() if "from cprjob import fit" in each)
     found: dict[str, Any] = {"__name__": "__main__"}
     exec(cell, found)  # noqa: S102 -- as a notebook does
     assert found["clicks"].shape == (10,)
     assert found["users"].shape == (3, 8)
     held_out = float(capsys.readouterr().out.split()[0])
     assert held_out == found["fitted"].held_out.auc > 0.7
+
+
+class Wished(nn.Module):
+    """A click, a purchase, and seconds, which it learns as they are."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(1 + len(spec.tables) * spec.embedding_dim, len(spec.labels) + len(spec.targets))
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return self.last(torch.cat((dense[:, :1], embeddings.flatten(1)), dim=1))
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        binary = nn.functional.binary_cross_entropy_with_logits(logits[:, :-1], labels[:, :-1], reduction="none")
+        return binary.sum(dim=1) + (logits[:, -1] - labels[:, -1]).square()
+
+    def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return torch.stack(((logits - labels)[:, -1].square().sum(), torch.tensor(float(len(labels)))))
+
+    def metrics(self, sums: Tensor) -> dict[str, float]:
+        return {"dwell.rmse": float((sums[0] / sums[1]).sqrt())}
+
+
+def test_labels_and_numbers_are_learned_together(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    price = random.normal(size=4000).round(3)
+    click, buy = (random.random(4000) < 1 / (1 + np.exp(-3 * sign * price)) for sign in (1, -1))
+    dwell = (5 * price + 2).round(3)
+    lines = (f"{c:d},{b:d},{d},{p},u,i" for c, b, d, p in zip(click, buy, dwell, price, strict=True))
+    (tmp_path / "visits.csv").write_text("\n".join(["click,buy,dwell,price,a,b", *lines]))
+    columns = {"labels": ["click", "buy"], "targets": ["dwell"], "numbers": ["price"], "categories": ["a", "b"]}
+    data = {"format": "CSV", "uri": str(tmp_path / "visits.csv"), "columns": columns, "epochs": 8, "holdOut": 0.25}
+    adagrad = {"kind": "Adagrad", "learningRate": 0.5}
+    job = spec(data=data | {"batchSize": 100}, model__denseOptimizer=adagrad)
+    found = fit(job, network=Wished)
+    held_out, batch = found.held_out, found.batch(range(3000, 4000))
+    predicted = found.predict(batch)
+    assert predicted.shape == (1000, 3)
+    assert held_out.metrics["buy.auc"] == pytest.approx(exact_auc(predicted[:, 1], batch.labels[:, 1]), abs=1e-3)
+    assert held_out.metrics["buy.auc"] > 0.8
+    assert held_out.metrics["click.auc"] == held_out.auc > 0.8
+    errors = np.square(predicted[:, 2] - batch.labels[:, 2]).mean()
+    assert held_out.metrics["dwell.rmse"] == pytest.approx(float(np.sqrt(errors)), rel=1e-4)
+    assert held_out.metrics["dwell.rmse"] < 1, "it varies by five"
+    assert set(found.progressive.metrics) == set(held_out.metrics)
+
+
+def test_several_labels_need_a_network(tmp_path: Path) -> None:
+    columns = {"labels": ["click", "buy"], "categories": ["a", "b"]}
+    job = spec(data={"format": "CSV", "uri": "/none", "columns": columns, "epochs": 1})
+    with pytest.raises(InvalidSpecError, match="the DLRM predicts one label"):
+        fit(job)

@@ -40,9 +40,10 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
 
 def test_the_scores_are_those_of_the_last_step() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5)))
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),))))
     progress = with_last_word(status, {"trainer/0": done}).progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
+    assert progress.metrics == {"buy.auc": 0.9}
     assert with_last_word(status, {"trainer/0": Done("no result")}) == status
 
 

@@ -60,7 +60,7 @@ def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
 def test_metrics_are_the_report() -> None:
     board = Board(_report())
     board.look = lambda report: replace(report, saves=3)
-    board.set(samples=1200, auc=0.75)
+    board.set(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     page = generate_latest(registry).decode()
@@ -68,5 +68,6 @@ def test_metrics_are_the_report() -> None:
     assert "cprjob_trainer_samples 1200.0" in page
     assert "cprjob_trainer_auc_ratio 0.75" in page
     assert "cprjob_trainer_saves_total 3.0" in page
+    assert 'cprjob_trainer_metric{name="buy.auc"} 0.5' in page
     assert "cprjob_trainer_loss_nats" not in page, "what is not known is left out"
     assert 'cprjob_trainer_state{state="Training"} 1.0' in page

@@ -201,7 +201,7 @@ def test_scores_of_all_come_to_the_leader_and_back_to_all(made: list[Member]) ->
     def score(member: Member, samples: int) -> None:
         scores = member.state.scores
         counters, losses = scores.to_merge()
-        counters[7] += samples
+        counters[-1] += samples
         member.step(counters, losses)
         scores.merge(counters, losses)
 
@@ -224,7 +224,7 @@ def test_what_a_leader_scored_for_its_predecessor_is_not_lost(made: list[Member]
     members[0].lobby.close()
     scores = members[1].state.scores
     counters, losses = scores.to_merge()
-    counters[7] += 5
+    counters[-1] += 5
     members[1].step(counters, losses)
     scores.merge(counters, losses)
     members[1].group.leave()

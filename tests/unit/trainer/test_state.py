@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.state import DenseState
@@ -53,3 +54,10 @@ def test_only_what_nobody_trained_is_lost(state: DenseState) -> None:
     state.skip_to(12)  # the last batch is the tenth
 
     assert state.lost == ((0, 400), (600, 1_000))
+
+
+def test_scores_of_another_network_are_refused(state: DenseState) -> None:
+    state.begin({})
+    saved = state.tensors()
+    with pytest.raises(ModelError, match="of another network: an evaluation state is int64"):
+        state.load(saved | {"evaluation": saved["evaluation"][1:]}, 3)

@@ -18,7 +18,7 @@ class Batch:
 
     dense: float32 [n, 13], transformed and ready for the bottom network.
     ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t; bags if a table pools.
-    labels: float32 [n], 0 or 1.
+    labels: float32 [n], or [n, L] if so many are predicted: labels, 0 or 1, then targets.
     """
 
     dense: NDArray[np.float32]

@@ -39,7 +39,7 @@ def columns_of(data: DataSpec, tables: int) -> ColumnsSpec:
     if data.format == "Criteo":
         names = CRITEO_NAMES[1:]
         categories = names[DENSE_FEATURES : DENSE_FEATURES + tables]
-        return ColumnsSpec(CRITEO_NAMES[0], names[:DENSE_FEATURES], (), categories)
+        return ColumnsSpec(CRITEO_NAMES[:1], names[:DENSE_FEATURES], (), categories)
     if data.columns is None:
         raise DataError(f"{data.format} data needs a mapping of its columns.", "State data.columns.")
     if len(data.columns.counts + data.columns.numbers) > DENSE_FEATURES:
@@ -80,4 +80,4 @@ def used(columns: ColumnsSpec) -> tuple[str, ...]:
 
 def numeric(columns: ColumnsSpec) -> tuple[str, ...]:
     """Return the names of the columns that hold numbers."""
-    return (columns.label, *columns.counts, *columns.numbers)
+    return (*columns.labels, *columns.targets, *columns.counts, *columns.numbers)

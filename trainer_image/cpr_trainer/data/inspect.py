@@ -109,8 +109,9 @@ def _separators(job: JobSpec) -> dict[str, str]:
 def _feeds(job: JobSpec) -> dict[str, list[str]]:
     """Say what each column becomes, by its name."""
     columns, tables = columns_of(job.data, len(job.model.tables)), job.model.tables
-    feeds: dict[str, list[str]] = {columns.label: ["label"]}
-    uses = [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
+    feeds: dict[str, list[str]] = {}
+    uses = [(name, "label") for name in columns.labels] + [(name, "target") for name in columns.targets]
+    uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
     uses += [(name, _use_of(to)) for name, to in zip(columns.categories, tables, strict=True)]
     for name, use in uses:
         feeds.setdefault(name, []).append(use)

@@ -25,13 +25,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Rows:
     """The rows of one block.
 
-    dense: float32 [n, 13]. ids: int32 [n, T], or bags. labels: uint8 [n]. faults: what is wrong with rows that are no
-    samples, by row; their values mean nothing.
+    dense: float32 [n, 13]. ids: int32 [n, T], or bags. labels: [n], or [n, L] if so many are predicted; uint8, or
+    float32 if there are targets. faults: what is wrong with rows that are no samples, by row; their values mean
+    nothing.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int32] | Bags
-    labels: NDArray[np.uint8]
+    labels: NDArray[np.uint8] | NDArray[np.float32]
     faults: dict[int, str]
 
     def __len__(self) -> int:
@@ -41,20 +42,34 @@ class Rows:
 def decode(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Rows:
     """Convert the columns of a block with as many categories as there are `tables`.
 
-    A label is 0 or 1. A feature is a finite decimal number; where it is absent (an empty cell, a null) it is 0, and so
-    are features that the data does not have. For categories see `ids_of`.
+    A label is 0 or 1, a target a finite number. A feature is a finite decimal number; where it is absent (an empty
+    cell, a null) it is 0, and so are features that the data does not have. For categories see `ids_of`.
     """
     table, faults = parsed.table, dict[int, str]()
-    labels = _numbers(table.column(columns.label))
-    _blame(faults, table, columns.label, (labels != 0) & (labels != 1), "0 or 1")
+    labels = _labels(table, columns, faults)
     dense = np.zeros((table.num_rows, DENSE_FEATURES), np.float32)
     for place, name in enumerate(columns.counts + columns.numbers):
         values = _numbers(table.column(name))
         _blame(faults, table, name, np.isinf(values), "a number or empty")
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
-    rows = Rows(dense, ids_of(table, columns, tables), (labels == 1).astype(np.uint8), faults)
+    rows = Rows(dense, ids_of(table, columns, tables), labels, faults)
     return _spread(rows, parsed.ragged) if parsed.ragged else rows
+
+
+def _labels(table: Any, columns: ColumnsSpec, faults: dict[int, str]) -> NDArray[Any]:
+    """Return what is predicted, see `Rows`; note the rows where it is absent or wrong."""
+    found: list[NDArray[Any]] = []
+    for name in columns.labels:
+        values = _numbers(table.column(name))
+        _blame(faults, table, name, (values != 0) & (values != 1), "0 or 1")
+        found.append((values == 1).astype(np.uint8))
+    for name in columns.targets:
+        values = _numbers(table.column(name))
+        wrong = ~np.isfinite(values)
+        _blame(faults, table, name, wrong, "a number")
+        found.append(np.where(wrong, 0, values).astype(np.float32))
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def _blame(faults: dict[int, str], table: Any, name: str, wrong: NDArray[np.bool_], wanted: str) -> None:
@@ -106,7 +121,7 @@ def _spread(rows: Rows, ragged: dict[int, str]) -> Rows:
     count = len(rows) + len(ragged)
     places = np.setdiff1d(np.arange(count), np.fromiter(ragged, np.int64))
     dense = np.zeros((count, rows.dense.shape[1]), np.float32)
-    labels = np.zeros(count, np.uint8)
+    labels = np.zeros((count, *rows.labels.shape[1:]), rows.labels.dtype)
     dense[places], labels[places] = rows.dense, rows.labels
     if isinstance(rows.ids, Bags):
         ids: NDArray[np.int32] | Bags = rows.ids.spread(count, places)

@@ -25,12 +25,14 @@ _INDEXED_AT_ONCE = 8
 class TableDataset:
     """The samples of one or many files, in the order of their names.
 
-    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 53 + 4 T bytes a row, and 4
-    for each id of a row with bags.
+    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 52 + L + 4 T bytes a row, or
+    52 + 4 L + 4 T with targets, and 4 for each id of a row with bags.
     """
 
     def __init__(self, data: DataSpec, tables: Sequence[TableSpec], form: Format, indices: Sequence[Index]) -> None:
         self._columns = columns_of(data, len(tables))
+        predicted = len(self._columns.labels + self._columns.targets)
+        self._predicted = () if predicted == 1 else (predicted,)
         self._tables = tuple(tables)
         self._form = form
         self._blocks = tuple(block for index in indices for block in index.blocks)
@@ -51,7 +53,7 @@ class TableDataset:
         needed, starts = np.unique(numbers[order], return_index=True)
         dense = np.empty((len(indices), DENSE_FEATURES), np.float32)
         ids = np.empty((len(indices), len(self._tables)), np.int64)
-        labels = np.empty(len(indices), np.float32)
+        labels = np.empty((len(indices), *self._predicted), np.float32)
         good = np.ones(len(indices), np.bool_)
         bags: list[Bags] = []
         parts = np.split(order, starts[1:])

@@ -1,12 +1,13 @@
 """Where a job's dense network comes from: `model.entrypoint`, or the DLRM. There is one door for both.
 
 A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
-float32 [n, 13], and embeddings, [n, T, D], to logits, [n]. More than that is optional: see the protocols.
+float32 [n, 13], and embeddings, [n, T, D], to logits: [n], or [n, L] where L labels and targets are
+predicted. More than that is optional: see the protocols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +24,8 @@ Factory = Callable[[ModelSpec, int], object]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: Two, so that nothing that is one a batch passes for one a sample.
 _PROBED_SAMPLES = 2
+#: Figures go into reports, and into the last word of a trainer.
+_MOST_METRICS, _LONGEST_NAME = 8, 32
 
 
 @runtime_checkable
@@ -33,15 +36,26 @@ class Overlapping(Protocol):
         """Return whatever `with_embeddings` needs of dense, float32 [n, 13]."""
 
     def with_embeddings(self, begun: Any, embeddings: Tensor, /) -> Tensor:
-        """Return logits, [n], from what `before_embeddings` returned and embeddings, [n, T, D]."""
+        """Return logits, [n] or [n, L], from what `before_embeddings` returned and embeddings, [n, T, D]."""
 
 
 @runtime_checkable
 class OwnLoss(Protocol):
-    """A network with a loss of its own; others have the log loss."""
+    """A network with a loss of its own; others have the log loss, the mean over labels."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor, /) -> Tensor:
-        """Return the loss of each sample, [n], from logits and labels (0 or 1), float32 [n]."""
+        """Return the loss of each sample, [n], from logits and labels, float32 [n] or [n, L]."""
+
+
+@runtime_checkable
+class OwnMetrics(Protocol):
+    """A network with metrics of its own, from sums: those of slices, steps and trainers are added up."""
+
+    def metric_sums(self, logits: Tensor, labels: Tensor, /) -> Tensor:
+        """Return k sums over some samples, [k], from logits and labels, float32 [n] or [n, L]."""
+
+    def metrics(self, sums: Tensor, /) -> Mapping[str, float]:
+        """Return figures by name, 8 at most, from the sums over all samples, float64 [k]; no number is no figure."""
 
 
 def build_network(
@@ -68,12 +82,12 @@ def build_network(
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
                 "Let it return the dense network.",
             )
-        _probe(network, (len(spec.tables), spec.embedding_dim), DTYPES[precision], name)
+        _probe(network, spec, DTYPES[precision], name)
     return network
 
 
 def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor], Tensor]:
-    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings [n, T, D] to logits [n]."""
+    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings [n, T, D] to logits."""
     if isinstance(network, Overlapping):
         return partial(network.with_embeddings, network.before_embeddings(dense))
     return partial(network, dense)
@@ -82,12 +96,19 @@ def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor], Tensor]:
 def loss_share(network: nn.Module, logits: Tensor, labels: Tensor, batch_size: int) -> Tensor:
     """Return a slice's share of the batch's mean loss, a scalar: nats, if the network has no loss of its own.
 
-    logits, labels: float32 [n], the slice. batch_size: samples of the whole batch, all trainers together; so shares,
-    and gradients, add up over trainers.
+    logits, labels: float32 [n] or [n, L], the slice. batch_size: samples of the whole batch, all trainers
+    together; so shares, and gradients, add up over trainers.
     """
     if isinstance(network, OwnLoss):
         return network.sample_losses(logits, labels).sum() / batch_size
-    return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / batch_size
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return losses / (batch_size * labels.shape[1:].numel())
+
+
+def own_sums(network: OwnMetrics, spec: ModelSpec) -> int:
+    """Return how many sums the metrics of a network need."""
+    zeros = torch.zeros(_PROBED_SAMPLES, *spec.output_shape)
+    return len(network.metric_sums(zeros, zeros))
 
 
 def _load(name: str) -> Factory:
@@ -105,21 +126,29 @@ def _load(name: str) -> Factory:
 
 
 @torch.enable_grad()
-def _probe(network: nn.Module, shape: tuple[int, int], dtype: torch.dtype, name: str) -> None:
+def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -> None:
     """Raise ModelError if a network does not map features and embeddings to logits that can be trained.
 
-    shape: tables and dim of the embeddings. dtype: what it computes with.
+    dtype: what it computes with.
     """
+    shape, wanted = (len(spec.tables), spec.embedding_dim), (_PROBED_SAMPLES, *spec.output_shape)
+    if spec.targets and not isinstance(network, OwnLoss):
+        raise ModelError(
+            f"The network of {name} has no loss for {', '.join(spec.targets)}, which need not be 0 or 1.",
+            "Give it sample_losses, or name them in spec.data.columns.labels.",
+        )
     dense, embeddings = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES), torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype)
     embeddings.requires_grad_()
     try:
         network.eval()  # A probe is no sample: running statistics stay as they are.
         with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
             logits = start(network, dense)(embeddings)
-        _require_one_each(logits, name, "forward")
-        logits, labels = logits.float(), torch.zeros(_PROBED_SAMPLES)
+        _require_shape(logits, wanted, name, "forward")
+        logits, labels = logits.float(), torch.zeros(wanted)
         if isinstance(network, OwnLoss):
-            _require_one_each(network.sample_losses(logits, labels), name, "sample_losses")
+            _require_shape(network.sample_losses(logits, labels), wanted[:1], name, "sample_losses")
+        if isinstance(network, OwnMetrics):
+            _require_metrics(network, logits.detach(), torch.ones(wanted), name)
         (gradient,) = torch.autograd.grad(loss_share(network, logits, labels, 1), embeddings, allow_unused=True)
         network.train()
     except ModelError:
@@ -129,7 +158,7 @@ def _probe(network: nn.Module, shape: tuple[int, int], dtype: torch.dtype, name:
         raise ModelError(
             f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
             f"It takes [n, {DENSE_FEATURES}] features, float32, and [n, {shape[0]}, {shape[1]}] embeddings, {computed},"
-            " and returns [n] logits; correct it, or spec.model.",
+            f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
     if gradient is None:
         raise ModelError(f"The network of {name} does not use its embeddings.", "Without them, no table can learn.")
@@ -145,10 +174,24 @@ def _probe(network: nn.Module, shape: tuple[int, int], dtype: torch.dtype, name:
         )
 
 
-def _require_one_each(values: object, name: str, method: str) -> None:
-    if not (isinstance(values, Tensor) and values.shape == (_PROBED_SAMPLES,) and values.is_floating_point()):
+def _require_shape(values: object, shape: tuple[int, ...], name: str, method: str) -> None:
+    if not (isinstance(values, Tensor) and values.shape == shape and values.is_floating_point()):
         found = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ModelError(
             f"{method} of the network of {name} returns {found} for {_PROBED_SAMPLES} samples.",
-            f"Let it return one floating point number for each: a tensor [{_PROBED_SAMPLES}].",
+            f"Let it return floating point numbers: a tensor {list(shape)}.",
+        )
+
+
+def _require_metrics(network: OwnMetrics, logits: Tensor, labels: Tensor, name: str) -> None:
+    sums = network.metric_sums(logits, labels)
+    _require_shape(sums, (len(sums),), name, "metric_sums")
+    try:
+        names = [*network.metrics(sums.double())]
+    except ZeroDivisionError:
+        return  # Of two samples not every metric is defined.
+    if len(names) > _MOST_METRICS or not all(isinstance(each, str) and len(each) <= _LONGEST_NAME for each in names):
+        raise ModelError(
+            f"metrics of the network of {name} returns {len(names)} figures: {', '.join(map(str, names))}.",
+            f"Let it return {_MOST_METRICS} at most, with names of {_LONGEST_NAME} characters at most.",
         )

@@ -87,12 +87,12 @@ class DenseReplica:
         try:
             self.load_state(tensors[NETWORK])
         except ValueError as error:
-            raise _another(str(error)) from error
+            raise another_network(str(error)) from error
         for name, buffer in self._buffers().items():
             saved = tensors.get(_BUFFER + name)
             if saved is None or saved.shape != buffer.shape:
                 found = "missing" if saved is None else tuple(saved.shape)
-                raise _another(f"the buffer {name} is {found}, not {tuple(buffer.shape)}")
+                raise another_network(f"the buffer {name} is {found}, not {tuple(buffer.shape)}")
             buffer.copy_(saved)
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -118,7 +118,8 @@ class DenseReplica:
         self._state.copy_(state)
 
 
-def _another(how: str) -> ModelError:
+def another_network(how: str) -> ModelError:
+    """Return the error of a saved state that does not fit."""
     return ModelError(
         f"A saved dense state is of another network: {how}.", "Use the model and the image that wrote it."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -21,16 +21,22 @@ from cpr_trainer.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of `samples`. `log_loss` is in nats; `auc` is None if all have the same label, both without any."""
+    """The scores of `samples`.
+
+    auc, log_loss (nats): of the first label; `auc` is None if it is the same in all samples, both without any sample,
+    or label. metrics: figures by name, "LABEL.auc" and "LABEL.logloss" where there are several labels, and those of the
+    network's own.
+    """
 
     samples: int
     auc: float | None
     log_loss: float | None
+    metrics: Mapping[str, float]
 
     @classmethod
     def of(cls, scores: ProgressiveValidation) -> Self:
         """Return what was merged so far."""
-        return cls(scores.samples, scores.auc(), scores.log_loss())
+        return cls(scores.samples, scores.auc(), scores.log_loss(), dict(scores.metrics()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,11 +86,17 @@ class Fitted:
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Floats:
-        """Return the probability of a click of each sample, float32 [n]; labels are not looked at.
+        """Return what is predicted of each sample, float32 [n] or [n, L]; the labels in `batch` are not looked at.
 
+        Of a label it is the probability of 1, of a target the network's output as it is.
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
         access = find_access(self.placement, batch.ids)
         vectors = torch.from_numpy(self.vectors[access.unique.places])
-        predicted: Floats = torch.sigmoid(logits_of(self.network, batch, access, vectors)).numpy()
+        outputs = logits_of(self.network, batch, access, vectors)
+        if not self.model.targets:
+            outputs = torch.sigmoid(outputs)
+        elif self.model.labels:
+            outputs[:, : len(self.model.labels)].sigmoid_()
+        predicted: Floats = outputs.numpy()
         return predicted

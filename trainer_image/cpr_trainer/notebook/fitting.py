@@ -60,7 +60,7 @@ def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Sco
     def fetch(rows: UniqueRows) -> Tensor:
         return torch.from_numpy(trainer.arena.gather(rows.places))
 
-    return Score.of(score_held_out(trainer.replica.model, job.data, dataset, trainer.placement, fetch))
+    return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
 
 
 def _name(network: object) -> str:

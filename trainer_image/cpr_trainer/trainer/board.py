@@ -113,6 +113,10 @@ class ReportCollector(Collector):
                 value = getattr(report, field)
                 if value is not None:
                     yield kind(name, text, value=float(value))
+        own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))
+        for name, value in report.metrics:
+            own.add_metric((name,), value)
+        yield own
         states = GaugeMetricFamily("cprjob_trainer_state", "1 for the state it is in", labels=("state",))
         for state in TrainerState:
             states.add_metric((state.value,), float(state is report.state))

@@ -20,7 +20,8 @@ from cpr_trainer.model.replica import DenseReplica
 class Computed:
     """One slice, computed. The dense gradient is in the replica.
 
-    row_gradients: [u, D], of the unique rows, in the replica's dtype. logits, labels: float32 [n]. loss_share: nats.
+    row_gradients: [u, D], of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L].
+    loss_share: see `cpr_trainer.model.entrypoint.loss_share`.
     """
 
     row_gradients: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ MERGE_STEPS = 32
 class ScoredSlice:
     """One trainer's slice of `step`, the `trainers`-th part of it.
 
-    logits, labels: float32 [n], the logits before training. first_sample: the global number of the slice's first.
-    loss_share: nats.
+    logits, labels: float32 [n] or [n, L], the logits before training. first_sample: the global number of the slice's
+    first. loss_share: its part of the mean loss of the step.
     """
 
     step: int
@@ -32,7 +33,8 @@ class ScoredSlice:
 class Scores:
     """Scores each step once, however often it is computed, and merges in two phases around an all-reduce.
 
-    `loss` is the mean log loss of the steps merged last, in nats; None before the first merge.
+    `loss` is the mean loss of the steps merged last, in nats unless the network has its own; None before the first
+    merge.
     """
 
     def __init__(self, validation: ProgressiveValidation) -> None:
@@ -64,9 +66,11 @@ class Scores:
         self.loss = total / steps if steps else self.loss
         self._loss_shares.zero_()
 
-    def figures(self) -> dict[str, float | None]:
-        """Return what is reported of the merged scores: loss, auc, logloss; None for what is not known yet."""
-        return {"loss": self.loss, "auc": self.validation.auc(), "logloss": self.validation.log_loss()}
+    def figures(self) -> dict[str, Any]:
+        """Return what is reported of the merged scores, by the fields of a report; None for what is not known yet."""
+        validation = self.validation
+        scores = {"auc": validation.auc(), "logloss": validation.log_loss(), "metrics": validation.metrics()}
+        return {"loss": self.loss, **scores}
 
     def merged(self) -> Tensor:
         """Return the merged counters: the same on all trainers after the same step."""

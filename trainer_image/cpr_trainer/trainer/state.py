@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.model.replica import DenseReplica, another_network
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 from cpr_trainer.trainer.shadow.desk import Desk
@@ -35,7 +35,7 @@ class DenseState:
         self.done = NO_STATE
         self.lost: Ranges = ()
         self.replica = DenseReplica(job.model, job.data.seed, precision=job.precision)
-        self.scores = Scores(ProgressiveValidation(total_samples))
+        self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples
         self._alone = job.trainers == 1
@@ -78,7 +78,10 @@ class DenseState:
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
         self.replica.load(tensors)
-        self.scores.load(tensors[_EVALUATION])
+        try:
+            self.scores.load(tensors[_EVALUATION])
+        except ValueError as error:
+            raise another_network(str(error)) from error
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
         self._stand(tuple(tensors[_STEPS].tolist()) if self.desk is not None else (), done)
 

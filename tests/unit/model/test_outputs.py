@@ -1,0 +1,112 @@
+"""Networks that predict several labels, or numbers: what they return, learn from, and are scored by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.entrypoint import build_network, loss_share
+
+SPEC = ModelSpec(
+    embedding_dim=4,
+    bottom_mlp=(),
+    top_mlp=(),
+    tables=(TableSpec("user", 10),),
+    dense_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+    entrypoint="towers:Towers",
+    labels=("click", "buy"),
+)
+GENERATOR = torch.Generator().manual_seed(1)
+LOGITS = torch.randn(12, 2, generator=GENERATOR)
+LABELS = torch.randint(0, 2, (12, 2), generator=GENERATOR).float()
+
+
+class Plain(nn.Module):
+    """As many outputs as are predicted."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(spec.embedding_dim, len(spec.labels) + len(spec.targets))
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return self.last(embeddings.sum(dim=1))
+
+
+class Squared(Plain):
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - labels).square().sum(dim=1)
+
+
+class OfEachLabel(Plain):
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - labels).square()
+
+
+class OneLogit(Plain):
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        return super().forward(dense, embeddings).sum(dim=1)
+
+
+class Metered(Plain):
+    def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return torch.stack(((logits - labels).square().sum(), torch.tensor(float(len(labels)))))
+
+    def metrics(self, sums: Tensor) -> Mapping[str, float]:
+        return {"error": float(sums[0] / sums[1])}
+
+
+class Chatty(Metered):
+    def metrics(self, sums: Tensor) -> Mapping[str, float]:
+        return {f"metric {number}": 0.0 for number in range(9)}
+
+
+class Whole(Metered):
+    def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits > labels).sum(dim=0)
+
+
+@pytest.mark.parametrize("sizes", [(12,), (5, 7), (0, 1, 11)])
+def test_shares_of_slices_add_up_to_the_mean_over_samples_and_labels(sizes: tuple[int, ...]) -> None:
+    parts = zip(LOGITS.split(sizes), LABELS.split(sizes), strict=True)
+    shares = [loss_share(build_network(SPEC, 1, factory=Plain), *part, 12) for part in parts]
+    expected = torch.stack([binary_cross_entropy_with_logits(LOGITS[:, k], LABELS[:, k]) for k in range(2)]).mean()
+    torch.testing.assert_close(sum(shares), expected)
+
+
+def test_an_own_loss_sees_all_labels_of_a_sample() -> None:
+    share = loss_share(build_network(SPEC, 1, factory=Squared), LOGITS[:5], LABELS[:5], 12)
+    torch.testing.assert_close(share, (LOGITS - LABELS)[:5].square().sum() / 12)
+
+
+def test_a_number_can_be_predicted_with_a_loss_of_its_own() -> None:
+    spec = replace(SPEC, labels=("click",), targets=("dwell",))
+    assert build_network(spec, 1, factory=Squared)
+    with pytest.raises(ModelError, match="has no loss for dwell, which need not be 0 or 1") as caught:
+        build_network(spec, 1, factory=Plain)
+    assert "sample_losses" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (OneLogit, r"forward .* returns torch.float32 \[2\] for 2 samples"),
+        (OfEachLabel, r"sample_losses .* returns torch.float32 \[2, 2\] for 2 samples"),
+        (Chatty, "metrics .* returns 9 figures: metric 0, .*8 at most"),
+        (Whole, r"metric_sums .* returns torch.int64 \[2\]"),
+    ],
+)
+def test_what_is_no_such_network_is_refused(factory: Callable[[ModelSpec, int], object], says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        build_network(SPEC, 1, factory=factory)
+
+
+def test_a_network_with_metrics_is_taken() -> None:
+    assert build_network(SPEC, 1, factory=Metered)
