@@ -1,9 +1,9 @@
 """The parts of a shard's save: how large they are, and the bytes of one.
 
 A part is a head, the rows, then what their optimizers keep of them: float32, little-endian, as they lie in memory; rows
-of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the
-places of the rows: nothing if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per
-row, whichever is shorter, padded to 8 bytes.
+of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the places of the rows: nothing
+if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per row, whichever is shorter,
+padded to 8 bytes.
 """
 
 from __future__ import annotations
