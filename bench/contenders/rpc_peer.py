@@ -19,7 +19,7 @@ from torch.futures import Future, wait_all
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
-from cpr_trainer.experiment.single import Tables
+from cpr_trainer.experiment.tables import Tables
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.process import threads
@@ -38,10 +38,10 @@ def pull(slots: Tensor, dtype: torch.dtype) -> Tensor:
     return _served[0].rows.index_select(0, slots).to(dtype)
 
 
-def push(slots: Tensor, gradients: Tensor) -> None:
-    """Take a step of the optimizer on the server that this runs on. slots: int64 [u], gradients: [u, D]."""
+def push(slots: Tensor, gradients: Tensor, step: int) -> None:
+    """Take `step` of the optimizer on the server that this runs on. slots: int64 [u], gradients: [u, D]."""
     with _lock:
-        _served[0].update(slots, gradients.float())
+        _served[0].update(slots, gradients.float(), step)
 
 
 class Servers:
@@ -57,10 +57,10 @@ class Servers:
             for shard in range(self._placement.shards)
         ]
 
-    def push(self, rows: UniqueRows, gradients: Tensor) -> list[Future[None]]:
+    def push(self, rows: UniqueRows, gradients: Tensor, step: int) -> list[Future[None]]:
         """Send every server its part of these rows' gradients, [u, D]."""
         return [
-            rpc.rpc_async(_server(shard), push, (self._slots(rows, shard), gradients[rows.on_shard(shard)]))
+            rpc.rpc_async(_server(shard), push, (self._slots(rows, shard), gradients[rows.on_shard(shard)], step))
             for shard in range(self._placement.shards)
         ]
 
@@ -86,7 +86,7 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
 
             computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size)
             trace.lap("compute")
-            pushes = servers.push(rows, computed.row_gradients)
+            pushes = servers.push(rows, computed.row_gradients, wanted.step)
             if job.trainers > 1:
                 distributed.all_reduce(replica.gradients)
             trace.lap("reduce")

@@ -30,7 +30,6 @@ from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job
 from cpr_trainer.tables.seeding import initial_rows
 
-_EPSILON = 1e-8  # as plain torch has it here
 _DENSE = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
 _SPARSE = {"SGD": torch.optim.SGD, "RowWiseAdagrad": RowWiseAdagrad}
 _CPU = torch.device("cpu")
@@ -61,10 +60,12 @@ class Network(nn.Module):
 def build(job: JobSpec, processes: int) -> tuple[nn.Module, nn.Module]:
     """Return the model, and the dense network in it."""
     sparse = job.model.sparse_optimizer
+    if sparse.kind not in _SPARSE or {sparse} != {*job.model.table_optimizers}:
+        raise SystemExit(f"This peer trains all tables with one optimizer: {' or '.join(_SPARSE)}.")
     configs = [_config(table.name, table.rows, job.model.embedding_dim) for table in job.model.tables]
     kind, options = _SPARSE[sparse.kind], {"lr": sparse.learning_rate}
     if sparse.kind == "RowWiseAdagrad":
-        options["eps"] = _EPSILON
+        options["eps"] = sparse.epsilon
     if processes == 1:
         network = Network(job, FusedEmbeddingBagCollection(configs, kind, options, device=_CPU))
         return network, network.dense

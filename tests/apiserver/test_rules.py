@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ def test_accepts_the_good_and_refuses_the_bad(api: httpx.Client, case: Case) -> 
     assert good.status_code == httpx.codes.CREATED, good.text
     bad = dry_run(api, edited(case.bad))
     assert bad.status_code in {httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY}, bad.text
-    assert case.field in bad.json()["message"]
-    assert case.says in bad.json()["message"]
+    said = bad.json()["message"]
+    # A rule below a list names the field of any element; the path before it says which one.
+    assert case.field in said or re.sub(r"\[\d+\]", "", case.field) in said
+    assert case.says in said
 
 
 @pytest.mark.parametrize("case", CHANGES, ids=case_id)

@@ -26,6 +26,7 @@ from cpr_contract.spec import (
     ModelSpec,
     OptimizerSpec,
     SnapshotSpec,
+    SparseOptimizerSpec,
     StoreSpec,
     TableSpec,
     samples_at,
@@ -52,9 +53,12 @@ EXAMPLES: dict[str, Any] = {
             embedding_dim=16,
             bottom_mlp=(64, 16),
             top_mlp=(64, 1),
-            tables=(TableSpec("user", 100000), TableSpec("page", 5000, "Mean")),
+            tables=(
+                TableSpec("user", 100000),
+                TableSpec("page", 5000, "Mean", SparseOptimizerSpec("Adam", 0.01, 1e-6, 0.8, 0.99)),
+            ),
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
-            sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
+            sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
             entrypoint="ranking.models:build",
             labels=("click", "buy"),
             targets=("dwell",),
@@ -258,6 +262,15 @@ def test_this_version_and_the_one_before_are_read(version: int, name: str) -> No
     assert json.loads(to_json(read)) == document
 
 
+def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    for table in document["model"]["tables"]:
+        del table["optimizer"]
+    document["model"]["sparse_optimizer"] = {"kind": "RowWiseAdagrad", "learning_rate": 0.05}
+    read = from_dict(JobSpec, document)
+    assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
+
+
 def test_every_document_has_an_example() -> None:
     kinds = {
         kind
@@ -266,7 +279,7 @@ def test_every_document_has_an_example() -> None:
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
     inner = {Counters, Peer, Part, ManifestRef, RowUpdates}
-    inner |= {TableSpec, OptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
+    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

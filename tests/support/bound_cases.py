@@ -67,6 +67,31 @@ BOUNDS = (
         {"spec.model.sparseOptimizer.learningRate": 0.001},
         {"spec.model.sparseOptimizer.learningRate": 0},
     ),
+    Case(
+        "spec.model.sparseOptimizer.kind",
+        {"spec.model.sparseOptimizer.kind": "Adam"},
+        {"spec.model.sparseOptimizer.kind": "AdamW"},
+    ),
+    Case(
+        "spec.model.sparseOptimizer.beta2",
+        {"spec.model.sparseOptimizer": {"kind": "Adam", "beta2": 0}},
+        {"spec.model.sparseOptimizer": {"kind": "Adam", "beta2": 1}},
+    ),
+    Case(
+        "spec.model.sparseOptimizer.epsilon",
+        {"spec.model.sparseOptimizer": {"epsilon": 1}},
+        {"spec.model.sparseOptimizer": {"epsilon": 0}},
+    ),
+    Case(
+        "spec.model.tables[0].optimizer.kind",
+        {"spec.model.tables.0.optimizer": {"kind": "SGD", "learningRate": 1}},
+        {"spec.model.tables.0.optimizer": {"learningRate": 1}},
+    ),
+    Case(
+        "spec.model.tables[0].optimizer.learningRate",
+        {"spec.model.tables.0.optimizer": {"kind": "SGD", "learningRate": 1}},
+        {"spec.model.tables.0.optimizer": {"kind": "SGD"}},
+    ),
     Case("spec.data.uri", CRITEO | {"spec.data.uri": "/data/day"}, CRITEO | {"spec.data.uri": "ftp://host/day"}),
     Case("spec.data.format", CSV | {"spec.data.format": "TSV"}, CSV | {"spec.data.format": "ORC"}),
     Case(

@@ -22,7 +22,16 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.reports import Result, ShardReport, TrainerReport
 from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_operator.cluster.local.ports import free_block
 
 HOST = "127.0.0.1"
@@ -37,7 +46,7 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
         job_uid="5f1e",
         job_name="small",
         model=ModelSpec(
-            8, (16, 8), (16, 1), tables, OptimizerSpec("Adagrad", 0.05), OptimizerSpec("RowWiseAdagrad", 0.02)
+            8, (16, 8), (16, 1), tables, OptimizerSpec("Adagrad", 0.05), SparseOptimizerSpec("RowWiseAdagrad", 0.02)
         ),
         data=DataSpec("Synthetic", None, None, samples, batch_size, 11, 0),
         trainers=trainers,
@@ -49,7 +58,7 @@ def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2,
 
 def small_steps(job: JobSpec) -> JobSpec:
     """The job with learning rates so low that its AUC hardly tells in which order several trainers' pushes came."""
-    dense, sparse = OptimizerSpec("Adagrad", 0.02), OptimizerSpec("RowWiseAdagrad", 0.01)
+    dense, sparse = OptimizerSpec("Adagrad", 0.02), SparseOptimizerSpec("RowWiseAdagrad", 0.01)
     return replace(job, model=replace(job.model, dense_optimizer=dense, sparse_optimizer=sparse))
 
 

@@ -15,15 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec
+from cpr_contract.spec import ModelSpec, SparseOptimizerSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
 
 #: (table, rows int64 [k]) -> first values, float32 [k, D].
 InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
-
-SPARSE_EPSILON = 1e-8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +30,8 @@ class OracleResult:
 
     losses: mean loss of each step's batch before it trains. auc, log_loss: of the first label, progressive, without the
     first fifth of the samples. metrics: those of all labels, if there are several, and the network's own. dense:
-    parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each. accumulators: float32 [rows]
-    each; zero for SGD.
+    parameters in the model's order, flat float32 [p]. tables: float32 [rows, D] each. states: what the optimizers keep,
+    float32 [rows, W] each, W = 0 for SGD.
     """
 
     losses: tuple[float, ...]
@@ -41,7 +39,7 @@ class OracleResult:
     log_loss: float
     dense: Tensor
     tables: tuple[Tensor, ...]
-    accumulators: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
     metrics: dict[str, float]
 
 
@@ -62,8 +60,10 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     rate = model.dense_optimizer.learning_rate
     optimizers = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
     optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
+    kinds = [table.optimizer or model.sparse_optimizer for table in model.tables]
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
-    accumulators = [torch.zeros(len(table)) for table in tables]
+    widths = {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": model.embedding_dim, "Adam": 2 * model.embedding_dim}
+    states = [torch.zeros(spec.rows, widths[kind.kind]) for spec, kind in zip(model.tables, kinds, strict=True)]
     past: deque[list[Tensor]] = deque(maxlen=missed_steps + 1)
     losses, logits, labels = [], [], []
     for step in range(1, order.steps + 1):
@@ -76,8 +76,8 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        for t, (table, accumulator) in enumerate(zip(tables, accumulators, strict=True)):
-            update_rows(model, table, accumulator, ids[:, t], vectors.grad[:, t])
+        for t, (kind, table, state) in enumerate(zip(kinds, tables, states, strict=True)):
+            update_rows(kind, table, state, ids[:, t], vectors.grad[:, t], step)
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)
@@ -99,7 +99,7 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         log_loss=found[0][1],
         dense=torch.cat([parameter.detach().flatten() for parameter in network.parameters()]),
         tables=tuple(tables),
-        accumulators=tuple(accumulators),
+        states=tuple(states),
         metrics=metrics,
     )
 
@@ -121,19 +121,30 @@ def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
     return float(np.logaddexp(0, np.where(labels == 1, -scores, scores)).mean())
 
 
-def update_rows(model: ModelSpec, table: Tensor, accumulator: Tensor, ids: Tensor, gradients: Tensor) -> None:
+def update_rows(  # noqa: PLR0913, PLR0917 -- all that one step needs
+    optimizer: SparseOptimizerSpec, table: Tensor, state: Tensor, ids: Tensor, gradients: Tensor, step: int
+) -> None:
     """Apply the sparse optimizer in place, once for each unique row with its summed gradient.
 
-    table: float32 [rows, D]. accumulator: float32 [rows]. ids: int64 [n], repeats allowed. gradients: [n, D].
+    table: float32 [rows, D]. state: float32 [rows, W]. ids: int64 [n], repeats allowed. gradients: [n, D].
     """
     rows, place = torch.unique(ids, return_inverse=True)
-    summed = torch.zeros(len(rows), table.shape[1]).index_add_(0, place, gradients)
-    rate = model.sparse_optimizer.learning_rate
-    if model.sparse_optimizer.kind == "SGD":
+    dim, rate = table.shape[1], optimizer.learning_rate
+    summed = torch.zeros(len(rows), dim).index_add_(0, place, gradients)
+    if optimizer.kind == "SGD":
         table[rows] -= rate * summed
         return
-    accumulator[rows] += summed.square().mean(dim=1)
-    table[rows] -= rate * summed / (accumulator[rows].sqrt() + SPARSE_EPSILON).unsqueeze(1)
+    if optimizer.kind == "Adam":
+        first, second = optimizer.beta1, optimizer.beta2
+        mean = first * state[rows, :dim] + (1 - first) * summed
+        square = second * state[rows, dim:] + (1 - second) * summed.square()
+        state[rows] = torch.cat((mean, square), dim=1)
+        size = rate * (1 - second**step) ** 0.5 / (1 - first**step)
+        table[rows] -= size * mean / (square.sqrt() + optimizer.epsilon)
+        return
+    squared = summed.square()
+    state[rows] += squared.mean(dim=1, keepdim=True) if optimizer.kind == "RowWiseAdagrad" else squared
+    table[rows] -= rate * summed / (state[rows].sqrt() + optimizer.epsilon)
 
 
 def exact_auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:

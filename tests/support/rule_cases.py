@@ -15,6 +15,15 @@ SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7,
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
+ROW_WISE = {"kind": "RowWiseAdagrad", "learningRate": 0.1}
+ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
+#: A field of a sparse optimizer, a kind that has it, one that has not, and what is said then.
+HYPERPARAMETERS = (
+    ("epsilon", "Adagrad", "SGD", "SGD divides by nothing"),
+    ("beta1", "Adam", "Adagrad", "only Adam has beta1"),
+    ("beta2", "Adam", "SGD", "only Adam has beta2"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -204,6 +213,45 @@ RULES = (
         {"spec.snapshots.strategy": "Growth"},
         {"spec.snapshots.strategy": "Growth", "spec.model.sparseOptimizer": {"kind": "SGD"}},
         "accumulators of RowWiseAdagrad",
+    ),
+    Case(
+        "spec.snapshots.strategy",
+        {"spec.snapshots.strategy": "Growth", "spec.model.tables.1.optimizer": ROW_WISE},
+        {"spec.snapshots.strategy": "Growth", "spec.model.tables.1.optimizer": ADAM},
+        "accumulators of RowWiseAdagrad",
+    ),
+    Case(
+        "spec.snapshots.strategy",
+        {
+            "spec.snapshots.strategy": "Growth",
+            "spec.model.sparseOptimizer": {"kind": "Adagrad"},
+            "spec.model.tables.0.optimizer": ROW_WISE,
+            "spec.model.tables.1.optimizer": ROW_WISE,
+        },
+        {
+            "spec.snapshots.strategy": "Growth",
+            "spec.model.sparseOptimizer": {"kind": "Adagrad"},
+            "spec.model.tables.0.optimizer": ROW_WISE,
+        },
+        "accumulators of RowWiseAdagrad",
+    ),
+    *(
+        Case(
+            f"spec.model.sparseOptimizer.{field}",
+            {"spec.model.sparseOptimizer": {"kind": kind, field: 0.5}},
+            {"spec.model.sparseOptimizer": {"kind": other, field: 0.5}},
+            says,
+        )
+        for field, kind, other, says in HYPERPARAMETERS
+    ),
+    *(
+        Case(
+            f"spec.model.tables[1].optimizer.{field}",
+            {"spec.model.tables.1.optimizer": {"kind": kind, "learningRate": 0.1, field: 0.5}},
+            {"spec.model.tables.1.optimizer": {"kind": other, "learningRate": 0.1, field: 0.5}},
+            says,
+        )
+        for field, kind, other, says in HYPERPARAMETERS
     ),
     Case(
         "spec.snapshots.strategy",

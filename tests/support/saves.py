@@ -12,7 +12,7 @@ import numpy as np
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import AnchorRef, Counters
-from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.snapshot import (
@@ -29,6 +29,7 @@ from cpr_trainer.snapshot import (
 )
 from cpr_trainer.store import Store
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.assignment import Assignment
 from support.shard_job import shard_roster, small_job
 
 Result = TypeVar("Result")
@@ -65,9 +66,9 @@ def draft(step: int = 10, **changes: Any) -> ShardManifest:
     return replace(base, **changes)
 
 
-def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats | None) -> SavedShard:
-    """Save all rows [n, D] and their state [n]."""
-    arena = Arena(rows, state, OptimizerSpec("SGD", 0.1))
+def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats) -> SavedShard:
+    """Save all rows [n, D] and their state [n, W]."""
+    arena = Arena(rows, state, Assignment((len(rows),), (SparseOptimizerSpec("SGD", 0.1),)))
     arena.epochs.note(np.arange(len(rows)))
     return write(Writer(store, arena), replace(manifest, places=len(rows)), arena.capture_changes(0))
 
@@ -80,15 +81,24 @@ def origin(incarnation: int, **changes: Any) -> Origin:
 class ShardBench:
     """One shard of a job over a store: it changes rows, saves them, and restores into another arena."""
 
-    def __init__(
-        self, store: Store, *, shards: int = 1, index: int = 0, rows: tuple[int, ...] = (50, 30), dim: int = 4
+    def __init__(  # noqa: PLR0913 -- one of many shards of many jobs
+        self,
+        store: Store,
+        *,
+        shards: int = 1,
+        index: int = 0,
+        rows: tuple[int, ...] = (50, 30),
+        dim: int = 4,
+        alter: Callable[[JobSpec], JobSpec] = lambda job: job,
     ) -> None:
         self.store = store
-        job = small_job(Path("unused"), shards=shards, rows=rows, dim=dim)
+        job = alter(small_job(Path("unused"), shards=shards, rows=rows, dim=dim))
         self.job: JobSpec = replace(job, job_uid="uid")
         self.layout = layout_hash(self.job.model)
         self.placement = Placement.of(self.job.model, shards)
         self.index = index
+        chunks = list(self.placement.rows_of(index))
+        self.numbers = np.concatenate([self.placement.offsets[chunk.tables] + chunk.rows for chunk in chunks])
         self.home = self.new_home()
         self.home.arena.seed(self.placement, index, self.home.seeding)
         self.writer = Writer(store, self.arena)
@@ -102,18 +112,17 @@ class ShardBench:
         """An empty arena, full of something that is no value of a row."""
         home = Home.of(self.job, self.placement, self.index)
         home.arena.rows.fill(9.0)
-        assert home.arena.accumulator is not None
-        home.arena.accumulator.fill(9.0)
+        home.arena.state.fill(9.0)
         return home
 
     def values(self, home: Home | None = None) -> Values:
         arena = (home or self.home).arena
-        assert arena.accumulator is not None
-        return arena.rows.copy(), arena.accumulator.copy()
+        return arena.rows.copy(), arena.state.copy()
 
     def change(self, *slots: int, by: float = 1.0) -> None:
         """Take an optimizer step on some rows."""
-        assert self.arena.apply(np.array(slots), np.full((len(slots), self.arena.rows.shape[1]), by, np.float32))
+        gradients = np.full((len(slots), self.arena.rows.shape[1]), by, np.float32)
+        assert self.arena.apply(np.array(slots), self.numbers[list(slots)], gradients, 1)
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
         first, last = self.home.span

@@ -19,7 +19,16 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_contract.roster import Counters, Peer, ShardRoster, TrainerRoster
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_operator.cluster.local.ports import free_block
 
 KEY = b"a key of this test"
@@ -31,7 +40,7 @@ def small_job(
     folder: Path, *, shards: int = 1, trainers: int = 1, rows: tuple[int, ...] = (50, 30), dim: int = 4
 ) -> JobSpec:
     tables = tuple(TableSpec(f"t{i}", n) for i, n in enumerate(rows))
-    adagrad = OptimizerSpec("RowWiseAdagrad", 0.1)
+    adagrad = SparseOptimizerSpec("RowWiseAdagrad", 0.1)
     return JobSpec(
         contract=CONTRACT_VERSION,
         job_uid="0b5c",

@@ -110,7 +110,7 @@ class Story:
         arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
         for step in steps:
             mask = touched(step)
-            arena.apply(self.slots[mask], gradients(step)[mask])
+            arena.apply(self.slots[mask], self.rows.numbers[mask], gradients(step)[mask], step)
         return arena
 
     def assert_rows(self, expected: Arena) -> None:
@@ -118,7 +118,7 @@ class Story:
         found = exchange.lookup(90, self.rows).result(PATIENCE_S)
         assert np.array_equal(found, expected.gather(self.slots))
         ones = np.ones((len(self.rows), DIM), np.float32)
-        expected.apply(self.slots, ones)
+        expected.apply(self.slots, self.rows.numbers, ones, 90)
         exchange.push(90, self.rows, ones, 0, PATIENCE_S)
         exchange.settle(PATIENCE_S)
         found = exchange.lookup(91, self.rows).result(PATIENCE_S)

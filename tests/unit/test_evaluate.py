@@ -16,7 +16,16 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.evaluation import EvaluationRequest
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
@@ -42,7 +51,7 @@ def job(tmp_path: Path) -> JobSpec:
         contract=CONTRACT_VERSION,
         job_uid="uid",
         job_name="job",
-        model=ModelSpec(DIM, (8, DIM), (8, 1), TABLES, OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1)),
+        model=ModelSpec(DIM, (8, DIM), (8, 1), TABLES, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)),
         data=DataSpec("Synthetic", None, None, 1000, 64, SEED, 0, hold_out=0.3),
         trainers=1,
         shards=SHARDS,
@@ -73,7 +82,7 @@ def anchored(job: JobSpec) -> AnchorRef:
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
                 arena[slot] = saved_rows(int(table))[row]
         manifest = draft(10, index=index, layout=layout, first_place=int(placement.starts[index]))
-        refs.append(full_save(the_store(job), manifest, arena, None).ref)
+        refs.append(full_save(the_store(job), manifest, arena, np.empty((len(arena), 0), np.float32)).ref)
     state = DenseState(job, 1000)
     state.begin({})
     meta = DenseMeta("uid", 1, 1, 10, 1000, 1000, layout, ())

@@ -15,7 +15,16 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export import run
 from cpr_trainer.model.dlrm import Dlrm
@@ -38,7 +47,7 @@ def job(tmp_path: Path) -> JobSpec:
         job_uid="uid",
         job_name="job",
         model=ModelSpec(
-            DIM, (8, DIM), (8, 1), TABLES, OptimizerSpec("Adagrad", 0.1), OptimizerSpec("RowWiseAdagrad", 0.1)
+            DIM, (8, DIM), (8, 1), TABLES, OptimizerSpec("Adagrad", 0.1), SparseOptimizerSpec("RowWiseAdagrad", 0.1)
         ),
         data=DataSpec("Synthetic", None, None, 1000, 100, SEED, 0),
         trainers=1,
@@ -70,7 +79,7 @@ def shards_of(job: JobSpec) -> tuple[ManifestRef, ...]:
             for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
                 arena[slot] = value_of(int(table), np.array([row]))[0]
         manifest = draft(10, index=index, layout=layout, first_place=int(placement.starts[index]))
-        refs.append(full_save(the_store(job), manifest, arena, np.ones(len(arena), np.float32)).ref)
+        refs.append(full_save(the_store(job), manifest, arena, np.ones((len(arena), 1), np.float32)).ref)
     return tuple(refs)
 
 

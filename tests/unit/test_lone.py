@@ -69,7 +69,7 @@ def test_a_lost_shard_is_where_it_was_and_the_others_are_where_they_are(job: Job
     for shard, expected in ((0, lossless), (1, earlier), (2, lossless)):
         rows = shard_rows(job, shard)
         assert np.array_equal(found.arena.rows[rows], expected.arena.rows[rows])
-        assert np.array_equal(found.arena.accumulator[rows], expected.arena.accumulator[rows])
+        assert np.array_equal(found.arena.state[rows], expected.arena.state[rows])
     assert not np.array_equal(lossless.arena.rows[shard_rows(job, 1)], earlier.arena.rows[shard_rows(job, 1)])
     assert torch.equal(found.replica.parameters, lossless.replica.parameters), "trainers lose nothing"
 
@@ -79,7 +79,7 @@ def test_a_shard_lost_since_the_start_has_its_first_values(job: JobSpec) -> None
     fresh = LoneTrainer(job, samples_of(job), job.data.seed)
     rows = shard_rows(job, 2)
     assert np.array_equal(found.arena.rows[rows], fresh.arena.rows[rows])
-    assert not found.arena.accumulator[rows].any()
+    assert not found.arena.state[rows].any()
 
 
 class NaiveLosses:
@@ -87,7 +87,7 @@ class NaiveLosses:
 
     def __init__(self, trainer: LoneTrainer, losses: tuple[StepLoss, ...], job: JobSpec) -> None:
         self._arena, self._losses, self._job = trainer.arena, losses, job
-        self._copies = {0: (self._arena.rows.copy(), self._arena.accumulator.copy())}
+        self._copies = {0: (self._arena.rows.copy(), self._arena.state.copy())}
         self.lost_updates = 0
         self._touched: dict[int, Ints] = {}
 
@@ -97,11 +97,11 @@ class NaiveLosses:
             if loss.at == step:
                 rows = shard_rows(self._job, loss.shard)
                 old_rows, old_sums = self._copies[loss.back_to]
-                self._arena.rows[rows], self._arena.accumulator[rows] = old_rows[rows], old_sums[rows]
+                self._arena.rows[rows], self._arena.state[rows] = old_rows[rows], old_sums[rows]
                 for each in range(loss.back_to + 1, step + 1):
                     touched = self._touched[each]
                     self.lost_updates += int(((touched >= rows.start) & (touched < rows.stop)).sum())
-        self._copies[step] = (self._arena.rows.copy(), self._arena.accumulator.copy())
+        self._copies[step] = (self._arena.rows.copy(), self._arena.state.copy())
 
 
 def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
@@ -119,7 +119,7 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
     injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))
     trainer.train(injected, lambda _: None)
     assert np.array_equal(trainer.arena.rows, naive_trainer.arena.rows)
-    assert np.array_equal(trainer.arena.accumulator, naive_trainer.arena.accumulator)
+    assert np.array_equal(trainer.arena.state, naive_trainer.arena.state)
     assert torch.equal(trainer.replica.parameters, naive_trainer.replica.parameters)
     assert trainer.scores.validation.auc() == naive_trainer.scores.validation.auc()
     assert injected.lost_row_updates == naive.lost_updates > 0

@@ -17,23 +17,36 @@ Pooling = Literal["Sum", "Mean"]
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The optimizer of the dense network."""
+
+    kind: Literal["SGD", "Adagrad"]
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class SparseOptimizerSpec:
+    """The optimizer of embedding rows. `epsilon` is for all but SGD, `beta1` and `beta2` are for Adam."""
+
+    kind: Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
+    learning_rate: float
+    epsilon: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """One embedding table: table t takes the t-th categorical column.
 
-    With a `pooling` a sample has a bag of any number of ids there, without one exactly one id.
+    With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
+    it has that of the model.
     """
 
     name: str
     rows: int
     pooling: Pooling | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerSpec:
-    """`kind` of a dense optimizer: SGD, Adagrad; of a sparse one: RowWiseAdagrad, SGD."""
-
-    kind: Literal["SGD", "Adagrad", "RowWiseAdagrad"]
-    learning_rate: float
+    optimizer: SparseOptimizerSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ class ModelSpec:
     top_mlp: tuple[int, ...]
     tables: tuple[TableSpec, ...]
     dense_optimizer: OptimizerSpec
-    sparse_optimizer: OptimizerSpec
+    sparse_optimizer: SparseOptimizerSpec
     entrypoint: str | None = None
     labels: tuple[str, ...] = ("label",)
     targets: tuple[str, ...] = ()
@@ -60,6 +73,11 @@ class ModelSpec:
         """What a sample has of logits, and of labels: one number, or a vector of as many as are predicted."""
         outputs = len(self.labels) + len(self.targets)
         return () if outputs == 1 else (outputs,)
+
+    @property
+    def table_optimizers(self) -> tuple[SparseOptimizerSpec, ...]:
+        """The optimizer of each table."""
+        return tuple(table.optimizer or self.sparse_optimizer for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)

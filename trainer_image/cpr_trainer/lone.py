@@ -82,5 +82,5 @@ class LoneTrainer:
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())
         self.replica.step()
-        self.arena.apply(slots, computed.row_gradients.float().numpy())
+        self.arena.apply(slots, access.unique.numbers, computed.row_gradients.float().numpy(), step)
         return slots

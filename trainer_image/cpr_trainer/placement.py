@@ -112,11 +112,12 @@ def layout_hash(model: ModelSpec) -> str:
 
     How many shards there are is not part of it: a save says which places it holds.
     """
+    kinds = tuple(optimizer.kind for optimizer in model.table_optimizers)
     layout = {
         "algorithm": _ALGORITHM,
         "tables": [[table.name, table.rows] for table in model.tables],
         "dim": model.embedding_dim,
-        "optimizer": model.sparse_optimizer.kind,
+        "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
     }
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
 

@@ -97,10 +97,10 @@ def _schema() -> Schema:
 
 
 def _descend(root: Schema, path: str) -> Schema:
-    """The node at a path of API names; the root for an empty one."""
+    """The node at a path of API names; the root for an empty one. Below a list stand its elements."""
     node = root
     for name in path.split(".") if path else ():
-        node = node["properties"][name]
+        node = node.get("items", node)["properties"][name]
     return node
 
 

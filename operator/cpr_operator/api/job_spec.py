@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
+from cpr_operator.api.optimizers import TableOptimizer
 from cpr_operator.api.spec import Columns, CPRJobSpec, Data, ModelSpec, Snapshots
 
 
@@ -26,18 +27,29 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
-    dense, sparse = model.dense_optimizer, model.sparse_optimizer
+    dense = model.dense_optimizer
     predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
     return contract.ModelSpec(
         embedding_dim=model.embedding_dim,
         bottom_mlp=model.bottom_mlp or (),
         top_mlp=model.top_mlp or (),
-        tables=tuple(contract.TableSpec(table.name, table.rows, table.pooling) for table in model.tables),
+        tables=tuple(
+            contract.TableSpec(
+                table.name, table.rows, table.pooling, None if table.optimizer is None else _sparse(table.optimizer)
+            )
+            for table in model.tables
+        ),
         dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
-        sparse_optimizer=contract.OptimizerSpec(kind=sparse.kind, learning_rate=sparse.learning_rate),
+        sparse_optimizer=_sparse(model.sparse_optimizer),
         entrypoint=model.entrypoint,
         **predicted,
     )
+
+
+def _sparse(optimizer: TableOptimizer) -> contract.SparseOptimizerSpec:
+    beyond = {name: getattr(optimizer, name) for name in ("epsilon", "beta1", "beta2")}
+    stated = {name: value for name, value in beyond.items() if value is not None}
+    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated)
 
 
 def _data(data: Data) -> contract.DataSpec:

@@ -31,7 +31,10 @@ STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `at` is the object that CEL's `self` is, as a path of API names; "" is the root."""
+    """One rule. `at` is the object that CEL's `self` is, as a path of API names; "" is the root.
+
+    Below a list it is each of its elements.
+    """
 
     at: str
     field: str
@@ -79,6 +82,30 @@ TABLES = Rule(
     "rename the tables that share one",
     "",  # the API server holds it by the list type `map`
 )
+SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
+#: By where the optimizer stands.
+EPSILON = {
+    where: Rule(
+        where,
+        f"{where}.epsilon",
+        "SGD divides by nothing and has no epsilon",
+        "remove it, or choose another kind",
+        "self.kind != 'SGD' || !has(self.epsilon)",
+    )
+    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+}
+#: By the field.
+BETAS = {
+    f"{where}.{beta}": Rule(
+        where,
+        f"{where}.{beta}",
+        f"only Adam has {beta}",
+        "remove it, or set kind to Adam",
+        f"self.kind == 'Adam' || !has(self.{beta})",
+    )
+    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+    for beta in ("beta1", "beta2")
+}
 ROWS = Rule(
     "spec",
     "spec.shards.replicas",
@@ -229,8 +256,9 @@ GROWTH = Rule(
     "spec",
     "spec.snapshots.strategy",
     "Growth ranks rows by the accumulators of RowWiseAdagrad",
-    "choose another strategy, or the sparse optimizer RowWiseAdagrad",
-    "self.snapshots.strategy != 'Growth' || self.model.sparseOptimizer.kind == 'RowWiseAdagrad'",
+    "choose another strategy, or the optimizer RowWiseAdagrad for all tables",
+    "self.snapshots.strategy != 'Growth' || self.model.tables.all(t, "
+    "(has(t.optimizer) ? t.optimizer.kind : self.model.sparseOptimizer.kind) == 'RowWiseAdagrad')",
 )
 PORTION_BUDGET = Rule(
     "spec.accuracyBudget",
@@ -333,6 +361,8 @@ STATIC = (
     BOTTOM_MLP,
     TOP_MLP,
     TABLES,
+    *EPSILON.values(),
+    *BETAS.values(),
     ROWS,
     EPOCHS_OR_SAMPLES,
     SYNTHETIC,

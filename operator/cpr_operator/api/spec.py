@@ -14,6 +14,7 @@ from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, MAX_PREDICTE
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.model import MAX_ANCHORS, MAX_PREFETCH, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
+from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
 
 GROUP = "cprjob.io"
 VERSION = "v1alpha1"
@@ -30,7 +31,6 @@ Width = Annotated[int, Field(ge=1, le=65536)]
 TEXT_FORMATS = frozenset({"CSV", "TSV"})
 TABLE_FORMATS = TEXT_FORMATS | {"Parquet"}
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
-LearningRate = Annotated[float, Field(gt=0, le=1000)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 #: A PodTemplateSpec: the API server of the pods judges it, by a dry run.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
@@ -54,24 +54,8 @@ class Table(SpecModel):
     pooling: Pooling | None = None
     """For a column with a bag of any number of ids a sample: the table gives the Sum or the Mean of their vectors, and
     zeros for an empty bag. Absent: a sample has one id."""
-
-
-class DenseOptimizer(SpecModel):
-    """The optimizer of the dense network."""
-
-    kind: Literal["SGD", "Adagrad"] = "SGD"
-    """The algorithm."""
-    learning_rate: LearningRate = 0.1
-    """The step size."""
-
-
-class SparseOptimizer(SpecModel):
-    """The optimizer of the embedding tables."""
-
-    kind: Literal["RowWiseAdagrad", "SGD"] = "RowWiseAdagrad"
-    """The algorithm; RowWiseAdagrad keeps one accumulator a row."""
-    learning_rate: LearningRate = 0.1
-    """The step size."""
+    optimizer: TableOptimizer | None = None
+    """The optimizer of this table; nothing of it is taken from sparseOptimizer. Absent: sparseOptimizer."""
 
 
 class ModelSpec(SpecModel):
@@ -102,7 +86,7 @@ class ModelSpec(SpecModel):
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     """The optimizer of both MLPs."""
     sparse_optimizer: SparseOptimizer = SparseOptimizer()
-    """The optimizer of the embedding tables."""
+    """The optimizer of the embedding tables that state none of their own."""
 
     @field_validator("bottom_mlp")
     @classmethod
@@ -435,8 +419,8 @@ class CPRJobSpec(SpecModel):
     def _growth_needs_accumulators(cls, value: Snapshots, info: ValidationInfo) -> Snapshots:
         model: ModelSpec | None = info.data.get("model")
         if model is not None:
-            adagrad = model.sparse_optimizer.kind == "RowWiseAdagrad"
-            rules.GROWTH.require(value.strategy != "Growth" or adagrad)
+            kinds = {(table.optimizer or model.sparse_optimizer).kind for table in model.tables}
+            rules.GROWTH.require(value.strategy != "Growth" or kinds == {"RowWiseAdagrad"})
         return value
 
     @field_validator("snapshots")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -101,7 +102,9 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
     field = _path(prefix + details["loc"])
     match details["type"]:
         case rules.BROKEN_RULE:
-            return Invalid(context["field"], context["message"], context["remedy"])
+            # Below a list the location says which of the elements it is.
+            within = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
+            return Invalid(within, context["message"], context["remedy"])
         case "missing":
             return Invalid(field, "is missing", "state it")
         case "extra_forbidden":

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
@@ -66,13 +66,15 @@ def test_the_contract_gets_all_that_pods_need() -> None:
             "spec.failurePolicy.silenceSeconds": 4,
             "spec.trainers.replicas": 3,
             "spec.model.sparseOptimizer": {"kind": "SGD", "learningRate": 0.5},
+            "spec.model.tables.1.optimizer": {"kind": "Adam", "learningRate": 0.2, "beta1": 0.8, "epsilon": 1e-6},
         }
     )
     job = to_job_spec(parse_spec(document["spec"]), uid="u-1", name="n")
     assert (job.job_uid, job.job_name, job.trainers, job.shards, job.silence_s) == ("u-1", "n", 3, 2, 4.0)
     assert (job.snapshots.keep, job.snapshots.dense_interval_s, job.snapshots.restore_from) == (3, 7.0, "other/anchor")
     assert (job.snapshots.store.prefix, job.snapshots.store.region) == ("p", "r")
-    assert job.model.sparse_optimizer.learning_rate == 0.5
+    adam = SparseOptimizerSpec("Adam", 0.2, epsilon=1e-6, beta1=0.8, beta2=0.999)
+    assert job.model.table_optimizers == (SparseOptimizerSpec("SGD", 0.5), adam)
     assert [table.rows for table in job.model.tables] == [10, 5]
     assert from_json(JobSpec, to_json(job)) == job
 

@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.inspect import inspect_job
@@ -120,7 +129,7 @@ def test_data_without_bags_feeds_no_table_that_pools(data: DataSpec) -> None:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_job_is_told_how_many_ids_its_bags_have(tmp_path: Path, ending: str) -> None:
     rows = [BagClick(words=(1, 2, 2)), BagClick(words=None), BagClick(words=(5,)), BagClick(words=(7, None))]
-    model = ModelSpec(4, (4,), (1,), TABLES, OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1))
+    model = ModelSpec(4, (4,), (1,), TABLES, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1))
     store = SnapshotSpec(StoreSpec("file:///nowhere", None, "b", ""), 2, 30.0, None)
     data = write_bags(rows, tmp_path / "bags", ending)
     figures = inspect_job(JobSpec(1, "u", "n", model, data, 1, 1, store, 5.0), FILES)

@@ -12,7 +12,16 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.inspection import ColumnFigures, DataFigures
-from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    DataSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
 from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.figures import Distinct
 from cpr_trainer.data.inspect import inspect_files, inspect_job
@@ -20,7 +29,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.hashing import mix64
 from support.table_data import COLUMNS, FILES, TABLES, WRITERS, Click, as_text, clicks, spec, write
 
-OPTIMIZERS = OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1)
+OPTIMIZERS = OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)
 
 
 def job(data: DataSpec) -> JobSpec:

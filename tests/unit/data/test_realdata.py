@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from support.oracle import random_rows, train
@@ -54,7 +54,7 @@ def test_the_oracle_learns_real_clicks(clicks: Dataset) -> None:
         top_mlp=(32, 1),
         tables=TABLES,
         dense_optimizer=OptimizerSpec("Adagrad", 0.02),
-        sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.02),
+        sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.02),
     )
     order = BatchOrder(clicks.layout.rows, clicks.layout.rows, 128, seed=1)
     result = train(model, clicks, order, 1, random_rows(1, 8))

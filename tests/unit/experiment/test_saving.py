@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.experiment import Experiment, Failure, Saving, ShardLoss, Trial
-from cpr_contract.spec import JobSpec, OptimizerSpec
+from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.main import run_trials
@@ -113,7 +113,7 @@ def test_a_failure_that_cannot_be_is_refused(failure: Failure) -> None:
 
 
 def test_growth_without_an_accumulator_is_refused(job: JobSpec) -> None:
-    job = replace(job, model=replace(job.model, sparse_optimizer=OptimizerSpec("SGD", 0.1)))
+    job = replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1)))
     with pytest.raises(BadSpecError, match="Growth"):
         Watched(job, Saving("Growth", 0.25, 2, 0.2, ()))
 

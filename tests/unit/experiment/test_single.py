@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -15,12 +15,13 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.runtime.trace import Trace
 from support.local_job import small_job
 from support.model import train_alone
+from support.row_optimizers import KINDS, Kind, mixed, of_kind
 
 
-@pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_it_ends_where_the_oracle_does(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "mixed"])
+def test_it_ends_where_the_oracle_does(tmp_path: Path, kind: Kind | Literal["mixed"]) -> None:
     job = small_job(tmp_path, samples=3000)
-    job = replace(job, model=replace(job.model, sparse_optimizer=replace(job.model.sparse_optimizer, kind=kind)))
+    job = mixed(job) if kind == "mixed" else of_kind(job, kind)
     with closing(Trace(tmp_path / "steps")) as trace:
         replica, tables = train(job, trace)
     expected = train_alone(job)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear, relu
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
@@ -18,7 +18,7 @@ SPEC = ModelSpec(
     top_mlp=(6, 5, 1),
     tables=tuple(TableSpec(f"t{place}", 10) for place in range(3)),
     dense_optimizer=OptimizerSpec("SGD", 0.1),
-    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
@@ -27,7 +27,7 @@ SPEC = ModelSpec(
     top_mlp=(6, 1),
     tables=tuple(TableSpec(f"t{place}", 10) for place in range(3)),
     dense_optimizer=OptimizerSpec("Adagrad", 0.1),
-    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
 )
 GENERATOR = torch.Generator().manual_seed(3)
 DENSE, EMBEDDINGS = torch.randn(16, 13, generator=GENERATOR), torch.randn(16, 3, 4, generator=GENERATOR)

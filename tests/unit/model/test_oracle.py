@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -21,16 +21,16 @@ MODEL = ModelSpec(
     top_mlp=(32, 1),
     tables=TABLES,
     dense_optimizer=OptimizerSpec("Adagrad", 0.03),
-    sparse_optimizer=OptimizerSpec("RowWiseAdagrad", 0.05),
+    sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
 )
-SGD = replace(MODEL, dense_optimizer=OptimizerSpec("SGD", 0.1), sparse_optimizer=OptimizerSpec("SGD", 0.1))
+SGD = replace(MODEL, dense_optimizer=OptimizerSpec("SGD", 0.1), sparse_optimizer=SparseOptimizerSpec("SGD", 0.1))
 
 
 def test_row_wise_adagrad_is_its_formula_on_each_unique_row() -> None:
-    table, accumulator = torch.ones(4, 2), torch.tensor([0.0, 1.0, 0.0, 0.0])
+    table, state = torch.ones(4, 2), torch.tensor([[0.0], [1.0], [0.0], [0.0]])
     gradients = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 0.0]])
-    update_rows(MODEL, table, accumulator, torch.tensor([1, 2, 1]), gradients)
-    assert accumulator.tolist() == [0, 1 + (4 + 4) / 2, (9 + 16) / 2, 0]
+    update_rows(MODEL.sparse_optimizer, table, state, torch.tensor([1, 2, 1]), gradients, 1)
+    assert state.flatten().tolist() == [0, 1 + (4 + 4) / 2, (9 + 16) / 2, 0]
     expected = torch.ones(4, 2)
     expected[1] -= 0.05 * torch.tensor([2.0, 2.0]) / 5**0.5
     expected[2] -= 0.05 * torch.tensor([3.0, 4.0]) / 12.5**0.5
@@ -71,7 +71,7 @@ def test_the_oracle_learns_the_planted_signal() -> None:
 
 
 def test_without_learning_there_is_no_signal_to_score() -> None:
-    still = replace(MODEL, dense_optimizer=OptimizerSpec("SGD", 0.0), sparse_optimizer=OptimizerSpec("SGD", 0.0))
+    still = replace(MODEL, dense_optimizer=OptimizerSpec("SGD", 0.0), sparse_optimizer=SparseOptimizerSpec("SGD", 0.0))
     dataset = SyntheticDataset(6000, 1, TABLES)
     assert train(still, dataset, BatchOrder(6000, 6000, 500, seed=1), 1, random_rows(1, 8)).auc < 0.68
 
@@ -79,7 +79,7 @@ def test_without_learning_there_is_no_signal_to_score() -> None:
 def test_the_products_score_is_the_oracles() -> None:
     order = BatchOrder(5000, 5000, 64, seed=1)
     dataset, replica = SyntheticDataset(5000, 1, TABLES), DenseReplica(SGD, 1)
-    frozen = replace(SGD, sparse_optimizer=OptimizerSpec("SGD", 0.0))
+    frozen = replace(SGD, sparse_optimizer=SparseOptimizerSpec("SGD", 0.0))
     first = random_rows(1, 8)
     result = train(frozen, dataset, order, 1, first)
     scores = [ProgressiveValidation(order.total_samples) for _ in range(3)]

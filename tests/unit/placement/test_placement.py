@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.placement import Placement, layout_hash
 
 tables = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
@@ -86,13 +88,30 @@ def test_places_are_those_of_all_saves_ever_written() -> None:
 
 def test_the_layout_hash_depends_on_all_that_moves_values() -> None:
     def model(rows: int = 9, dim: int = 4, kind: str = "SGD", rate: float = 0.1) -> ModelSpec:
-        sparse = OptimizerSpec(kind, rate)  # type: ignore[arg-type]
+        sparse = SparseOptimizerSpec(kind, rate)  # type: ignore[arg-type]
         return ModelSpec(dim, (dim,), (1,), (TableSpec("a", rows),), OptimizerSpec("SGD", 0.1), sparse)
 
     base = layout_hash(model())
     others = (model(rows=8), model(dim=8), model(kind="RowWiseAdagrad"))
     assert len({base, *(layout_hash(other) for other in others)}) == 4
     assert layout_hash(model(rate=0.2)) == base
+
+
+def test_the_layout_hash_depends_on_each_tables_kind_of_optimizer() -> None:
+    sgd, adam = SparseOptimizerSpec("SGD", 0.1), SparseOptimizerSpec("Adam", 0.1)
+
+    def of(*own: SparseOptimizerSpec | None) -> str:
+        tables = tuple(TableSpec(f"t{t}", 9, optimizer=one) for t, one in enumerate(own))
+        return layout_hash(ModelSpec(4, (4,), (1,), tables, OptimizerSpec("SGD", 0.1), sgd))
+
+    assert len({of(None, None), of(adam, None), of(None, adam), of(adam, adam)}) == 4
+    assert of(None, replace(sgd, learning_rate=0.7)) == of(None, None), "one kind, stated or not"
+
+
+def test_the_layout_hash_of_one_kind_is_that_of_all_saves_ever_written() -> None:
+    tables = (TableSpec("user", 1000), TableSpec("item", 24))
+    model = ModelSpec(4, (4,), (1,), tables, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("RowWiseAdagrad", 0.1))
+    assert layout_hash(model) == "d719b49379bc792593e8373ae42755f7e86e062c08f72a50b11946b7226f3caf"
 
 
 @given(rows=st.integers(1, 500), data=st.data())

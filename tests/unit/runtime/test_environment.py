@@ -16,6 +16,7 @@ from cpr_contract.spec import (
     ModelSpec,
     OptimizerSpec,
     SnapshotSpec,
+    SparseOptimizerSpec,
     StoreSpec,
     TableSpec,
 )
@@ -27,7 +28,7 @@ JOB = JobSpec(
     job_uid="uid",
     job_name="job",
     model=ModelSpec(
-        4, (8, 4), (8, 1), (TableSpec("a", 10),), OptimizerSpec("SGD", 0.1), OptimizerSpec("RowWiseAdagrad", 0.1)
+        4, (8, 4), (8, 1), (TableSpec("a", 10),), OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("RowWiseAdagrad", 0.1)
     ),
     data=DataSpec("Synthetic", None, None, 1000, 100, 1, 0),
     trainers=1,

@@ -70,7 +70,7 @@ class Bench:
         self.saving.start((), "", 0.0)
 
     def push(self, *slots: int, applied: tuple[int, int] | None = None) -> None:
-        self.arena.apply(np.array(slots), np.ones((len(slots), 4), np.float32))
+        self.arena.apply(np.array(slots), np.array(slots), np.ones((len(slots), 4), np.float32), 1)
         self.tracker.note(np.array(slots))
         if applied is not None:
             self.progress.applied = applied
@@ -103,7 +103,7 @@ class Bench:
         return sum(int(each.sum()) for each in counters if each is not None)
 
     def rows_of(self, save: Save) -> set[int]:
-        buffer, found = RowBuffer.like(self.arena.rows, self.arena.accumulator, 2000), set[int]()
+        buffer, found = RowBuffer.like(self.arena.rows, self.arena.state, 2000), set[int]()
         while save.source.fill(buffer):
             found |= set(buffer.slots[: buffer.used].tolist())
             buffer.used = 0

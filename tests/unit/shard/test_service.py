@@ -141,7 +141,7 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
 
 def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None:
     service, (one, two), _ = serving(trainers=2)
-    service.arena._log = RowBuffer.like(service.arena.rows, None, 1)
+    service.arena._log = RowBuffer.like(service.arena.rows, service.arena.state, 1)
     for row in (0, 1):
         assert one.pushes(row + 1, row=row) == ["ACK"]
     capture = service.arena.capture_changes(0)
@@ -156,7 +156,7 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert service.progress is not None
     assert service.progress.applied == (3, 1)
     heard = len(one.sent)
-    capture.fill(RowBuffer.like(service.arena.rows, None, 1))
+    capture.fill(RowBuffer.like(service.arena.rows, service.arena.state, 1))
     service.retry()
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)

@@ -213,7 +213,7 @@ class Story:
         slots = sorted(self.random.sample(range(80), self.random.randint(1, 10)))
         self.bench.save_rows(self.step, *slots, incarnation=self.incarnation)
         rows, state = self.bench.values()
-        self.fresh |= {slot: (rows[slot].tolist(), float(state[slot])) for slot in slots}
+        self.fresh |= {slot: (rows[slot].tolist(), state[slot].tolist()) for slot in slots}
 
     def die(self) -> None:
         self.incarnation += 1

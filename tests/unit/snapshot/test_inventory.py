@@ -8,7 +8,7 @@ import pytest
 
 from cpr_contract.codec import to_json
 from cpr_contract.inventory import Damage, Point, Verification
-from cpr_contract.spec import ModelSpec, OptimizerSpec
+from cpr_contract.spec import ModelSpec, SparseOptimizerSpec
 from cpr_trainer.snapshot.inventory import points_of, read_holdings, verify
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore
@@ -161,8 +161,8 @@ def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, st
     found = verified(store, wider)
     assert all("layout" in damage.expected or "dim=8" in damage.expected for damage in found.damaged)
     assert len(found.unusable) == len(found.points)
-    stateless = replace(bench.job.model, sparse_optimizer=OptimizerSpec("SGD", 0.1))
-    assert any("state=False" in damage.expected for damage in verified(store, stateless).damaged)
+    stateless = replace(bench.job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1))
+    assert any("state=0" in damage.expected for damage in verified(store, stateless).damaged)
 
 
 def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store: MemoryStore) -> None:

@@ -42,7 +42,7 @@ def test_plans(rows: int, row_bytes: int, size: int) -> None:
 )
 def test_places_come_back_from_the_head(places: list[int], stretch: int, start: int) -> None:
     wanted = np.array(places) * stretch + start
-    shape = shape_of(wanted, 5, 32, state=True)
+    shape = shape_of(wanted, 5, 32, state=1)
     head = shape.head(wanted)
     assert len(head) == shape.head_bytes
     assert len(head) % 8 == 0
@@ -60,16 +60,16 @@ def test_places_come_back_from_the_head(places: list[int], stretch: int, start: 
     ],
 )
 def test_places_take_as_little_as_they_can(places: list[int], extra: int) -> None:
-    assert shape_of(np.array(places), 1, 32, state=False).head_bytes == 40 + extra
+    assert shape_of(np.array(places), 1, 32, state=0).head_bytes == 40 + extra
 
 
 def test_the_bytes_of_a_head_are_these() -> None:
     places = np.array([5, 7, 8])
     magic, rest = "4350525041525432", "02000000 0800 0100 0300000000000000 0500000000000000 0400000000000000"
-    assert shape_of(places, 2, 8, state=True).head(places) == bytes.fromhex(magic + rest + "b000000000000000")
+    assert shape_of(places, 2, 8, state=1).head(places) == bytes.fromhex(magic + rest + "b000000000000000")
 
 
-GOOD = Shape(dim=2, bits=32, state=True, rows=3, first=5, span=40)
+GOOD = Shape(dim=2, bits=32, state=1, rows=3, first=5, span=40)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ GOOD = Shape(dim=2, bits=32, state=True, rows=3, first=5, span=40)
     [
         replace(GOOD, dim=3),
         replace(GOOD, bits=8),
-        replace(GOOD, state=False),
+        replace(GOOD, state=0),
         replace(GOOD, rows=4, span=40),
         replace(GOOD, first=4),
         replace(GOOD, span=41),

@@ -9,33 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import OptimizerSpec
+from cpr_contract.spec import SparseOptimizerSpec
 from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.assignment import Assignment
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import PATIENCE_S, Capture, EndedError, OutrunError
 
 DIM = 3
+SGD = Assignment((1,), (SparseOptimizerSpec("SGD", 1.0),))
 Values = dict[int, list[float]]
 
 
-def new_arena(rows: int, *, log_rows: int = 1 << 20, state: bool = True) -> Arena:
+def new_arena(rows: int, *, log_rows: int = 1 << 20, width: int = 2) -> Arena:
     """All rows and states differ; the log takes `log_rows` rows."""
     values = np.arange(rows * DIM, dtype=np.float32).reshape(rows, DIM)
-    states = np.arange(rows, dtype=np.float32) + np.float32(0.5)
-    arena = Arena(values, states if state else None, OptimizerSpec("SGD", 1.0))
-    arena._log = RowBuffer.like(arena.rows, arena.accumulator, min(rows, log_rows))
+    states = np.arange(rows * width, dtype=np.float32).reshape(rows, width) + np.float32(0.5)
+    arena = Arena(values, states, SGD)
+    arena._log = RowBuffer.like(arena.rows, arena.state, min(rows, log_rows))
     return arena
 
 
 def push(arena: Arena, *slots: int) -> bool:
-    return arena.apply(np.array(slots), np.ones((len(slots), DIM), np.float32))
+    return arena.apply(np.array(slots), np.array(slots), np.ones((len(slots), DIM), np.float32), 1)
 
 
 def values_of(arena: Arena, slots: list[int]) -> Values:
-    state = arena.accumulator if arena.accumulator is not None else np.zeros(len(arena.rows))
-    return {slot: [*arena.rows[slot].tolist(), float(state[slot])] for slot in slots}
+    return {slot: [*arena.rows[slot].tolist(), *arena.state[slot].tolist()] for slot in slots}
 
 
 def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
@@ -44,12 +45,11 @@ def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
         return None
     slots = buffer.slots[: buffer.used].tolist()
     assert slots == sorted(set(slots)), "ascending, and each once"
-    state = buffer.state if buffer.state is not None else np.zeros(buffer.used)
-    return {slot: [*buffer.rows[i].tolist(), float(state[i])] for i, slot in enumerate(slots)}
+    return {slot: [*buffer.rows[i].tolist(), *buffer.state[i].tolist()] for i, slot in enumerate(slots)}
 
 
 def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
-    buffer = RowBuffer.like(arena.rows, arena.accumulator, size)
+    buffer = RowBuffer.like(arena.rows, arena.state, size)
     found: Values = {}
     while (part := fill(capture, buffer)) is not None:
         assert not found.keys() & part.keys(), "no row comes twice"
@@ -67,12 +67,12 @@ def test_a_capture_holds_what_changed_and_nothing_else() -> None:
     assert read_all(arena.capture_changes(3), arena) == {}
 
 
-@pytest.mark.parametrize("state", [True, False])
-def test_rows_that_change_before_they_are_read_come_as_they_were(*, state: bool) -> None:
-    arena = new_arena(10, state=state)
+@pytest.mark.parametrize("width", [0, 1, 6])
+def test_rows_that_change_before_they_are_read_come_as_they_were(width: int) -> None:
+    arena = new_arena(10, width=width)
     push(arena, *range(10))
     expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 4)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 4)
     push(arena, 9, 0)
     found = fill(capture, buffer) or {}
     push(arena, 0, 1, 8, 9)  # read, read, not read, logged
@@ -97,7 +97,7 @@ def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
     before = arena.rows[5:7].copy()
     assert not push(arena, 5, 6)
     assert arena.rows[5:7].tolist() == before.tolist()
-    buffer = RowBuffer.like(arena.rows, arena.accumulator, 3)
+    buffer = RowBuffer.like(arena.rows, arena.state, 3)
     found = fill(capture, buffer) or {}
     assert push(arena, 5, 6)
     assert found | read_all(capture, arena) == expected
@@ -107,7 +107,7 @@ def test_a_push_larger_than_the_log_goes_in_pieces() -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
     capture, expected, found = arena.capture_changes(0), values_of(arena, list(range(10))), {}
-    buffer = RowBuffer.like(arena.rows, arena.accumulator, 3)
+    buffer = RowBuffer.like(arena.rows, arena.state, 3)
     while not push(arena, *range(9, -1, -1)):
         part = fill(capture, buffer)
         assert part
@@ -139,7 +139,7 @@ def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + PATIENCE_S))
     monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
     assert not push(arena, *range(20))
-    fill(capture, RowBuffer.like(arena.rows, arena.accumulator, 3))
+    fill(capture, RowBuffer.like(arena.rows, arena.state, 3))
     assert not push(arena, *range(20))
     assert not capture.outrun
 
@@ -148,7 +148,7 @@ def test_what_is_logged_makes_room_for_more() -> None:
     arena = new_arena(10, log_rows=4)
     push(arena, *range(10))
     expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 4)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 4)
     push(arena, 9, 5, 7)
     first = fill(capture, buffer) or {}
     assert first.keys() == {5, 7, 9}
@@ -160,7 +160,7 @@ def test_what_is_logged_makes_room_for_more() -> None:
 def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:
     arena = new_arena(100, log_rows=20)
     push(arena, *range(100))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.accumulator, 5)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 5)
     push(arena, *range(90, 95))
     assert (fill(capture, buffer) or {}).keys() == set(range(5)), "a quarter is not much"
     push(arena, 95)
@@ -218,7 +218,7 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
         wanted = np.flatnonzero(arena.epochs.of).tolist()
         capture = arena.capture_changes(0)
     expected, found = values_of(arena, wanted), {}
-    buffer = RowBuffer.like(arena.rows, arena.accumulator, data.draw(st.integers(1, 7)))
+    buffer = RowBuffer.like(arena.rows, arena.state, data.draw(st.integers(1, 7)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "_block", data.draw(st.integers(1, 5)))
         patch.setattr(capture_module, "_WIDEST", data.draw(st.integers(1, 3)))
@@ -251,7 +251,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
     thread = threading.Thread(target=go_on)
     thread.start()
     try:
-        buffer, seen = RowBuffer.like(arena.rows, arena.accumulator, 1000), np.zeros(rows, np.bool_)
+        buffer, seen = RowBuffer.like(arena.rows, arena.state, 1000), np.zeros(rows, np.bool_)
         while capture.fill(buffer):
             slots = buffer.slots[: buffer.used]
             assert np.array_equal(buffer.rows[: buffer.used], kept[slots])
@@ -264,7 +264,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
 
 
 def test_the_log_takes_some_hundredths_of_the_rows() -> None:
-    arena = Arena(np.empty((1_000_000, 64), np.float32), np.empty(1_000_000, np.float32), OptimizerSpec("SGD", 1.0))
+    arena = Arena(np.empty((1_000_000, 64), np.float32), np.empty((1_000_000, 1), np.float32), SGD)
     arena.capture_changes(0)
     assert arena._log is not None
     assert len(arena._log.slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.tables.seeding import Seeding, initial_rows
 
 GOLDEN = [
@@ -18,7 +18,7 @@ GOLDEN = [
 
 def model(dim: int, *rows: int) -> ModelSpec:
     tables = tuple(TableSpec(f"t{i}", n) for i, n in enumerate(rows))
-    return ModelSpec(dim, (dim,), (1,), tables, OptimizerSpec("SGD", 0.1), OptimizerSpec("SGD", 0.1))
+    return ModelSpec(dim, (dim,), (1,), tables, OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1))
 
 
 def test_first_values_never_change() -> None:

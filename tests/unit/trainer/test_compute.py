@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
@@ -23,7 +23,7 @@ SPEC = ModelSpec(
     top_mlp=(32, 1),
     tables=tuple(TableSpec(f"t{place}", 20) for place in range(3)),
     dense_optimizer=OptimizerSpec("SGD", 0.1),
-    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
 )
 SAMPLES = 64
 

@@ -56,7 +56,7 @@ class _World:
 
     def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
         manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
-        full_save(self.store, manifest, np.zeros((3, 2), np.float32), None)
+        full_save(self.store, manifest, np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
         if tell:
             self.saved[index] = SaveState(step, 10 * step)
 

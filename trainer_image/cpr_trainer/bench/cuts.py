@@ -58,13 +58,11 @@ class TrainedShard:
 
     def _train(self, rng: np.random.Generator) -> None:
         arena, placement = self._shard.home.arena, self._shard.home.placement
-        drawn = 0
-        while drawn < placement.total:
+        for step in range(1, -(-placement.total // STEP_IDS) + 1):
             rows = step_rows(placement, rng)
-            arena.apply(rows.places, gradients_for(rows, arena.rows.shape[1]))
+            arena.apply(rows.places, rows.numbers, gradients_for(rows, arena.rows.shape[1]), step)
             for tracker in self._trackers.values():
                 tracker.note(rows.places)
-            drawn += STEP_IDS
 
     def _choose(self, strategy: Strategy) -> NDArray[np.int64] | None:
         """Return the slots that a strategy saves, int64 [k]; None for all that changed."""

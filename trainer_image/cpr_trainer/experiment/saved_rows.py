@@ -21,8 +21,7 @@ class SavedRows:
     """
 
     def __init__(self, arena: Arena) -> None:
-        arrays = (arena.rows,) if arena.accumulator is None else (arena.rows, arena.accumulator)
-        self._live_and_saved = tuple((live, live.copy()) for live in arrays)
+        self._live_and_saved = tuple((live, live.copy()) for live in (arena.rows, arena.state))
         self.pending = np.zeros(len(arena.rows), np.int32)
 
     def note(self, slots: Ints) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpr_contract.experiment import Failure, Saved, Saving
 from cpr_contract.spec import samples_at
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Ints
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.experiment.schedule import Schedule, is_priority_step
@@ -111,7 +111,7 @@ class SavingShards:
         self._rows.save(written + shard.slots.start)
         self._fresher[written + shard.slots.start] = True
         self._rows_written += len(written)
-        shard.tracker.wrote(written, *_content(shard.arena, written))
+        shard.tracker.wrote(written, shard.arena.rows[written], shard.arena.state[written])
         shard.tracker.forget(claim)
 
     def _samples(self, step: int) -> int:
@@ -132,8 +132,7 @@ def _open_shard(  # noqa: PLR0913, PLR0917 -- one shard of a whole job
     saving: Saving, schedule: Schedule, arena: Arena, placement: Placement, shard: int, rng: np.random.Generator
 ) -> _Shard:
     slots = slice(int(placement.starts[shard]), int(placement.starts[shard + 1]))
-    state = None if arena.accumulator is None else arena.accumulator[slots]
-    view = Arena(arena.rows[slots], state, arena.optimizer)
+    view = Arena(arena.rows[slots], arena.state[slots], arena.optimizers)
     population = population_of(placement, shard)
     if saving.strategy == "Full":
         return _Shard(slots, view, population, None)
@@ -142,7 +141,3 @@ def _open_shard(  # noqa: PLR0913, PLR0917 -- one shard of a whole job
     except ValueError as error:
         raise BadSpecError(str(error), "Or leave this strategy out.") from error
     return _Shard(slots, view, population, tracker)
-
-
-def _content(arena: Arena, slots: Ints) -> tuple[Floats, Floats | None]:
-    return arena.rows[slots], None if arena.accumulator is None else arena.accumulator[slots]

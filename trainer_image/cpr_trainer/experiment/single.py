@@ -11,46 +11,20 @@ from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
+from cpr_trainer.experiment.tables import Tables
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace, optional_path, read_job
 from cpr_trainer.store import Uris
-from cpr_trainer.tables.seeding import Seeding
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.feed import Feed
-
-_EPSILON = 1e-8
-
-
-class Tables:
-    """The rows of a shard one below the other: float32 [N, D], and with row-wise Adagrad an accumulator float32 [N]."""
-
-    def __init__(self, job: JobSpec, placement: Placement, shard: int = 0) -> None:
-        seeding = Seeding(job.model, job.data.seed)
-        chunks = placement.rows_of(shard)
-        self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
-        self._rate = job.model.sparse_optimizer.learning_rate
-        adagrad = job.model.sparse_optimizer.kind == "RowWiseAdagrad"
-        self._accumulator = torch.zeros(placement.size(shard)) if adagrad else None
-
-    def update(self, places: Tensor, gradients: Tensor) -> None:
-        """Take a step of the optimizer. places: int64 [u], all different. gradients: float32 [u, D]."""
-        if self._accumulator is None:
-            self.rows.index_add_(0, places, gradients, alpha=-self._rate)
-            return
-        sums = self._accumulator.index_select(0, places).add_(gradients.square().mean(dim=1))
-        self._accumulator.index_copy_(0, places, sums)
-        steps = sums.sqrt_().add_(_EPSILON).reciprocal_().mul_(-self._rate)
-        self.rows.index_add_(0, places, gradients.mul_(steps.unsqueeze(1)))
 
 
 def run(environ: Mapping[str, str]) -> None:
@@ -75,7 +49,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
             trace.lap("compute")
             replica.step()
             trace.lap("optimizer")
-            tables.update(places, computed.row_gradients.float())
+            tables.update(places, computed.row_gradients.float(), wanted.step)
             trace.lap("update")
             trace.end(wanted.step)
     return replica, tables

@@ -39,8 +39,6 @@ class DenseReplica:
         precision: Precision = "fp32",
         factory: Factory | None = None,
     ) -> None:
-        if spec.dense_optimizer.kind not in _STATE_TENSORS:
-            raise ValueError(f"{spec.dense_optimizer.kind} is no dense optimizer")
         self._optimizer = spec.dense_optimizer
         self._device = torch.device(device)
         self.dtype = DTYPES[precision]

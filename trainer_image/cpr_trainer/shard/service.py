@@ -220,7 +220,7 @@ class Service:
         return self._push(client, frame, progress)
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        vectors = self.encoding.pack_values(self.arena.gather(self._slots(frame)))
+        vectors = self.encoding.pack_values(self.arena.gather(self._slots(frame)[0]))
         self.trace.lap("look up")
         ticket, count = frame.header.ticket, len(vectors)
         header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=vectors.nbytes)
@@ -256,8 +256,9 @@ class Service:
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
         if header.count:
-            slots = self._slots(frame)
-            if not self.arena.apply(slots, self.encoding.unpack_values(frame.payload, header.count, self._dim)):
+            slots, numbers = self._slots(frame)
+            gradients = self.encoding.unpack_values(frame.payload, header.count, self._dim)
+            if not self.arena.apply(slots, numbers, gradients, header.step):
                 return False
             self.on_change(slots)
         before = progress.applied[header.rank]
@@ -276,10 +277,11 @@ class Service:
             progress.cuts, self._held_free = progress.cuts.take(), True
             progress.dirty = False
 
-    def _slots(self, frame: Frame) -> Ints:
+    def _slots(self, frame: Frame) -> tuple[Ints, Ints]:
+        """Return the slots and the numbers of the rows that a frame names. Raises FrameError."""
         numbers = self.encoding.unpack_numbers(frame.payload, frame.header.count)
         try:
-            return self._placement.slots_on(self._index, numbers)
+            return self._placement.slots_on(self._index, numbers), numbers
         except ValueError as error:
             raise FrameError(str(error)) from error
 

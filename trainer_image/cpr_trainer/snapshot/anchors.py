@@ -42,7 +42,7 @@ def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
     manifest, ref = _read(store, key, "")
     if manifest.layout != layout:
         raise LayoutError(
-            f"{key} was saved with other tables, another dimension or another optimizer.",
+            f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
             "Give this job the same model as the job that wrote the anchor, or another anchor.",
         )
     return _reference(manifest, ref)

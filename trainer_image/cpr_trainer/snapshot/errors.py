@@ -31,6 +31,6 @@ class DamagedError(SnapshotError):
 
 
 class LayoutError(SnapshotError):
-    """An anchor to restore from has other tables, another dimension or another optimizer."""
+    """An anchor to restore from has other tables, another dimension or optimizers of other kinds."""
 
     reason = "LayoutMismatch"

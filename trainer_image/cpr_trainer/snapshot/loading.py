@@ -202,15 +202,14 @@ class _PartLoader:
     def load(self, part: Part) -> None:
         """Load the rows of a part that lie in the home. Raises DamagedError."""
         arena, (first, last) = self.home.arena, self.home.span
-        shape = Shape.of(part, arena.rows.shape[1], self.manifest.bits, state=arena.accumulator is not None)
+        shape = Shape.of(part, arena.rows.shape[1], self.manifest.bits, state=arena.state.shape[1])
         if self._fits(shape):
             slots = slice(part.first - first, part.first - first + part.rows)
-            state = None if arena.accumulator is None else arena.accumulator[slots]
-            _read(self.store, part, shape, arena.rows[slots], state)
+            _read(self.store, part, shape, arena.rows[slots], arena.state[slots])
             arena.epochs.of[slots] = self.epoch
             return
         records = np.empty((shape.rows, record_bytes(shape.dim, shape.bits)), np.uint8)
-        state = np.empty(shape.rows, np.float32) if shape.state else None
+        state = np.empty((shape.rows, shape.state), np.float32)
         places = _read(self.store, part, shape, records, state)
         mine = np.flatnonzero((first <= places) & (places < last))
         rows = decode_rows(records, shape.dim, shape.bits)
@@ -226,12 +225,12 @@ class _PartLoader:
         return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
 
 
-def _read(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats | None) -> Ints:
-    """Fill rows [k, ...] and state [k] with a part's bytes, and return their places, int64 [k]. Raises DamagedError."""
+def _read(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats) -> Ints:
+    """Fill rows [k, ...] and state [k, W] with a part's bytes; return the places, int64 [k]. Raises DamagedError."""
     if part.size_bytes != shape.size_bytes:
         raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
     head = bytearray(shape.head_bytes)
-    pieces = [memoryview(head), rows.data, *(() if state is None else (state.data,))]
+    pieces = [memoryview(head), rows.data, state.data]
     try:
         received = store.get_into(part.key, pieces)
     except MissingError as error:

@@ -1,9 +1,9 @@
 """The parts of a shard's save: how large they are, and the bytes of one.
 
-A part is a head, the rows, then (with a stateful optimizer) one number of state per row: float32, little-endian, as
-they lie in memory; rows of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the
-places of the rows: nothing if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per
-row, whichever is shorter, padded to 8 bytes.
+A part is a head, the rows, then what their optimizers keep of them: float32, little-endian, as they lie in memory; rows
+of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the places of the rows: nothing
+if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per row, whichever is shorter,
+padded to 8 bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALLEST = MIB
 _FEWEST = 96  # parts of a save that is neither small nor huge
 
 _MAGIC = b"CPRPART2"
-_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, 1 with state, rows, first place, span
+_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, state, rows, first place, span
 _OFFSET = np.dtype("<u4")
 _ALIGNMENT = 8
 
@@ -35,17 +35,20 @@ class PartError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a part holds: `rows` rows of `dim` values of `bits` bits, at places in [first, first + span); and state."""
+    """What a part holds: `rows` rows, at places in [first, first + span).
+
+    Each is `dim` values of `bits` bits, and `state` float32 of its optimizer.
+    """
 
     dim: int
     bits: Bits
-    state: bool
+    state: int
     rows: int
     first: int
     span: int
 
     @classmethod
-    def of(cls, part: Part, dim: int, bits: Bits, *, state: bool) -> Shape:
+    def of(cls, part: Part, dim: int, bits: Bits, *, state: int) -> Shape:
         """Return the shape that a manifest gives a part."""
         return cls(dim, bits, state, part.rows, part.first, part.span)
 
@@ -55,7 +58,7 @@ class Shape:
         if len(head) < _HEADER.size or not head.startswith(_MAGIC):
             raise PartError(f"begins with {bytes(head[: len(_MAGIC)])!r}, not {_MAGIC!r}")
         _, dim, bits, state, rows, first, span = _HEADER.unpack_from(head)
-        return cls(dim, bits, bool(state), rows, first, span)
+        return cls(dim, bits, state, rows, first, span)
 
     @property
     def contiguous(self) -> bool:
@@ -114,7 +117,7 @@ class Shape:
         return _HEADER.pack(_MAGIC, self.dim, self.bits, self.state, self.rows, self.first, self.span)
 
 
-def shape_of(places: Ints, dim: int, bits: Bits, *, state: bool) -> Shape:
+def shape_of(places: Ints, dim: int, bits: Bits, *, state: int) -> Shape:
     """Return the shape of a part with rows at these places, ascending, at least one."""
     first, last = int(places[0]), int(places[-1])
     return Shape(dim, bits, state, len(places), first, last - first + 1)

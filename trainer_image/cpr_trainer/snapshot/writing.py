@@ -65,7 +65,7 @@ class Writer:
         size = rows_per_part(len(arena.rows), arena.row_bytes)
         self._free: SimpleQueue[RowBuffer] = SimpleQueue()
         for _ in range(_PARTS_AT_ONCE):
-            self._free.put(RowBuffer.like(arena.rows, arena.accumulator, size))
+            self._free.put(RowBuffer.like(arena.rows, arena.state, size))
 
     def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
         """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
@@ -115,10 +115,8 @@ class Writer:
         try:
             slots, rows, state = buffer.filled
             places = slots + draft.first_place
-            shape = shape_of(places, rows.shape[1], draft.bits, state=state is not None)
-            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data]
-            if state is not None:
-                pieces.append(state.data)
+            shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
+            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
             crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))
             return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
         finally:

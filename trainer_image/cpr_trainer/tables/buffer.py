@@ -13,20 +13,20 @@ from cpr_trainer.arrays import Floats, Ints
 class RowBuffer:
     """Room for rows with their optimizer state, kept for the next save.
 
-    slots: int64 [size]. rows: float32 [size, D]. state: float32 [size], or None with an optimizer that has none. The
-    first `used` are filled.
+    slots: int64 [size]. rows: float32 [size, D]. state: float32 [size, W], W may be 0. The first `used`
+    are filled.
     """
 
     slots: Ints
     rows: Floats
-    state: Floats | None
+    state: Floats
     used: int = 0
 
     @classmethod
-    def like(cls, rows: Floats, state: Floats | None, size: int) -> RowBuffer:
-        """Return room for `size` rows of the width of `rows` [n, D], with state if there is any."""
-        room = np.empty((size, rows.shape[1]), np.float32)
-        return cls(np.empty(size, np.int64), room, None if state is None else np.empty(size, np.float32))
+    def like(cls, rows: Floats, state: Floats, size: int) -> RowBuffer:
+        """Return room for `size` rows as wide as rows [n, D] and state [n, W]."""
+        room, beside = (np.empty((size, like.shape[1]), np.float32) for like in (rows, state))
+        return cls(np.empty(size, np.int64), room, beside)
 
     @property
     def room(self) -> int:
@@ -34,25 +34,22 @@ class RowBuffer:
         return len(self.slots) - self.used
 
     @property
-    def filled(self) -> tuple[Ints, Floats, Floats | None]:
+    def filled(self) -> tuple[Ints, Floats, Floats]:
         """The slots, rows and state that it holds."""
-        state = None if self.state is None else self.state[: self.used]
-        return self.slots[: self.used], self.rows[: self.used], state
+        return self.slots[: self.used], self.rows[: self.used], self.state[: self.used]
 
-    def add(self, rows: Floats, state: Floats | None, slots: Ints) -> None:
-        """Copy the rows of rows [n, D] and state [n] in that lie at `slots`."""
+    def add(self, rows: Floats, state: Floats, slots: Ints) -> None:
+        """Copy the rows of rows [n, D] and state [n, W] in that lie at `slots`."""
         inside = self._room_for(slots)
         rows.take(slots, axis=0, out=self.rows[inside], mode="clip")  # the slots are valid; `raise` would copy twice
-        if state is not None and self.state is not None:
-            state.take(slots, out=self.state[inside], mode="clip")
+        state.take(slots, axis=0, out=self.state[inside], mode="clip")
 
-    def add_run(self, rows: Floats, state: Floats | None, slots: Ints, first: int) -> None:
-        """Copy the rows of rows [n, D] and state [n] in that follow one another from `first`: those of `slots`."""
+    def add_run(self, rows: Floats, state: Floats, slots: Ints, first: int) -> None:
+        """Copy the rows of rows [n, D] and state [n, W] in that follow one another from `first`: those of `slots`."""
         inside = self._room_for(slots)
         run = slice(first, first + len(slots))
         self.rows[inside] = rows[run]
-        if state is not None and self.state is not None:
-            self.state[inside] = state[run]
+        self.state[inside] = state[run]
 
     def move_last(self, count: int, into: RowBuffer) -> None:
         """Move the last `count` rows into another buffer."""
@@ -65,8 +62,7 @@ class RowBuffer:
         order = np.argsort(self.slots[: self.used])
         self.slots[: self.used] = self.slots[order]
         self.rows[: self.used] = self.rows[order]
-        if self.state is not None:
-            self.state[: self.used] = self.state[order]
+        self.state[: self.used] = self.state[order]
 
     def _room_for(self, slots: Ints) -> slice:
         inside = slice(self.used, self.used + len(slots))

@@ -121,14 +121,14 @@ class ChosenRows:
 
 
 class Capture:
-    """Some rows [n, D] and their state [n] as they were when this was made.
+    """Some rows [n, D] and their state [n, W] as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
     says that a push waited for room in the log in vain; who sets `hurried` waits for the end.
     """
 
     def __init__(  # noqa: PLR0913 -- what an arena consists of
-        self, rows: Floats, state: Floats | None, epochs: Epochs, members: Members, *, log: RowBuffer, lock: Lock
+        self, rows: Floats, state: Floats, epochs: Epochs, members: Members, *, log: RowBuffer, lock: Lock
     ) -> None:
         self.outrun = False
         self.hurried = False
@@ -141,7 +141,7 @@ class Capture:
         self._ended = False
         self._frontier = 0
         self._refused_at: float | None = None  # since when a push waits and nothing of the log was read
-        self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + 1)))
+        self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + state.shape[1])))
 
     @property
     def urgent(self) -> bool:

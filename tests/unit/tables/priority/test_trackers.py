@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.spec import OptimizerSpec
+from cpr_contract.spec import SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority import Claim, Population, Strategy, Tracker, make_tracker
@@ -46,12 +46,11 @@ class Shard:
         self.saved = self.content()
 
     def content(self) -> tuple[Floats, Floats]:
-        assert self.arena.accumulator is not None
-        return self.arena.rows.copy(), self.arena.accumulator.copy()
+        return self.arena.rows.copy(), self.arena.state.copy()
 
     def push(self, slots: list[int]) -> None:
         places = np.array(slots, np.int64)
-        self.arena.apply(places, self.rng.standard_normal((len(slots), DIM), np.float32))
+        self.arena.apply(places, places, self.rng.standard_normal((len(slots), DIM), np.float32), 1)
         self.tracker.note(places)
         self.updates.update(slots)
         for slot in slots:
@@ -71,7 +70,8 @@ class Shard:
                 moved = np.square(rows - self.saved[0]).sum(axis=1)
                 scores = {s: float("inf") if s in self.carried else float(moved[s]) for s in range(ROWS)}
             case "Growth":
-                scores = {slot: float(np.sqrt(state[slot]) - np.sqrt(self.saved[1][slot])) for slot in range(ROWS)}
+                growth = np.sqrt(state[:, 0]) - np.sqrt(self.saved[1][:, 0])
+                scores = dict(enumerate(growth.tolist()))
         return {slot: score for slot, score in scores.items() if slot not in SMALL}
 
 
@@ -235,7 +235,7 @@ def test_memory_taken_for_an_anchor_is_given_back(strategy: Strategy) -> None:
 
 def test_growth_needs_an_accumulator() -> None:
     job = small_job(Path("unused"), dim=DIM)
-    job = replace(job, model=replace(job.model, sparse_optimizer=OptimizerSpec("SGD", 0.1)))
+    job = replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1)))
     with pytest.raises(ValueError, match=r"Growth.*RowWiseAdagrad.*SGD.*MFU"):
         make_tracker("Growth", Arena.empty(job, ROWS), Population(ROWS, np.array(SMALL)), 5, np.random.default_rng(0))
 

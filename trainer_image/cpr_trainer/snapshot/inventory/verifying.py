@@ -15,6 +15,7 @@ from cpr_trainer.snapshot.inventory.points import points_with_saves
 from cpr_trainer.snapshot.names import place_of
 from cpr_trainer.snapshot.parts import PartError, Shape
 from cpr_trainer.store import MissingError, Store, in_parallel
+from cpr_trainer.tables.assignment import Assignment
 
 _NOTHING = "no such object"
 
@@ -131,7 +132,7 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
     try:
         found = Shape.read(data)
         dim = found.dim if model is None else model.embedding_dim
-        state = found.state if model is None else model.sparse_optimizer.kind == "RowWiseAdagrad"
+        state = found.state if model is None else Assignment.of(model).state_width(dim)
         expected = Shape.of(part, dim, manifest.bits, state=state)
         if (found, part.size_bytes) != (expected, expected.size_bytes):
             return Damage(part.key, f"{expected}, {expected.size_bytes} bytes", f"{found}, {part.size_bytes} bytes")

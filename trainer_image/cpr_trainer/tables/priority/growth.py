@@ -38,12 +38,11 @@ class GrowthTracker(Tracker):
         """Claim the rows whose accumulator grew most, by its root."""
         return self._claim(largest(self._population, self._growth, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: ARG002 -- state says it all
+    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- state says it all
         """Keep the accumulators that were written, beside those that are saved."""
-        assert state is not None  # noqa: S101 -- this strategy is for an optimizer that has it
         if self._writing is None:
             self._writing = self._saved.copy()
-        self._writing[slots] = state
+        self._writing[slots] = state[:, 0]
 
     def _growth(self, chunk: slice) -> Floats:
         growth: Floats = np.sqrt(self._accumulator[chunk]) - np.sqrt(self._saved[chunk])

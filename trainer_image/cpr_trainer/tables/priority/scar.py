@@ -37,7 +37,7 @@ class ScarTracker(Tracker):
         """Claim the rows that changed most."""
         return self._claim(largest(self._population, self._change, count, self._rng))
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: ARG002 -- rows say it all
+    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- rows say it all
         """Keep what was written."""
         self._unsure[slots] = True
         self._saved[slots] = rows

@@ -33,11 +33,12 @@ def make_tracker(
         case "SCAR":
             return ScarTracker(population, arena, rng)
         case "Growth":
-            if arena.accumulator is None:
+            others = {optimizer.kind for optimizer in arena.optimizers.distinct} - {"RowWiseAdagrad"}
+            if others:
                 raise ValueError(
                     "snapshots.strategy Growth ranks rows by the accumulator of RowWiseAdagrad, which "
-                    f"{arena.optimizer.kind} does not keep: choose MFU, or sparseOptimizer RowWiseAdagrad."
+                    f"{', '.join(sorted(others))} does not keep: choose MFU, or RowWiseAdagrad for all tables."
                 )
-            return GrowthTracker(population, arena.accumulator, rng)
+            return GrowthTracker(population, arena.state[:, 0], rng)
         case _:
             assert_never(strategy)

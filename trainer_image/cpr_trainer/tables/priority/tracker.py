@@ -63,10 +63,10 @@ class Tracker(ABC):
         self._marked = claim
         self._mark(claim)
 
-    def wrote(self, slots: Ints, rows: Floats, state: Floats | None) -> None:  # noqa: B027 -- as above
+    def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: B027 -- as above
         """Learn the content, as of the mark, of claimed rows that were written.
 
-        slots: int64 [k]. rows: float32 [k, D]. state: float32 [k] of the optimizer, None if it has none.
+        slots: int64 [k]. rows: float32 [k, D]. state: float32 [k, W] of their optimizers.
         """
 
     def forget(self, claim: Claim) -> None:

@@ -1,0 +1,66 @@
+"""The optimizers in `spec.model`: of the dense network, of the embedding tables, and of one table."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from cpr_operator.api import rules
+from cpr_operator.api.model import SpecModel
+
+LearningRate = Annotated[float, Field(gt=0, le=1000)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+SparseKind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
+
+
+class DenseOptimizer(SpecModel):
+    """The optimizer of the dense network."""
+
+    kind: Literal["SGD", "Adagrad"] = "SGD"
+    """The algorithm."""
+    learning_rate: LearningRate = 0.1
+    """The step size."""
+
+
+class TableOptimizer(SpecModel):
+    """The optimizer of one embedding table."""
+
+    where: ClassVar[str] = rules.TABLE_OPTIMIZER
+
+    kind: SparseKind
+    """The algorithm. Of each row of D values RowWiseAdagrad keeps one value, Adagrad D, Adam 2 D, SGD none; all tables
+    of a shard have room for what one of them needs most. Adam is lazy: moments change where there is a gradient."""
+    learning_rate: LearningRate
+    """The step size."""
+    epsilon: Annotated[float, Field(gt=0, le=1)] | None = None
+    """What is added to the roots that RowWiseAdagrad, Adagrad and Adam divide by. Absent: 1e-8."""
+    beta1: Decay | None = None
+    """How much of the mean of gradients Adam keeps in a step. Absent: 0.9."""
+    beta2: Decay | None = None
+    """How much of the mean of their squares Adam keeps in a step. Absent: 0.999."""
+
+    @field_validator("epsilon")
+    @classmethod
+    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
+        rules.EPSILON[cls.where].require(value is None or info.data.get("kind") != "SGD")
+        return value
+
+    @field_validator("beta1", "beta2")
+    @classmethod
+    def _only_adam_has_moments(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if "kind" in info.data:
+            rules.BETAS[f"{cls.where}.{info.field_name}"].require(value is None or info.data["kind"] == "Adam")
+        return value
+
+
+class SparseOptimizer(TableOptimizer):
+    """The optimizer of the embedding tables that state none of their own."""
+
+    where: ClassVar[str] = rules.SPARSE_OPTIMIZER
+
+    kind: SparseKind = "RowWiseAdagrad"
+    """The algorithm. Of each row of D values RowWiseAdagrad keeps one value, Adagrad D, Adam 2 D, SGD none. Adam is
+    lazy: the moments of a row change where it has a gradient."""
+    learning_rate: LearningRate = 0.1
+    """The step size."""

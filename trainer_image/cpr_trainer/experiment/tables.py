@@ -1,0 +1,74 @@
+"""The tables of a process without CPRJob, and their optimizers in torch: the equations of `tables.optimizers`.
+
+Torch reads, updates and adds on all threads, which is what a process that has nothing else to do would use.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import assert_never
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.seeding import Seeding
+
+
+class Tables:
+    """The rows of a shard one below the other: rows float32 [N, D], and what optimizers keep of them, state [N, W]."""
+
+    def __init__(self, job: JobSpec, placement: Placement, shard: int = 0) -> None:
+        seeding, optimizers = Seeding(job.model, job.data.seed), Assignment.of(job.model)
+        chunks = list(placement.rows_of(shard))
+        self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
+        self.state = torch.zeros(len(self.rows), optimizers.state_width(job.model.embedding_dim))
+        self._optimizers = optimizers.distinct
+        # Which of them steps each row, uint8 [N]; None where there is one.
+        self._which: Tensor | None = None
+        if len(self._optimizers) > 1:
+            which = np.concatenate([optimizers.of_table[chunk.tables] for chunk in chunks])
+            self._which = torch.from_numpy(which.astype(np.uint8))
+
+    def update(self, places: Tensor, gradients: Tensor, step: int) -> None:
+        """Take the job's `step` (from 1). places: int64 [u], all different. gradients: float32 [u, D]."""
+        if self._which is None:
+            self._update(self._optimizers[0], places, gradients, step)
+            return
+        which = self._which.index_select(0, places)
+        for number, optimizer in enumerate(self._optimizers):
+            at = (which == number).nonzero().squeeze(1)
+            self._update(optimizer, places.index_select(0, at), gradients.index_select(0, at), step)
+
+    def _update(self, optimizer: SparseOptimizerSpec, places: Tensor, gradients: Tensor, step: int) -> None:
+        if optimizer.kind == "SGD":
+            self.rows.index_add_(0, places, gradients, alpha=-optimizer.learning_rate)
+            return
+        state = self.state.index_select(0, places)
+        changes = _changes_of(optimizer, state, gradients, step)
+        self.state.index_copy_(0, places, state)
+        self.rows.index_add_(0, places, changes)
+
+
+def _changes_of(optimizer: SparseOptimizerSpec, state: Tensor, gradients: Tensor, step: int) -> Tensor:
+    """Return what a step adds to rows, [u, D]; their state [u, W] is brought up to date in place."""
+    rate, dim = optimizer.learning_rate, gradients.shape[1]
+    match optimizer.kind:
+        case "SGD":
+            return gradients * -rate
+        case "RowWiseAdagrad":
+            sums = state[:, 0].add_(gradients.square().mean(dim=1))
+            return gradients * sums.sqrt().add_(optimizer.epsilon).reciprocal_().mul_(-rate).unsqueeze(1)
+        case "Adagrad":
+            roots = state[:, :dim].addcmul_(gradients, gradients).sqrt()
+            return (gradients / roots.add_(optimizer.epsilon)).mul_(-rate)
+        case "Adam":
+            means = state[:, :dim].lerp_(gradients, 1 - optimizer.beta1)
+            squares = state[:, dim : 2 * dim].lerp_(gradients.square(), 1 - optimizer.beta2)
+            size = rate * sqrt(1 - optimizer.beta2**step) / (1 - optimizer.beta1**step)
+            return (means / squares.sqrt().add_(optimizer.epsilon)).mul_(-size)
+        case _:
+            assert_never(optimizer.kind)
