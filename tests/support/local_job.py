@@ -21,7 +21,7 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.reports import Result, ShardReport, TrainerReport
-from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import DataSpec, JobSpec, ModelSpec, OptimizerSpec, SnapshotSpec, StoreSpec, TableSpec
 from cpr_operator.cluster.local.ports import free_block
 
@@ -116,6 +116,7 @@ class LocalJob:
         self.dense_floor_samples = 0
         self.may_restore = True
         self.stopped: frozenset[str] = frozenset()
+        self.allowances: tuple[Allowance, ...] = ()
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
@@ -262,4 +263,5 @@ class LocalJob:
             dense_floor_samples=self.dense_floor_samples,
             interval_s=self.interval_s,
             stop=env.ROLE_TRAINER in self.stopped,
+            allowances=self.allowances,
         )

@@ -67,8 +67,9 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
-        lambda mode, portion, shards, trainers, interval, mtbf: spec(
+        lambda mode, loss, portion, shards, trainers, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
+            recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
             accuracyBudget__portionOfLostSamples=portion,
             shards__replicas=shards,
             trainers__replicas=trainers,
@@ -78,6 +79,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
             failurePolicy__startupDeadlineSeconds=600,
         ),
         mode=st.sampled_from(("Auto", "Partial", "Full")),
+        loss=st.sampled_from(("Pause", "Degrade")),
         portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
         shards=st.integers(2, 3),
         trainers=st.integers(1, 2),

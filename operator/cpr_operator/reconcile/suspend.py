@@ -74,6 +74,7 @@ def resume(world: World) -> Step:
                 world.now,
                 lost_at=_told_later(shard, world.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
+                allowance=0,
                 avoid="",
             )
             for shard in step.status.shards

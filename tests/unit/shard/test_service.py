@@ -220,6 +220,7 @@ def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> No
     assert not marks
     assert service.progress is not None
     assert service.progress.losses.lost == ((0, 40),)
+    assert client.sent[-1][0].cut_step == 3, "the leader is told that it is given up"
 
 
 def test_other_generations_are_told_where_they_stand() -> None:

@@ -262,6 +262,7 @@ class Service:
             self.on_change(slots)
         before = progress.applied[header.rank]
         if progress.cuts.passed_over(header.step, before):
+            self.given_up_step = progress.cuts.pending
             progress.cuts, self._held_free = progress.cuts.void(), True
         progress.losses = progress.losses.applied(header.rank, before, header.step, order)
         progress.row_updates = after_push(progress.row_updates, header.rank, header.row_updates, header.count)
