@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from cpr_contract.roster import Allowance, AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.snapshot import read_anchor
 from cpr_trainer.store import open_store
-from support.local_job import LocalJob, small_job
+from support.local_job import LocalJob, Member, small_job
 from support.row_count import Count
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES, BATCH = 60_000, 100
+#: A roster number beyond those of the test.
+LATE = 1000
 
 
 def lose_shard(running: LocalJob, *, more: int) -> int:
@@ -36,14 +39,22 @@ def bring_back(running: LocalJob) -> None:
     running.publish()
 
 
+def hide_shard(running: LocalJob, trainer: Member) -> None:
+    """Give a trainer a roster in which shard 1 has no address, newer than all until `LATE`."""
+    told = running.trainer_roster(trainer)
+    shards = tuple(replace(peer, host="") if peer.index == 1 else peer for peer in told.shards)
+    trainer.write_roster(replace(told, counters=replace(told.counters, roster=LATE), shards=shards))
+    running.wait_for(lambda: running.trainer(trainer.index).counters.roster == LATE, "it reads that")
+
+
 def resumed(running: LocalJob) -> ShardReport | None:
     report = running.shard(1)
     return report if report.resumed_samples is not None else None
 
 
 def check_account(job: JobSpec, anchor: AnchorRef, report: ShardReport) -> None:
-    """The shard lacks one range, to the sample and to the row update, and its manifest in the anchor says the same."""
-    assert report.lost == ((report.restored_samples, report.resumed_samples),)
+    """What the shard lacks, to the sample and to the row update, is what its manifest in the anchor says."""
+    assert report.lost[0][0] == report.restored_samples
     store = open_store(job.snapshots.store, None, None)
     dense = read_anchor(store, anchor)
     assert dense.lost == ((), report.lost)
@@ -73,7 +84,8 @@ def test_training_goes_on_and_the_ledger_is_what_the_manifests_lack(tmp_path: Pa
         )
         anchor = running.result()
     assert degraded >= SAMPLES // 6
-    assert there < report.resumed_samples <= min(until, SAMPLES)
+    assert there < report.resumed_samples <= report.lost[-1][1] + BATCH
+    assert report.lost[-1][1] <= until
     check_account(job, anchor, report)
 
 
@@ -84,7 +96,8 @@ def test_training_waits_where_the_allowance_ends(tmp_path: Path) -> None:
         running.reach(SAMPLES // 4)
         until = lose_shard(running, more=10 * BATCH + BATCH // 2)
         running.wait_for(lambda: running.trainer().samples == until // BATCH * BATCH, "the allowance is used up")
-        paused = running.wait_for(lambda: running.trainer().state is TrainerState.PAUSED, "it waits") and running.trainer()
+        running.wait_for(lambda: running.trainer().state is TrainerState.PAUSED, "it waits")
+        paused = running.trainer()
         assert paused.waiting_for == ("shard/1",)
         assert paused.samples <= until
         bring_back(running)
@@ -127,9 +140,27 @@ def test_a_trainer_that_dies_meanwhile_waits_for_the_shard(tmp_path: Path) -> No
         bring_back(running)
         report = running.wait_for(lambda: resumed(running), "all ranks push again")
         anchor = running.result()
-    store = open_store(job.snapshots.store, None, None)
-    dense = read_anchor(store, anchor)
+    check_account(job, anchor, report)
+
+
+def test_a_trainer_that_is_back_at_a_shard_does_not_wait_there_for_one_that_is_not(tmp_path: Path) -> None:
+    """Trainer 0 hears late where the shard is. Meanwhile cuts are announced that the shard cannot take."""
+    job = small_job(tmp_path, samples=SAMPLES, trainers=2)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        running.reach(SAMPLES // 4)
+        lose_shard(running, more=SAMPLES)
+        hide_shard(running, running.trainers[0])
+        bring_back(running)
+        running.wait_for(lambda: (a := running.shard(1).applied) and a[1] > a[0], "trainer 1 pushes to the shard")
+        running.reach(running.trainer().samples + SAMPLES // 4)
+        assert running.shard(1).resumed_samples is None
+        running.counters = replace(running.counters, roster=LATE + 1)
+        running.publish()
+        report = running.wait_for(lambda: resumed(running), "all ranks push again")
+        anchor = running.result()
+    dense = read_anchor(open_store(job.snapshots.store, None, None), anchor)
     assert dense.lost == ((), report.lost)
-    told = from_json(ShardManifest, store.get(dense.shards[1].key)).row_updates
-    count = Count(job)
-    assert told == RowUpdates(count.all(), count.lost(report), exact=True)
+    assert len(report.lost) == 1, "what one rank misses alone is too much to be told by slices"
+    assert report.row_updates is not None
+    assert 0 < report.row_updates.lost < Count(job).lost(report)

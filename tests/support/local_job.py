@@ -144,7 +144,7 @@ class LocalJob:
         for member in self.shards:
             member.write_roster(self._shard_roster(member))
         for member in self.trainers:
-            member.write_roster(self._trainer_roster(member))
+            member.write_roster(self.trainer_roster(member))
 
     def fencing_roster(self, member: Member) -> ShardRoster:
         """Return the roster that tells a replaced shard that it is."""
@@ -249,7 +249,7 @@ class LocalJob:
             stop=env.ROLE_SHARD in self.stopped,
         )
 
-    def _trainer_roster(self, member: Member) -> TrainerRoster:
+    def trainer_roster(self, member: Member) -> TrainerRoster:
         return TrainerRoster(
             contract=CONTRACT_VERSION,
             counters=self.counters,
