@@ -193,7 +193,8 @@ class StormDriver(Driver):
         """With other shards only once the job is suspended: before, the API server does not admit that."""
         phase = self.status().phase
         if strike.kind == "reshard" and phase == "Suspended":
-            self.cluster.set_spec("job", shards={"replicas": 1 + strike.index})
+            least = 2 if self.storm.spec.get("recovery", {}).get("onShardLoss") == "Degrade" else 1
+            self.cluster.set_spec("job", shards={"replicas": max(1 + strike.index, least)})
         if strike.kind == "suspend" or phase in {"Suspended", *TERMINAL_PHASES}:
             self.cluster.set_spec("job", suspend=False)
         else:
