@@ -202,8 +202,8 @@ class StormDriver(Driver):
 
     def _lower_budget(self) -> None:
         """To the least that the API server admits: what is spent and reserved, as it was last written."""
-        budget, job = self.status().budget, self.cluster.jobs["default", "job"].spec
-        if budget is not None and job["recovery"]["mode"] != "Partial":
+        budget, recovery = self.status().budget, self.cluster.jobs["default", "job"].spec["recovery"]
+        if budget is not None and recovery["mode"] != "Partial" and recovery.get("onShardLoss") != "Degrade":
             least = {"portionOfLostSamples": min(budget.spent + budget.reserved, budget.limit)}
             self.cluster.set_spec("job", accuracyBudget=least)
 
