@@ -31,8 +31,13 @@ def ride_out(storm: Storm) -> Life:
 
 
 def check_reservations(life: Life) -> None:
-    """Whenever a pod is created, what is lost and what may still be lost keep to the limit."""
+    """Whenever a pod is created, what is lost and what may still be lost keep to the limit.
+
+    What training may go on for without a shard is set aside as long as it may.
+    """
     statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    for shard in (shard for status in statuses for shard in status.shards):
+        assert shard.allowance <= max((end for _, end in shard.reserved), default=0)
     for before, after in pairwise(statuses):
         numbers = [[m.incarnation for m in (*status.shards, *status.trainers)] for status in (before, after)]
         account = account_of(after)

@@ -116,5 +116,7 @@ def test_a_drained_shard_is_waited_for_and_loses_nothing() -> None:
 def test_whatever_happens_meanwhile(storm: Storm, rollbacks: int) -> None:
     life = ride_out(storm)
     assert allowances(life)
+    starts = [status for status in statuses(life) if status.phase == "Starting"]
+    assert not any(shard.allowance for status in starts for shard in status.shards), "all trainers are new"
     assert life.status.budget is not None
     assert life.status.budget.rollbacks == rollbacks

@@ -108,3 +108,11 @@ def test_training_waits_otherwise(changes: dict[str, object]) -> None:
     (grant,) = decision.shards
     assert grant.allowance == 0
     assert all(end <= 1000 for _, end in grant.reserve)
+
+
+def test_one_that_was_drained_beside_it_has_none() -> None:
+    decision = decide(situation(losses=(Loss(0, 900), Loss(1, 950, flushed=True))))
+    assert isinstance(decision, Replace)
+    lost, drained = decision.shards
+    assert lost.allowance == 1100
+    assert (drained.allowance, drained.reserve) == (0, ())
