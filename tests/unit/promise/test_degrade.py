@@ -120,3 +120,21 @@ def test_whatever_happens_meanwhile(storm: Storm, rollbacks: int) -> None:
     assert not any(shard.allowance for status in starts for shard in status.shards), "all trainers are new"
     assert life.status.budget is not None
     assert life.status.budget.rollbacks == rollbacks
+
+
+def test_nothing_may_go_on_once_the_job_is_done() -> None:
+    """The shard is cut off to the end, and nobody sees its heir before: what it owes counts at its worst."""
+    strikes = (
+        Strike("cut off shard", 1, 0.5, 1.0),
+        Strike("damage anchor", 2, 1.0, 0.5),
+        Strike("cut off shard", 1, 0.5, 1.0),
+        Strike("operator away", 1, 1.0, 0.5),
+        Strike("operator away", 1, 0.25, 1.0),
+        Strike("drain trainer", 2, 0.0, 0.0),
+        Strike("reshard", 1, 0.5, 1.0),
+        Strike("cut off trainer", 1, 2.0, 0.0),
+    )
+    late = job(0.9, shards=3) | {"snapshots": {**job(0.9)["snapshots"], "interval": {"mode": "Fixed", "seconds": 3}}}
+    life = ride_out(Storm(late, strikes, mail_s=0.5, report_age_s=1.5))
+    assert allowances(life)
+    assert not any(shard.allowance for shard in life.status.shards)
