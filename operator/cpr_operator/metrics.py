@@ -55,6 +55,7 @@ class Metrics:
         self._phase = gauge("cprjob_phase", "1 for the phase that the job is in.", "phase")
         self._samples = gauge("cprjob_samples", "Samples trained.")
         self._total = gauge("cprjob_total_samples", "Samples in all; 0 until the data is read.")
+        self._degraded = gauge("cprjob_degraded_samples", "Samples trained while a shard was away.")
         self._auc = gauge("cprjob_auc", "Area under the ROC curve so far.")
         self._limit = gauge("cprjob_budget_limit_ratio", "Portion of samples that may be lost.")
         self._spent = gauge("cprjob_budget_spent_ratio", "Portion of samples that is lost.")
@@ -77,6 +78,7 @@ class Metrics:
         self._set_phase(key, status.phase)
         self._samples.labels(*key).set(status.progress.samples)
         self._total.labels(*key).set(status.progress.total_samples)
+        self._degraded.labels(*key).set(status.progress.degraded_samples)
         self._restarts.labels(*key).set(status.restarts)
         if status.progress.auc is not None:
             self._auc.labels(*key).set(status.progress.auc)

@@ -18,7 +18,7 @@ from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
 from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
 from cpr_contract.reports import Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
-from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ColumnsSpec,
     DataSpec,
@@ -105,6 +105,7 @@ EXAMPLES: dict[str, Any] = {
         anchor=None,
         dense_floor_samples=6000000,
         interval_s=120.5,
+        allowances=(Allowance(1, 1200),),
     ),
     "shard_report": ShardReport(
         contract=1,
@@ -152,6 +153,7 @@ EXAMPLES: dict[str, Any] = {
         commit_s=1.5,
         paused_s=2.5,
         sync_gap=4.5,
+        degraded_samples=300,
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -278,7 +280,7 @@ def test_every_document_has_an_example() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
-    inner = {Counters, Peer, Part, ManifestRef, RowUpdates}
+    inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
     inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 

@@ -158,6 +158,7 @@ class DataPlane(Plane):
             fresh = trainer.generation == 0
             trainer.generation, trainer.samples, trainer.lost = counters.generation, None, ()
             trainer.group = 0 if fresh else trainer.group
+            trainer.served, trainer.degraded = set(), 0
             trainer.state = TrainerState.JOINING
             if not fresh:
                 self._begin(trainer)
@@ -227,15 +228,18 @@ class DataPlane(Plane):
 
     def _shards_of(self, roster: TrainerRoster) -> list[Shard] | None:
         """All shards that the roster names, ready in its generation; None if one is away."""
+        found = self._ready_shards(roster)
+        return [found[key] for key in sorted(found)] if len(found) == len(roster.shards) else None
+
+    def _ready_shards(self, roster: TrainerRoster) -> dict[tuple[int, int], Shard]:
+        """Those that the roster names and that serve its generation, by index and incarnation."""
+        wanted = {(peer.index, peer.incarnation) for peer in roster.shards if peer.host}
         found = {
             (s.roster.index, s.roster.incarnation): s
             for s in self.shards.values()
             if not s.stopped and s.state is ShardState.READY and s.generation == roster.counters.generation
         }
-        wanted = [(peer.index, peer.incarnation) for peer in roster.shards if peer.host]
-        if len(wanted) < len(roster.shards) or any(key not in found for key in wanted):
-            return None
-        return [found[key] for key in wanted]
+        return {key: shard for key, shard in found.items() if key in wanted}
 
     # training
 
@@ -243,29 +247,50 @@ class DataPlane(Plane):
         group = self._group()
         if group is None or group[0].samples is None or any(trainer.roster.stop for trainer in group):
             return
-        shards = self._shards_of(group[0].roster)
+        position = group[0].samples
+        trains = position < self.total
+        after = min(position + self.spec.data.batch_size, self.total)
+        shards = self._shards_for(group, after if trains else None)
         for trainer in group:
             trainer.state = TrainerState.TRAINING if shards else TrainerState.PAUSED
             trainer.waiting_for = () if shards else ("shard",)
         if shards is None:
             return
-        position = group[0].samples
+        everybody = len(shards) == len(group[0].roster.shards)
         for shard in shards:
             self._catch_up(shard, position)
-        position, trains = min(position + self.spec.data.batch_size, self.total), position < self.total
-        bit = trains << self.step(position)
+            for trainer in group:
+                trainer.served.add((shard.roster.index, shard.roster.incarnation))
+        bit = trains << self.step(after)
         for trainer in group:
-            trainer.samples, trainer.steps = position, trainer.steps | bit
+            trainer.degraded += 0 if everybody else after - position
+            trainer.samples, trainer.steps = after, trainer.steps | bit
         for shard in shards:
-            shard.samples, shard.cells = position, tuple(cell | bit for cell in shard.cells)
+            shard.samples, shard.cells = after, tuple(cell | bit for cell in shard.cells)
         self.trained_s += dt
-        last = position == self.total
+        last = after == self.total
         due = last or self.trained_s - self.cut_s >= group[0].roster.interval_s
-        if due and not self.store.down:
+        if due and everybody and not self.store.down:
             self.cut_s = self.trained_s
-            self._cut(group[0], shards, position)
-        if last and not self.store.down:
+            self._cut(group[0], shards, after)
+        if last and everybody and not self.store.down:
             self._end(group)
+
+    def _shards_for(self, group: list[Trainer], end: int | None) -> list[Shard] | None:
+        """The shards that the group's next step, which ends at sample `end`, changes; None if it waits for one.
+
+        Leave to go without a shard is used up once it was ready for any of them. Who joined since waits for all, and so
+        does the end of the job (None).
+        """
+        found = self._ready_shards(group[0].roster)
+        away = {(peer.index, peer.incarnation) for peer in group[0].roster.shards} - found.keys()
+        for trainer in group:
+            roster, begun = trainer.roster, bool(trainer.served)
+            allowed = {a.shard for a in roster.allowances if begun and end is not None and end <= a.until}
+            spared = {(p.index, p.incarnation) for p in roster.shards if p.index in allowed} - trainer.served
+            if not away <= spared:
+                return None
+        return [found[key] for key in sorted(found)]
 
     def _catch_up(self, shard: Shard, position: int) -> None:
         if shard.restored is not None and shard.resumed is None:

@@ -99,6 +99,8 @@ class Trainer:
     problem: Problem | None = None
     offered: int | None = None
     steps: int = 0
+    served: set[tuple[int, int]] = field(default_factory=set)  # (index, incarnation) of shards that were ready for it
+    degraded: int = 0
 
 
 @dataclass

@@ -21,7 +21,7 @@ from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.reports import Result, ShardReport, TrainerReport
-from cpr_contract.roster import AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,
@@ -125,6 +125,7 @@ class LocalJob:
         self.dense_floor_samples = 0
         self.may_restore = True
         self.stopped: frozenset[str] = frozenset()
+        self.allowances: tuple[Allowance, ...] = ()
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
@@ -152,7 +153,7 @@ class LocalJob:
         for member in self.shards:
             member.write_roster(self._shard_roster(member))
         for member in self.trainers:
-            member.write_roster(self._trainer_roster(member))
+            member.write_roster(self.trainer_roster(member))
 
     def fencing_roster(self, member: Member) -> ShardRoster:
         """Return the roster that tells a replaced shard that it is."""
@@ -257,7 +258,7 @@ class LocalJob:
             stop=env.ROLE_SHARD in self.stopped,
         )
 
-    def _trainer_roster(self, member: Member) -> TrainerRoster:
+    def trainer_roster(self, member: Member) -> TrainerRoster:
         return TrainerRoster(
             contract=CONTRACT_VERSION,
             counters=self.counters,
@@ -271,4 +272,5 @@ class LocalJob:
             dense_floor_samples=self.dense_floor_samples,
             interval_s=self.interval_s,
             stop=env.ROLE_TRAINER in self.stopped,
+            allowances=self.allowances,
         )

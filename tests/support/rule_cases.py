@@ -266,6 +266,30 @@ RULES = (
         "mode Partial cannot keep a budget of 0",
     ),
     Case(
+        "spec.recovery.onShardLoss",
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.accuracyBudget.portionOfLostSamples": 0.01},
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.accuracyBudget.portionOfLostSamples": 0},
+        "mode Full and a budget of 0 do not allow",
+    ),
+    Case(
+        "spec.recovery.onShardLoss",
+        {"spec.recovery": {"onShardLoss": "Pause", "mode": "Full"}},
+        {"spec.recovery": {"onShardLoss": "Degrade", "mode": "Full"}},
+        "mode Full and a budget of 0 do not allow",
+    ),
+    Case(
+        "spec.recovery.onShardLoss",
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.shards.replicas": 2},
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.shards.replicas": 1},
+        "needs another shard",
+    ),
+    Case(
+        "spec.recovery.onShardLoss",
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.trainers": {"replicas": 2}},
+        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
+        "needs trainers in lockstep",
+    ),
+    Case(
         "spec.recovery.mode",
         AUC_DROP | {"spec.recovery.mode": "Partial"},
         AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},

@@ -68,8 +68,9 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
-        lambda mode, portion, shards, trainers, interval, mtbf: spec(
+        lambda mode, loss, portion, shards, trainers, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
+            recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
             accuracyBudget__portionOfLostSamples=portion,
             shards__replicas=shards,
             trainers__replicas=trainers,
@@ -79,6 +80,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
             failurePolicy__startupDeadlineSeconds=600,
         ),
         mode=st.sampled_from(("Auto", "Partial", "Full")),
+        loss=st.sampled_from(("Pause", "Degrade")),
         portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
         shards=st.integers(2, 3),
         trainers=st.integers(1, 2),
@@ -200,7 +202,8 @@ class StormDriver(Driver):
         """With other shards only once the job is suspended: before, the API server does not admit that."""
         phase = self.status().phase
         if strike.kind == "reshard" and phase == "Suspended":
-            self.cluster.set_spec("job", shards={"replicas": 1 + strike.index})
+            least = 2 if self.storm.spec.get("recovery", {}).get("onShardLoss") == "Degrade" else 1
+            self.cluster.set_spec("job", shards={"replicas": max(1 + strike.index, least)})
         if strike.kind == "suspend" or phase in {"Suspended", *TERMINAL_PHASES}:
             self.cluster.set_spec("job", suspend=False)
         else:
@@ -208,8 +211,8 @@ class StormDriver(Driver):
 
     def _lower_budget(self) -> None:
         """To the least that the API server admits: what is spent and reserved, as it was last written."""
-        budget, job = self.status().budget, self.cluster.jobs["default", "job"].spec
-        if budget is not None and job["recovery"]["mode"] != "Partial":
+        budget, recovery = self.status().budget, self.cluster.jobs["default", "job"].spec["recovery"]
+        if budget is not None and recovery["mode"] != "Partial" and recovery.get("onShardLoss") != "Degrade":
             least = {"portionOfLostSamples": min(budget.spent + budget.reserved, budget.limit)}
             self.cluster.set_spec("job", accuracyBudget=least)
 

@@ -69,12 +69,23 @@ class ShardRoster:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """Leave to train without the incarnation of `shard` that the roster names, until it has been ready once.
+
+    Steps that end after sample `until` wait for it.
+    """
+
+    shard: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerRoster:
     """What trainer `index` needs to know: the whole compact list, and who leads.
 
     `interval_s` is the planned time between two cuts; `dense_floor_samples` the oldest dense save that may be used when
     no trainer survived. Trainers never take part in one step under different roster numbers of `group` or `generation`.
-    `stop` asks for what SIGTERM asks for.
+    `stop` asks for what SIGTERM asks for. For shards without an `allowances` entry training waits.
     """
 
     contract: int
@@ -89,3 +100,4 @@ class TrainerRoster:
     dense_floor_samples: int
     interval_s: float
     stop: bool = False
+    allowances: tuple[Allowance, ...] = ()

@@ -69,6 +69,11 @@ class Placement:
         """Return the row numbers of ids int64 [n, T], the row of each of the T tables; int64 [n, T]."""
         return ids + self.offsets
 
+    def tables_of(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it of each row number, int64 of the same shape each."""
+        tables = np.searchsorted(self.offsets, numbers, side="right").astype(np.int64) - 1
+        return tables, numbers - self.offsets[tables]
+
     def places(self, numbers: Ints) -> Ints:
         """Return the places of row numbers in [0, N), int64 of the same shape."""
         places = numbers * self._multiplier + self._shift
@@ -103,8 +108,7 @@ class Placement:
             # Along a chunk the number grows by the inverse: products stay small, however many rows there are.
             start = (int(self.starts[shard]) + first - self._shift) * inverse % self.total
             numbers = (start + np.arange(count, dtype=np.int64) * inverse) % self.total
-            tables = np.searchsorted(self.offsets, numbers, side="right").astype(np.int64) - 1
-            yield RowChunk(first, tables, numbers - self.offsets[tables])
+            yield RowChunk(first, *self.tables_of(numbers))
 
 
 def layout_hash(model: ModelSpec) -> str:

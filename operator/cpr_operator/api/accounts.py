@@ -88,6 +88,8 @@ class Counted(Model):
     """Its committed cuts."""
     save_seconds: Seconds = 0
     """Training time that it lost to saves."""
+    degraded_samples: Count = 0
+    """Samples that it trained without a shard."""
 
 
 class Policy(Model):

@@ -80,6 +80,8 @@ class Shard(Member):
     """Samples set aside in the budget for its recovery, until it has told what it lost."""
     owes_from: Count | None = None
     """The oldest floor since it told last what it lost: from there on it may miss samples; absent once it has told."""
+    allowance: Count = 0
+    """Up to this sample training may go on while it is away; 0: it waits. Its reservation covers that."""
     lost_row_updates: Count | None = None
     """Updates of its rows that are lost, of all since the job began; absent until it has told, and after a rollback."""
     lost_row_updates_exact: bool = True

@@ -294,6 +294,28 @@ PARTIAL_NEEDS_BUDGET = Rule(
     "set it to Auto or Full, or raise spec.accuracyBudget",
     f"self.recovery.mode != 'Partial' || {_PORTION.format('self.accuracyBudget')} > 0.0",
 )
+_PAUSES = "self.recovery.onShardLoss == 'Pause'"
+DEGRADE_NEEDS_BUDGET = Rule(
+    "spec",
+    "spec.recovery.onShardLoss",
+    "Degrade loses samples, which mode Full and a budget of 0 do not allow",
+    "set it to Pause, or choose mode Auto or Partial and a spec.accuracyBudget above 0",
+    f"{_PAUSES} || (self.recovery.mode != 'Full' && {_PORTION.format('self.accuracyBudget')} > 0.0)",
+)
+DEGRADE_NEEDS_SHARDS = Rule(
+    "spec",
+    "spec.recovery.onShardLoss",
+    "Degrade needs another shard to train on",
+    "set it to Pause, or raise spec.shards.replicas to 2 at least",
+    f"{_PAUSES} || self.shards.replicas > 1",
+)
+DEGRADE_LOCKSTEP = Rule(
+    "spec",
+    "spec.recovery.onShardLoss",
+    "Degrade needs trainers in lockstep",
+    "set it to Pause, or set spec.trainers.denseSync to AllReduce",
+    f"{_PAUSES} || self.trainers.denseSync == 'AllReduce'",
+)
 BUDGET_ABOVE_SPENT = Rule(
     "",
     "spec.accuracyBudget",
@@ -388,5 +410,8 @@ STATIC = (
     AUC_DROP_BUDGET,
     AUC_DROP_LIMIT,
     PARTIAL_NEEDS_BUDGET,
+    DEGRADE_NEEDS_BUDGET,
+    DEGRADE_NEEDS_SHARDS,
+    DEGRADE_LOCKSTEP,
 )
 ALL = STATIC + TRANSITIONS

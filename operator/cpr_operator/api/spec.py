@@ -42,6 +42,10 @@ class RecoveryPolicy(SpecModel):
     mode: Literal["Auto", "Partial", "Full"] = "Auto"
     """Auto: whatever costs less time within the budget. Partial: the lost shard alone goes back to its last save,
     while the budget allows. Full: any loss of samples rolls the whole job back to an anchor."""
+    on_shard_loss: Literal["Pause", "Degrade"] = "Pause"
+    """Pause: training waits until a lost shard is back. Degrade: it goes on meanwhile; rows of that shard read as their
+    first values, and what they would have learnt is lost and counts against the accuracy budget. Half of what the
+    budget has left may go into it each time; then training waits. A drained shard is waited for: it loses nothing."""
 
 
 class Table(SpecModel):
@@ -412,6 +416,31 @@ class CPRJobSpec(SpecModel):
         budget: AccuracyBudget | None = info.data.get("accuracy_budget")
         if budget is not None:
             rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion > 0)
+        return value
+
+    @field_validator("recovery")
+    @classmethod
+    def _degrade_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
+        budget: AccuracyBudget | None = info.data.get("accuracy_budget")
+        if budget is not None:
+            loses = value.mode != "Full" and budget.portion > 0
+            rules.DEGRADE_NEEDS_BUDGET.require(value.on_shard_loss == "Pause" or loses)
+        return value
+
+    @field_validator("trainers")
+    @classmethod
+    def _degrade_needs_lockstep(cls, value: Trainers, info: ValidationInfo) -> Trainers:
+        recovery: RecoveryPolicy | None = info.data.get("recovery")
+        if recovery is not None:
+            rules.DEGRADE_LOCKSTEP.require(recovery.on_shard_loss == "Pause" or value.dense_sync == "AllReduce")
+        return value
+
+    @field_validator("shards")
+    @classmethod
+    def _degrade_needs_shards(cls, value: Shards, info: ValidationInfo) -> Shards:
+        recovery: RecoveryPolicy | None = info.data.get("recovery")
+        if recovery is not None:
+            rules.DEGRADE_NEEDS_SHARDS.require(recovery.on_shard_loss == "Pause" or value.replicas > 1)
         return value
 
     @field_validator("snapshots")

@@ -202,6 +202,8 @@ class Progress(Model):
     network's own."""
     eta_seconds: Seconds | None = None
     """Expected time to the end at the present speed."""
+    degraded_samples: Count = 0
+    """Samples trained while a shard was away, with onShardLoss Degrade; those that a rollback undid included."""
     updated: Timestamp | None = None
     """When the report was received."""
 
@@ -219,6 +221,8 @@ class Recovery(Model):
     """Shards whose state was lost: one failure of so many shards, however many pods died meanwhile."""
     load_seconds: Seconds = 0
     """The longest that a member loaded a save so far."""
+    degraded_before: Count = 0
+    """progress.degradedSamples when it began."""
     waiting_for: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
     """Members that are not back yet, as shard/3."""
 

@@ -98,7 +98,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def figures(snapshot: Snapshot) -> list[str]:
-    """Samples, speed, AUC, interval and budget; what is not known yet is left out."""
+    """Samples, speed, AUC, interval and budget; what is not known yet, or never happened, is left out."""
     plan, budget = snapshot.status.plan, snapshot.status.budget
     found = []
     if snapshot.total:
@@ -106,6 +106,8 @@ def figures(snapshot: Snapshot) -> list[str]:
         found.append(f"{snapshot.samples:,} of {snapshot.total:,} samples ({percent} %)")
     if snapshot.samples_per_s is not None:
         found.append(f"{snapshot.samples_per_s:,.0f} samples/s")
+    if snapshot.status.progress.degraded_samples:
+        found.append(f"{snapshot.status.progress.degraded_samples:,} samples without a shard")
     if snapshot.auc is not None:
         found.append(f"AUC {snapshot.auc:.4f}")
     if plan is not None:

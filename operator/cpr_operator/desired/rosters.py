@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.roster import AnchorRef, Peer, ShardRoster, TrainerRoster
+from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 
 
@@ -43,6 +43,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
         dense_floor_samples=status.dense.floor_samples,
         interval_s=status.plan.interval_seconds if status.plan else 0.0,
         stop=status.phase == "Suspending",
+        allowances=tuple(Allowance(shard.index, shard.allowance) for shard in status.shards if shard.allowance),
     )
 
 

@@ -105,7 +105,7 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
     if shard.lost_at is not None:
         status = with_loss(status, shard, lost_samples=account.ledger.spent - before, **_lost_updates(shard, now))
         account = account.recovered((report.resumed_samples or 0) - (report.restored_samples or 0))
-    return with_account(put_shard(status, change(now, lost_at=None, owes_from=None)), account)
+    return with_account(put_shard(status, change(now, lost_at=None, owes_from=None, allowance=0)), account)
 
 
 def _lost_updates(before: Shard, now: Shard) -> dict[str, object]:

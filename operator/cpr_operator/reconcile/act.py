@@ -12,7 +12,7 @@ from cpr_operator.reconcile.figures import restorable
 from cpr_operator.reconcile.members import record_lost, replace_entry, successor
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
-from cpr_operator.recovery.decide import Replace, RollBack
+from cpr_operator.recovery.decide import Replace, RollBack, ShardGrant
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
 KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
@@ -25,8 +25,7 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     status = step.status
     grants = {grant.index: grant for grant in decision.shards}
     shards = tuple(
-        _granted(shard, grants[shard.index].floor, world.now) if shard.index in grants else shard
-        for shard in status.shards
+        _granted(shard, grants[shard.index], world.now) if shard.index in grants else shard for shard in status.shards
     )
     counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
     status = change(status, shards=shards, counters=counters, leader=decision.leader)
@@ -75,7 +74,7 @@ def under_recovery(world: World, status: Status, kind: str, reason: str, lost: t
 
     It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
     """
-    before = status.recovery or Recovery(kind=kind, since=world.now)
+    before = status.recovery or Recovery(kind=kind, since=world.now, degraded_before=status.progress.degraded_samples)
     if before.kind in KINDS:
         kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
     lost = tuple(sorted({*before.lost_shards, *lost}))
@@ -93,13 +92,16 @@ def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: s
     return step
 
 
-def _granted(shard: Shard, floor: int, now: float) -> Shard:
+def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:
+    floor = grant.floor
     owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
     return change(  # type: ignore[no-any-return]
         shard,
         floor_samples=floor,
         saved_samples=floor,
         owes_from=owes_from,
+        # What trainers were allowed before they may have used; it is set aside still.
+        allowance=max(shard.allowance, grant.allowance),
         lost_at=shard.lost_at or now,
         may_restore=True,
         predecessor=None,
@@ -113,6 +115,7 @@ def _sent_back(shard: Shard, samples: int) -> Shard:
         saved_samples=samples,
         reserved=(),
         owes_from=None,
+        allowance=0,
         lost_row_updates=None,
         may_restore=True,
         predecessor=None,

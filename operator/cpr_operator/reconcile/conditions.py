@@ -113,7 +113,14 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> Finding:
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
-    return Finding("Recovering", "True", status.recovery.kind, "; ".join([status.recovery.reason, *stuck]))
+    said = (status.recovery.reason, _goes_on(status), *stuck)
+    return Finding("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
+
+
+def _goes_on(status: Status) -> str:
+    """Up to where training goes on without the shards that are away; empty where it waits for them."""
+    until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
+    return f"training goes on up to sample {until}" if status.progress.samples < until else ""
 
 
 def reports_available(world: World, status: Status) -> Iterator[Finding]:

@@ -76,3 +76,14 @@ def with_account(status: Status, account: Account) -> Status:
     )
     dense = status.dense.model_copy(update={"reserved": account.dense})
     return status.model_copy(update={"shards": shards, "dense": dense, "ledger": book, "budget": budget})
+
+
+def with_all_owed(status: Status) -> Status:
+    """The status of a job without pods that goes back to an anchor: what members have not told yet is set aside.
+
+    Nobody asks them any more. From the save that it was given leave to restore, a member may have missed everything up
+    to the anchor, whichever that will be.
+    """
+    end = status.ledger.total_samples
+    dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
+    return with_account(status, account_of(status).reserve(owed(status, end), dense))

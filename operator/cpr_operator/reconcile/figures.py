@@ -20,7 +20,7 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
     status = with_total(world, status, report.total_samples)
     if takes_part(report):
         status = after_report(world.job.spec, status, report, world.now)
-        status = change(status, progress=_progress(report, world.now))
+        status = change(status, progress=_progress(status.progress, report, world.now))
     status = change(
         status,
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
@@ -95,7 +95,7 @@ def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
         return None
 
 
-def _progress(report: TrainerReport, now: float) -> Progress:
+def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
     left, rate = report.total_samples - report.samples, report.samples_per_s
     return Progress(
         step=report.step,
@@ -108,6 +108,7 @@ def _progress(report: TrainerReport, now: float) -> Progress:
         logloss=report.logloss,
         metrics=dict(report.metrics),
         eta_seconds=left / rate if rate else None,
+        degraded_samples=before.degraded_samples,
         updated=now,
     )
 

@@ -33,6 +33,7 @@ def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
 
 def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: float) -> Status:
     """With what a current report of the leader tells; to be called before `status.progress` is set to it."""
+    status = _with_degraded(_counting(status, report), report)
     status = _with_saves(status, report)
     quiet_s = _quiet_s(status, report)
     learnt = status.policy
@@ -57,7 +58,9 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     if recovery is None:
         return status
     status = after_failure(spec, status, now)
-    took_s = max(now - recovery.since, 0.0)
+    rate = status.policy.samples_per_second
+    trained_s = (status.progress.degraded_samples - recovery.degraded_before) / rate if rate else 0.0
+    took_s = max(now - recovery.since - trained_s, 0.0)
     load_s = min(recovery.load_seconds, took_s)
     overhead = change(
         status.overhead,
@@ -112,16 +115,37 @@ def _quiet_s(status: Status, report: TrainerReport) -> float:
     return trained / rate if rate and trained > 0 else 0.0
 
 
+def _counting(status: Status, report: TrainerReport) -> Status:
+    """The same, with the counters that the report goes on from: 0 for a new leader, or one that leads again."""
+    leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
+    known = status.policy.counted
+    fewer = report.saves < known.saves or report.save_stall_s < known.save_seconds
+    if known.leader == leader and not fewer:
+        return status
+    # What it trained without shards it has counted whether it led or not.
+    degraded = known.degraded_samples if known.leader == leader else report.degraded_samples
+    counted = Counted(leader=leader, degraded_samples=degraded)
+    return change(status, policy=change(status.policy, counted=counted))  # type: ignore[no-any-return]
+
+
+def _with_degraded(status: Status, report: TrainerReport) -> Status:
+    """With the samples that were trained without a shard since."""
+    counted, more = status.policy.counted, report.degraded_samples - status.policy.counted.degraded_samples
+    if more <= 0:
+        return status
+    counted = change(counted, degraded_samples=report.degraded_samples)
+    status = change(status, policy=change(status.policy, counted=counted))
+    progress = change(status.progress, degraded_samples=status.progress.degraded_samples + more)
+    return change(status, progress=progress)  # type: ignore[no-any-return]
+
+
 def _with_saves(status: Status, report: TrainerReport) -> Status:
     """With the saves that were committed since: a stall counts when its save does."""
     learnt = status.policy
-    leader = f"trainer/{report.index}-{report.incarnation} gen {report.counters.generation}"
     known = learnt.counted
-    if known.leader != leader or report.saves < known.saves or report.save_stall_s < known.save_seconds:
-        known = Counted(leader=leader)  # a new leader's counters, or those of one that leads again
     saves, stall_s = report.saves - known.saves, report.save_stall_s - known.save_seconds
     if not saves:
-        return change(status, policy=change(learnt, counted=known))  # type: ignore[no-any-return]
+        return status
     each_s, speed = learnt.save_stall_seconds, learnt.samples_per_second
     for _ in range(saves):
         each_s = policy.running(each_s, stall_s / saves)
@@ -135,7 +159,7 @@ def _with_saves(status: Status, report: TrainerReport) -> Status:
         save_stall_seconds=each_s,
         commit_seconds=commit_s,
         samples_per_second=speed,
-        counted=Counted(leader=leader, saves=report.saves, save_seconds=report.save_stall_s),
+        counted=change(known, saves=report.saves, save_seconds=report.save_stall_s),
     )
     overhead = change(status.overhead, save_seconds=status.overhead.save_seconds + stall_s)
     return change(status, policy=learnt, overhead=overhead)  # type: ignore[no-any-return]

@@ -97,7 +97,7 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
         completion_time=world.now,
         result=result,
         progress=progress,
-        shards=tuple(s if s.lost_at is None else change(s, lost_row_updates=None) for s in status.shards),
+        shards=tuple(s if s.lost_at is None else change(s, lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
     )
     return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))

@@ -14,11 +14,10 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.act import roll_back
-from cpr_operator.reconcile.edit import account_of, owed, with_account
+from cpr_operator.reconcile.edit import account_of, with_account, with_all_owed
 from cpr_operator.reconcile.learning import after_resharding
 from cpr_operator.reconcile.observe import Fact
 from cpr_operator.reconcile.world import EventReason, Step, World, change
-from cpr_operator.recovery.account import Account
 from cpr_operator.recovery.decide import roll_back as back_to
 
 
@@ -43,7 +42,7 @@ def resize(world: World, nobody: Mapping[str, Fact]) -> Step:
     """
     status = world.job.status
     stands_at, reason = _stands_at(status), resizing(world.job.spec, status)
-    owing = with_account(status, _with_all_that_is_owed(status))
+    owing = with_all_owed(status)
     decision = back_to(account_of(owing), status.anchors, reason)
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
@@ -83,14 +82,3 @@ def _with_trainers(status: Status, wanted: int) -> Status:
 def _stands_at(status: Status) -> int:
     """How many samples the job was trained when it was suspended, as far as anybody told."""
     return max(status.progress.samples, status.dense.saved_samples, *(shard.saved_samples for shard in status.shards))
-
-
-def _with_all_that_is_owed(status: Status) -> Account:
-    """The account with the worst of what members have not told yet as set aside: nobody asks them any more.
-
-    From the save that it was given leave to restore, a member may have missed everything up to the anchor, whichever
-    that will be.
-    """
-    end = status.ledger.total_samples
-    dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
-    return account_of(status).reserve(owed(status, end), dense)

@@ -47,6 +47,14 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         dense_charged=world.job.spec.trainers.dense_sync == "AllReduce",
         dense_certain=below_floor is not None or bool(flushes),
         anchors=status.anchors,
+        degrade=world.job.spec.recovery.on_shard_loss == "Degrade" and _some_work(status, facts),
+    )
+
+
+def _some_work(status: Status, facts: Mapping[str, Fact]) -> bool:
+    """Whether a shard is left that training can change."""
+    return any(
+        s.lost_at is None and s.predecessor is None and isinstance(_fact(facts, s), Alive) for s in status.shards
     )
 
 

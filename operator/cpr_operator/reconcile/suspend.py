@@ -17,7 +17,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.edit import account_of, with_all_owed
 from cpr_operator.reconcile.figures import with_anchor
 from cpr_operator.reconcile.learning import after_failure
 from cpr_operator.reconcile.life import runtime
@@ -28,6 +28,7 @@ from cpr_operator.reconcile.resize import resize, resizing
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
+from cpr_operator.recovery.decide import roll_back as back_to
 
 M = TypeVar("M", bound=Member)
 
@@ -75,6 +76,7 @@ def resume(world: World) -> Step:
                 world.now,
                 lost_at=_told_later(shard, world.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
+                allowance=0,
                 avoid="",
             )
             for shard in step.status.shards
@@ -95,7 +97,9 @@ def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
         case Replace():
             return Step(replace_members(world, Step(status), nobody, decision).status, (said,))
         case RollBack():
-            return roll_back(world, Step(status, (said,)), nobody, decision)
+            owing = with_all_owed(status)
+            decision = back_to(account_of(owing), status.anchors, decision.reason, decision.lost)
+            return roll_back(world, Step(owing, (said,)), nobody, decision)
         case WaitForReport() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
 

@@ -9,6 +9,7 @@ from cpr_operator import ledger
 from cpr_operator.api.status import Anchor
 from cpr_operator.ledger import Ranges
 from cpr_operator.recovery.account import Account
+from cpr_operator.recovery.allowance import Extent, extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Situation:
     applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
     nobody who knows has answered. `shard_state` says whether the state of any shard is left, in a living process or
     as a flush. Without `dense_charged` trainers train again what the dense state misses. `anchors` can be restored,
-    oldest first.
+    oldest first. With `degrade` training goes on without lost shards, as far as the budget allows: some work still.
     """
 
     mode: Literal["Partial", "Full"]
@@ -48,15 +49,20 @@ class Situation:
     dense_certain: bool = True
     dense_charged: bool = True
     anchors: tuple[Anchor, ...] = ()
+    degrade: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ShardGrant:
-    """Leave to restore: no save below `floor`, and `reserve` set aside for what may be lost."""
+    """Leave to restore: no save below `floor`, and `reserve` set aside for what may be lost.
+
+    Meanwhile training may go on up to sample `allowance`; 0: it waits.
+    """
 
     index: int
     floor: int
     reserve: Ranges
+    allowance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ def _fit(s: Situation, bound: int) -> Decision:
         reason = "the plan is full recovery: any lost sample rolls the job back"
         return roll_back(s.account, s.anchors, reason, known.lost)
     if verdict.fits:
-        return _replace(s, known, verdict.reason)
+        return _replace(s, known, bound, verdict.reason)
     if s.mode == "Full":
         return roll_back(s.account, s.anchors, verdict.reason, known.lost)
     oldest = max(bound - _affordable_age(s), 0)
@@ -149,7 +155,7 @@ def _fit(s: Situation, bound: int) -> Decision:
         dense = max(dense, oldest)
     hoped, fitting = _try(s, bound, losses, dense)
     if fitting.fits and oldest < bound:
-        return _replace(s, hoped, f"{fitting.reason}, if there are saves of {oldest} samples")
+        return _replace(s, hoped, bound, f"{fitting.reason}, if there are saves of {oldest} samples")
     return roll_back(s.account, s.anchors, verdict.reason, known.lost)
 
 
@@ -184,8 +190,22 @@ def _affordable_age(s: Situation) -> int:
     return max(s.account.ledger.left - s.account.set_aside, 0) // max(shards, 1)
 
 
-def _replace(s: Situation, grants: _Grants, reason: str) -> Replace:
-    return Replace(grants.shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason)
+def _replace(s: Situation, grants: _Grants, bound: int, reason: str) -> Replace:
+    shards = grants.shards
+    # A new trainer begins with all shards there, and who was drained loses nothing: they are waited for.
+    if s.degrade and s.mode == "Partial" and grants.lost and s.survivors and not s.lost_trainers:
+        after = s.account.reserve({grant.index: grant.reserve for grant in shards})
+        goes_on = extent(after, len(grants.lost), bound)
+        shards = tuple(_extended(grant, goes_on) if grant.index in grants.lost else grant for grant in shards)
+        reason = f"{reason}; {goes_on.reason}"
+    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason)
+
+
+def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
+    """With all set aside that the shard can lose if training goes on without it."""
+    if not goes_on.until:
+        return grant
+    return replace(grant, reserve=_between(grant.floor, goes_on.until), allowance=goes_on.until)
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:

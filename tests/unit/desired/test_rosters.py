@@ -2,6 +2,7 @@
 
 import pytest
 
+from cpr_contract.roster import Allowance
 from cpr_operator.api.status import Phase, Plan, Shard, Status, Trainer
 from cpr_operator.desired.rosters import shard_roster, trainer_roster
 
@@ -42,3 +43,8 @@ def test_a_shard_is_told_in_how_many_bits_to_save() -> None:
     status = Status(shards=(SHARD,), trainers=(TRAINER,), plan=plan)
     assert shard_roster(status, SHARD, 1).stored_bits == 3
     assert shard_roster(Status(shards=(SHARD,)), SHARD, 1).stored_bits == 32
+
+
+def test_trainers_are_told_which_shards_they_may_go_on_without() -> None:
+    status = Status(shards=(SHARD, Shard(index=1, incarnation=2, allowance=900)), trainers=(TRAINER,))
+    assert trainer_roster(status, TRAINER, 1).allowances == (Allowance(1, 900),)

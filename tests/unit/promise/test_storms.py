@@ -2,68 +2,15 @@
 says covers all that the model misses.
 """
 
-import asyncio
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cpr_operator.api.status import Status
-from cpr_operator.reconcile.edit import account_of
-from support.driver import Life, spec
-from support.storms import (
-    Storm,
-    StormDriver,
-    Strike,
-    charged,
-    missing,
-    missing_portion,
-    missing_row_updates,
-    storms,
-)
-
-
-def ride_out(storm: Storm) -> Life:
-    """The job's life in this storm; the driver checks each status on the way."""
-    life = asyncio.run(StormDriver(storm).run())
-    assert life.status.phase == "Succeeded"
-    account = account_of(life.status).ledger
-    assert account.left >= 0
-    assert missing_portion(life) <= Fraction(account.spent, account.total * len(account.lost))
-    if not account.carried:
-        lost, known = missing(life), charged(life.status)
-        for shard, samples in enumerate(lost):
-            assert samples <= known[shard], f"shard {shard} misses samples that were never charged"
-        told, truth = [shard.lost_row_updates for shard in life.status.shards], missing_row_updates(life)
-        assert all(n == true or (n is None and may_end_suspended(storm)) for n, true in zip(told, truth, strict=True))
-    assert failures_counted(life.status) == failures_seen(life)
-    return life
-
-
-def may_end_suspended(storm: Storm) -> bool:
-    """Whether the job may end when it is to be suspended: nobody is awaited then."""
-    return any(strike.kind in {"suspend", "reshard", "scale trainers"} for strike in storm.strikes)
-
-
-def failures_counted(status: Status) -> float:
-    alpha = status.policy.alpha
-    return 0.0 if alpha is None else alpha - 1.0  # what the user expected weighs one
-
-
-def failures_seen(life: Life) -> int:
-    """Interruptions that took the state of a shard, as the written statuses show them: each has one end."""
-    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
-    return sum(
-        bool(before.recovery and before.recovery.lost_shards) or any(s.state == "Lost" for s in after.shards)
-        for before, after in pairwise(statuses)
-        if _interrupted(before) and not _interrupted(after) and after.phase not in {"Succeeded", "Failed"}
-    )
-
-
-def _interrupted(status: Status) -> bool:
-    return status.recovery is not None or status.phase == "Suspending"
+from support.driver import spec
+from support.storm_checks import ride_out
+from support.storms import Storm, StormDriver, Strike, charged, missing, storms
 
 
 @pytest.mark.timeout(600)

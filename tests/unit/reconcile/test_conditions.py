@@ -1,5 +1,5 @@
-from cpr_operator.api.status import Ledger, Plan, Progress, Shard, Status
-from cpr_operator.reconcile.conditions import Finding, budget, with_findings
+from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status
+from cpr_operator.reconcile.conditions import Finding, budget, recovering, with_findings
 from cpr_operator.reconcile.edit import account_of, with_account
 
 
@@ -93,3 +93,17 @@ def test_no_failure_takes_more_of_a_shard_than_the_whole_job() -> None:
 
 def test_a_job_without_a_budget_never_had_one_to_exhaust() -> None:
     assert told(0, limit=0) == {"BudgetAtRisk": ("False", "Enough"), "BudgetExhausted": ("False", "Enough")}
+
+
+def test_a_recovery_says_how_far_training_goes_on_without_lost_shards() -> None:
+    def said(*shards: Shard) -> str:
+        recovery = Recovery(kind="ReplaceShards", since=1.0, reason="why")
+        return recovering(Status(shards=shards, recovery=recovery, progress=Progress(samples=500)), {}).message
+
+    there, away = Shard(index=0), Shard(index=1, lost_at=1.0, allowance=800)
+    assert said(there, away) == "why; training goes on up to sample 800"
+    assert (
+        said(away.model_copy(update={"index": 0, "allowance": 700}), away) == "why; training goes on up to sample 700"
+    )
+    assert said(there.model_copy(update={"lost_at": 1.0}), away) == "why", "training waits for the other one"
+    assert said(there, away.model_copy(update={"allowance": 500})) == "why", "it is used up"

@@ -146,3 +146,28 @@ def test_a_failure_under_which_the_job_is_suspended_counts_without_its_costs(job
 def test_what_was_learnt_survives_being_written_and_read(job: CPRJobSpec) -> None:
     status = after_recovery(job, seen(job, recovering((1,)), report(saves=2, save_stall_s=0.5)), NOW)
     assert belief_of(job, Status.model_validate(status.to_dict())) == belief_of(job, status)
+
+
+def test_samples_trained_without_a_shard_count_once_whoever_leads(job: CPRJobSpec) -> None:
+    status = Status()
+    for each in (
+        report(),
+        report(degraded_samples=300),
+        report(degraded_samples=300),
+        report(degraded_samples=500),
+        report(index=1, degraded_samples=400),  # it leads now, and was there when the others were counted
+        report(index=1, degraded_samples=450),
+    ):
+        status = after_report(job, status, each, NOW)
+    assert status.progress.degraded_samples == 550
+
+
+def test_what_was_trained_meanwhile_is_no_overhead(job: CPRJobSpec) -> None:
+    """10 s, in which 600 samples were trained at 100 a second; 50 had been trained so before."""
+    recovery = Recovery(kind="ReplaceShards", since=NOW - 10, load_seconds=1, lost_shards=(0,), degraded_before=50)
+    status = seen(job, Status(), report()).model_copy(
+        update={"recovery": recovery, "progress": Progress(samples=1000, degraded_samples=650)}
+    )
+    after = after_recovery(job, status, NOW)
+    assert (after.overhead.load_seconds, after.overhead.reschedule_seconds) == (1, 3)
+    assert after.policy.reschedule_seconds == 3

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
 from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, after_push, merge, order_of
+from cpr_trainer.shard.losses import MOST_SLIVERS, Losses, after_push, merge, order_of
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 
 ORDER = order_of(total_samples=95, batch_size=10)
@@ -41,7 +41,7 @@ def test_which_generation_is_served(theirs: int, ours: int | None, standing: Sta
     ],
 )
 def test_what_becomes_of_a_push_after_step_4(step: int, pending: int, fate: Fate) -> None:
-    assert fate_of(step, 4, Cuts(pending)) is fate
+    assert fate_of(step, 4, Cuts(pending), begun=True) is fate
 
 
 def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:
@@ -92,7 +92,7 @@ def test_announcements_of_loose_cuts(cuts: Cuts, step: int, applied: tuple[int, 
 
 def test_a_loose_cut_holds_nobody_and_waits_for_the_slowest() -> None:
     cuts = Cuts(pending=6, loose=True)
-    assert fate_of(7, 6, cuts) is Fate.APPLY
+    assert fate_of(7, 6, cuts, begun=True) is Fate.APPLY
     assert not cuts.due((40, 5))
     assert cuts.due((40, 6))
     assert not cuts.passed_over(8, before=4), "what was lost of a rank does not make it void"
@@ -126,6 +126,18 @@ def test_steps_that_all_ranks_miss_are_whole_batches() -> None:
     assert losses.lost == ((0, 10), (30, 60))
     assert losses.resumed_samples(ORDER) == 60
     assert losses.applied(0, 7, 8, ORDER) is losses
+
+
+def test_an_account_takes_so_many_parts_of_batches_and_then_whole_ones() -> None:
+    """Rank 1 comes back later: what it misses alone counts by itself, up to a limit."""
+    order = order_of(10_000, 10)
+
+    def lost(late: int) -> tuple[tuple[int, int], ...]:
+        return Losses.restored((), 2).applied(0, 0, 11, order).applied(1, 0, 11 + late, order).lost
+
+    alone = tuple((start, start + 5) for start in range(105, 105 + 10 * MOST_SLIVERS, 10))
+    assert lost(MOST_SLIVERS) == ((0, 100), *alone)
+    assert lost(MOST_SLIVERS + 1) == ((0, 100 + 10 * (MOST_SLIVERS + 1)),)
 
 
 def test_a_rank_that_recomputes_loses_nothing() -> None:

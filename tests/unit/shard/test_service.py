@@ -124,11 +124,11 @@ def test_a_lookup_answers_with_its_ticket_and_the_rows() -> None:
 def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
     service, (one, two), marks = serving(trainers=2)
     assert one.pushes(1, cut_step=2) == ["ACK"]
+    assert two.pushes(1, cut_step=2) == ["ACK"]
     assert one.pushes(2, cut_step=2) == ["ACK"]
     assert one.pushes(3, cut_step=2) == []
     assert one.reads() == [], "a read after the held push must see it"
     assert one.says(Operation.PING) == ["PONG"], "it is alive all the same"
-    assert two.pushes(1, cut_step=2) == ["ACK"]
     assert not marks
     assert changes(service) == 3
     heard = len(one.sent)
@@ -186,11 +186,12 @@ def test_a_cut_is_copied_before_the_held_pushes_change_it() -> None:
     service, (one, two), _ = serving(trainers=2)
     seen: list[float] = []
     service.on_cut = lambda: seen.append(changes(service))
-    one.pushes(1, cut_step=1)
-    one.pushes(2, cut_step=1)
-    two.pushes(1, cut_step=1)
-    assert seen == [2]
-    assert changes(service) == 3
+    two.pushes(1, cut_step=2)
+    for step in (1, 2, 3):
+        one.pushes(step, cut_step=2)
+    two.pushes(2, cut_step=2)
+    assert seen == [4]
+    assert changes(service) == 5
 
 
 def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
@@ -205,8 +206,10 @@ def test_a_ping_may_announce_a_cut_that_is_complete() -> None:
 
 def test_a_newer_cut_sets_free_what_an_older_one_held() -> None:
     _service, (one, two), marks = serving(trainers=2)
-    one.pushes(1, cut_step=1)
-    assert one.pushes(2, cut_step=1) == []
+    two.pushes(1, cut_step=2)
+    one.pushes(1, cut_step=2)
+    one.pushes(2, cut_step=2)
+    assert one.pushes(3, cut_step=2) == []
     before = len(one.sent)
     two.says(Operation.PING, cut_step=4)
     assert one.heard(before) == ["ACK"]
@@ -220,6 +223,22 @@ def test_a_cut_that_a_restored_shard_cannot_reach_does_not_hold_training() -> No
     assert not marks
     assert service.progress is not None
     assert service.progress.losses.lost == ((0, 40),)
+    assert client.sent[-1][0].cut_step == 3, "the leader is told that it is given up"
+
+
+def test_a_cut_holds_nobody_before_all_ranks_have_begun() -> None:
+    """The other rank does without this shard, and waits for the next step of the one that would be held."""
+    _service, (one, two), marks = serving(trainers=2)
+    for step in (1, 2, 3):
+        assert one.pushes(step, cut_step=2) == ["ACK"]
+    assert one.sent[-1][0].cut_step == 2, "the leader is told that it is given up"
+    assert two.pushes(4, cut_step=2) == ["ACK"]
+    assert not marks
+    assert one.pushes(4, cut_step=5) == ["ACK"]
+    assert one.pushes(5, cut_step=5) == ["ACK"]
+    assert one.pushes(6, cut_step=5) == []
+    two.pushes(5, cut_step=5)
+    assert [mark.step for mark in marks] == [5]
 
 
 def test_other_generations_are_told_where_they_stand() -> None:

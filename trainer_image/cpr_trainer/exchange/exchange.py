@@ -14,12 +14,15 @@ import numpy as np
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.session import Session
+from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
+from cpr_trainer.tables.seeding import Seeding
 
 #: Steps of one trainer whose pushes may be unacknowledged.
 WINDOW = 2
@@ -53,7 +56,10 @@ class Exchange:
             Encoding.of(job),
             total_samples,
             job.silence_s,
+            job.data.batch_size,
         )
+        self._placement = Placement.of(job.model, job.shards)
+        self._seeding = Seeding(job.model, job.data.seed)
         self._window = window
         self._clock = clock
         self._loop = LinkLoop(self._session, clock, rng or random.Random())
@@ -62,7 +68,8 @@ class Exchange:
         """Talk to the shards that `roster` names, and to no others.
 
         Connections to superseded incarnations are closed; what they did not acknowledge goes to their successors. With
-        a new generation unacknowledged pushes are dropped, and lookups under way fail.
+        a new generation unacknowledged pushes are dropped, and lookups under way fail. Shards that `roster` has an
+        allowance for are spared while they are away: their rows read as first values, and pushes to them are dropped.
         """
         with self._loop.changed:
             self._loop.follow(roster)
@@ -82,7 +89,11 @@ class Exchange:
         with self._loop.changed:
             lookup = PendingLookup(rows, vectors, self._loop.changed)
             for shard in lookup.shards:
-                self._loop.links[shard].send_lookup(step, numbers[rows.on_shard(shard)], lookup)
+                link, part = self._loop.links[shard], rows.on_shard(shard)
+                if link.spare(step):
+                    lookup.put(shard, self._first_values(rows.numbers[part]))
+                else:
+                    link.send_lookup(step, numbers[part], lookup)
             self._send_rest()
             return lookup
 
@@ -97,7 +108,7 @@ class Exchange:
         encoding = self._session.encoding
         numbers, values = encoding.pack_numbers(rows.numbers), encoding.pack_values(gradients)
         with self._loop.changed:
-            self._wait(lambda link: len(link.unacknowledged) < self._window, timeout_s)
+            self._wait(lambda link: len(link.unacknowledged) < self._window or link.spare(step), timeout_s)
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
                 part = rows.on_shard(shard)
@@ -109,11 +120,19 @@ class Exchange:
         with self._loop.changed:
             self._wait(lambda link: not link.unacknowledged, timeout_s)
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until all shards serve this generation. Raises ShardsAwayError naming those that do not in time."""
+    def wait_ready(self, timeout_s: float, step: int | None = None) -> None:
+        """Wait until all shards serve this generation, but for those that `step` can spare.
+
+        Raises ShardsAwayError naming those that do not in time.
+        """
         with self._loop.changed:
-            if not self._loop.wait_for(lambda: not self._away(), timeout_s):
-                raise ShardsAwayError(self._away())
+            if not self._loop.wait_for(lambda: not self._away(step), timeout_s):
+                raise ShardsAwayError(self._away(step))
+
+    def spared(self, step: int) -> bool:
+        """Return whether `step` was trained without a shard."""
+        with self._loop.changed:
+            return any(step <= link.spared for link in self._loop.links)
 
     def heartbeat(self, cut_step: int) -> None:
         """Let all further frames carry the next cut (0: none), the pings of about once a second included."""
@@ -147,10 +166,10 @@ class Exchange:
         with self._loop.changed:
             return tuple(link.saved for link in self._loop.links)
 
-    def away(self) -> tuple[int, ...]:
-        """Return the shards that cannot be reached, or do not serve this generation."""
+    def away(self, step: int | None = None) -> tuple[int, ...]:
+        """Return the shards that cannot be reached, or do not serve this generation: those that `step` cannot spare."""
         with self._loop.changed:
-            return self._away()
+            return self._away(step)
 
     def silent(self) -> tuple[int, ...]:
         """Return the shards that have an address, and were not heard for the job's `silence_s`."""
@@ -185,8 +204,12 @@ class Exchange:
         if shards := away():
             raise ShardsAwayError(shards)
 
-    def _away(self) -> tuple[int, ...]:
-        return tuple(link.peer.index for link in self._loop.links if link.state is not LinkState.READY)
+    def _away(self, step: int | None) -> tuple[int, ...]:
+        away = (link for link in self._loop.links if link.state is not LinkState.READY)
+        return tuple(link.peer.index for link in away if step is None or not link.can_spare(step))
+
+    def _first_values(self, numbers: Ints) -> Values:
+        return self._session.encoding.pack_values(self._seeding.values(*self._placement.tables_of(numbers)))
 
     def _send_rest(self) -> None:
         """Let the thread send what the sockets did not take at once."""

@@ -73,8 +73,9 @@ class Link:
     """The connection to one shard. Everything here happens under the exchange's lock; nothing blocks.
 
     `unacknowledged` outlives connections and incarnations of the shard, not generations. `problem` says why the shard
-    refused us, None if it did not. `counted` is the step up to which this rank's row updates on the shard are counted;
-    the count begins with what the shard says first, and is -1 before that.
+    refused us, None if it did not. `spared` is the last step that goes on without the shard: rows that it asked for had
+    their first values, and its push is dropped. `counted` is the step up to which this rank's row updates on the shard
+    are counted; the count begins with what the shard says first, and is -1 before that.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -84,12 +85,15 @@ class Link:
         self.unacknowledged: deque[Push] = deque()
         self.applied = -1
         self.counted = -1
+        self.spared = 0
         self.saved = SaveState()
         self.last_heard = now
         self.problem: str | None = None
         self._session = session
         self._rng = rng
         self._row_updates = 0
+        self._may_spare = 0
+        self._served = False
         self._lookups: dict[int, PendingLookup] = {}
         self._ticket = 0
         self._delays: Iterator[float] = iter(())
@@ -104,8 +108,10 @@ class Link:
         """Whether the shard has an address, and nothing was heard from it for too long."""
         return bool(self.peer.host) and now - self.last_heard > self._session.silence_s
 
-    def follow(self, peer: Peer, now: float) -> None:
-        """Talk to this incarnation, at this address, from now on."""
+    def follow(self, peer: Peer, now: float, may_spare: int = 0) -> None:
+        """Talk to this incarnation, at this address, from now on; steps up to `may_spare` need not wait for it."""
+        self._served = self._served and peer.incarnation == self.peer.incarnation
+        self._may_spare = may_spare
         if peer != self.peer:
             self.close()
             self.peer, self.last_heard, self.problem = peer, now, None
@@ -116,8 +122,28 @@ class Link:
         """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
         self._stand_back()
         self.unacknowledged.clear()
-        self.applied, self.counted, self.saved = -1, -1, SaveState()
+        self.applied, self.counted, self.spared, self.saved = -1, -1, 0, SaveState()
         self._next_ping = 0.0
+
+    def can_spare(self, step: int) -> bool:
+        """Whether `step` goes on without the shard, or may.
+
+        Not once this incarnation was ready: with the first push it tells what it has lost, and that is all then.
+        """
+        away = self.state is not LinkState.READY and not self._served
+        return step <= self.spared or (away and step <= self._may_spare)
+
+    def spare(self, step: int) -> bool:
+        """Let `step` go on without the shard, if it may; whether it does.
+
+        No earlier push is sent any more either: what the shard misses ends where its pushes begin again.
+        """
+        if not self.can_spare(step):
+            return False
+        if step > self.spared:
+            self.spared = step
+            self.unacknowledged.clear()
+        return True
 
     def send_lookup(self, step: int, numbers: NDArray[Any], lookup: PendingLookup) -> None:
         """Ask for some rows; `lookup` is told at once if the shard is away."""
@@ -135,14 +161,20 @@ class Link:
             self.counted, self._row_updates = step, self._row_updates + rows
 
     def uncount(self, step: int, rows: int) -> None:
-        """Take back the count of a step, if it is the last one that is counted."""
+        """Take back the count of a step, if it is the last one that is counted; none that is counted is spared then."""
         if step == self.counted:
             self.counted, self._row_updates = step - 1, self._row_updates - rows
+            self.spared = min(self.spared, self.counted)
 
     def send_push(self, step: int, numbers: NDArray[Any], values: Values) -> None:
-        """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged."""
+        """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged.
+
+        That of a spared step is counted and dropped.
+        """
         push = Push(step, numbers, values, self._row_updates)
         self.count(step, len(numbers))
+        if step <= self.spared:
+            return
         self.unacknowledged.append(push)
         if self.state is LinkState.READY:
             self._transmit(push)
@@ -289,7 +321,7 @@ class Link:
         while self.unacknowledged and self.unacknowledged[0].step <= header.step:
             self.unacknowledged.popleft()
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
-            self.state = LinkState.READY
+            self.state, self._served = LinkState.READY, True
             for push in self.unacknowledged:
                 self._transmit(push)
 

@@ -57,6 +57,11 @@ class PendingLookup:
         """Note that a shard's vectors are all there."""
         self._missing.discard(shard)
 
+    def put(self, shard: int, values: Values) -> None:
+        """Take these for a shard's vectors, [k, D], of the type of the others."""
+        self._vectors[self._rows.on_shard(shard)] = values
+        self.fill(shard)
+
     def fail(self, shard: int) -> None:
         """Note that a shard will not answer."""
         self._away.add(shard)

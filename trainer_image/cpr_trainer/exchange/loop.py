@@ -134,8 +134,9 @@ class LinkLoop:
         peers = sorted(roster.shards, key=lambda peer: peer.index)
         if not self.links:
             self.links = tuple(Link(self._session, peer, self._rng, now) for peer in peers)
+        spare = {each.shard: self._session.last_step(each.until) for each in roster.allowances}
         for link, peer in zip(self.links, peers, strict=True):
-            link.follow(peer, now)
+            link.follow(peer, now, spare.get(peer.index, 0))
             if new_generation:
                 link.start_over()
         self._next_tick = now

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.roster import Counters, Peer
+from cpr_contract.spec import steps_in
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.exchange.handshake import Identity
@@ -25,9 +26,16 @@ class Session:
     encoding: Encoding
     total_samples: int
     silence_s: float
+    batch_size: int
     counters: Counters = _NO_ROSTER
     cut_step: int = 0
     newest_roster_seen: int = 0
+
+    def last_step(self, samples: int) -> int:
+        """Return the last step that ends by this sample; the last of all where that is the end."""
+        if samples >= self.total_samples:
+            return steps_in(self.total_samples, self.batch_size)
+        return samples // self.batch_size
 
     def header(
         self, operation: Operation, step: int = 0, ticket: int = 0, count: int = 0, size_bytes: int = 0

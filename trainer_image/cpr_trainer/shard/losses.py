@@ -17,6 +17,10 @@ from cpr_trainer.data.order import BatchOrder
 
 Ranges = tuple[tuple[int, int], ...]
 
+#: The most parts of batches that a restore adds to the account, which takes some thousands. Where training goes on
+#: without a shard, each rank comes back to it at a step of its own.
+MOST_SLIVERS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -97,13 +101,22 @@ def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def _ranges_of(gaps: tuple[Gap, ...], order: BatchOrder, trainers: int) -> Iterator[tuple[int, int]]:
-    """Yield the samples in the gaps. Steps that all ranks miss are whole batches: one range for a run of them."""
+    """Yield the samples in the gaps. Steps that all ranks miss are whole batches: one range for a run of them.
+
+    So are those that some ranks miss, if there are too many of them for an account: that errs on the safe side.
+    """
     edges = sorted({edge for gap in gaps for edge in (gap.first, gap.last + 1)})
-    for start, end in pairwise(edges):
-        ranks = {gap.rank for gap in gaps if gap.first <= start and end - 1 <= gap.last}
-        if len(ranks) == trainers:
+    runs = [(start, end, _missing(gaps, start, end)) for start, end in pairwise(edges)]
+    slivers = sum((end - start) * len(ranks) for start, end, ranks in runs if len(ranks) < trainers)
+    for start, end, ranks in runs:
+        if ranks and (len(ranks) == trainers or slivers > MOST_SLIVERS):
             yield order.slice_of(start).start, order.slice_of(end - 1).stop
             continue
         for step in range(start, end):
-            slices = (order.slice_of(step, rank, trainers) for rank in sorted(ranks))
+            slices = (order.slice_of(step, rank, trainers) for rank in ranks)
             yield from ((samples.start, samples.stop) for samples in slices)
+
+
+def _missing(gaps: tuple[Gap, ...], start: int, end: int) -> list[int]:
+    """The ranks that miss steps start to end - 1."""
+    return sorted({gap.rank for gap in gaps if gap.first <= start and end - 1 <= gap.last})

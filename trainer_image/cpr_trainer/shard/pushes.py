@@ -30,10 +30,14 @@ def standing_of(theirs: int, ours: int | None) -> Standing:
     return Standing.STALE if theirs < ours else Standing.SERVED
 
 
-def fate_of(step: int, before: int, cuts: Cuts) -> Fate:
-    """Decide about a rank's push of `step`, whose last applied step is `before`."""
+def fate_of(step: int, before: int, cuts: Cuts, *, begun: bool) -> Fate:
+    """Decide about a rank's push of `step`, whose last applied step is `before`.
+
+    Nobody is held unless all ranks have `begun` to push to this shard: one that does without it may be waiting for the
+    one that would be held.
+    """
     if step <= before:
         return Fate.DROP
-    if cuts.holds(step) and not cuts.passed_over(step, before):
+    if begun and cuts.holds(step) and not cuts.passed_over(step, before):
         return Fate.HOLD
     return Fate.APPLY

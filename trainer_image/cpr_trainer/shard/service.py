@@ -229,7 +229,8 @@ class Service:
         self.trace.lap("send")
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
-        fate = fate_of(frame.header.step, progress.applied[client.rank], progress.cuts)
+        before, begun = progress.applied[client.rank], progress.losses.resumed
+        fate = fate_of(frame.header.step, before, progress.cuts, begun=begun)
         match fate:
             case Fate.HOLD:
                 return False
@@ -262,7 +263,8 @@ class Service:
                 return False
             self.on_change(slots)
         before = progress.applied[header.rank]
-        if progress.cuts.passed_over(header.step, before):
+        if progress.cuts.holds(header.step):  # and yet it is applied: the cut can never be reached exactly
+            self.given_up_step = progress.cuts.pending
             progress.cuts, self._held_free = progress.cuts.void(), True
         progress.losses = progress.losses.applied(header.rank, before, header.step, order)
         progress.row_updates = after_push(progress.row_updates, header.rank, header.row_updates, header.count)

@@ -96,6 +96,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
     "saves": ("cprjob_trainer_saves", "Committed cuts"),
     "save_stall_s": ("cprjob_trainer_save_stall_seconds", "Training time lost to saves"),
     "paused_s": ("cprjob_trainer_paused_seconds", "Training time lost to waiting"),
+    "degraded_samples": ("cprjob_trainer_degraded_samples", "Samples of steps that were trained without a shard"),
 }
 
 

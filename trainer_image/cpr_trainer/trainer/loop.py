@@ -132,7 +132,7 @@ class Loop:
         if roster.counters.generation != self._generation:
             self._generation = roster.counters.generation
             self._stepper.start_over()
-            self._board.set(step=0, samples=0, samples_started=0, lost=())
+            self._board.set(step=0, samples=0, samples_started=0, lost=(), degraded_samples=0)
         group = self.group = self._make_group(roster, self._stepper.state)
         try:
             while True:

@@ -28,15 +28,15 @@ class Shards:
         self._watch = watch
         self._board = board
 
-    def await_ready(self) -> None:
-        """Wait until all shards serve this generation."""
-        if not self._exchange.away():
+    def await_ready(self, step: int | None = None) -> None:
+        """Wait until all shards serve this generation, but for those that `step` can spare."""
+        if not self._exchange.away(step):
             return
         with self._board.paused():
             while True:
                 self._watch.attend_or_stop()
                 try:
-                    self._exchange.wait_ready(SLICE_S)
+                    self._exchange.wait_ready(SLICE_S, step)
                 except ShardsAwayError:
                     continue
                 return
@@ -48,13 +48,13 @@ class Shards:
                 with self._board.waiting(self._watch.attend_or_stop) as attend:
                     return vectors.take(lambda lookup: _result(lookup, attend))
             except ShardsAwayError:
-                self.await_ready()
+                self.await_ready(vectors.slice.step)
                 vectors.ask_again()
 
     def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int) -> None:
-        """Hand over a step's push; it reaches every shard, whatever happens to connections."""
+        """Hand over a step's push; it reaches every shard that the step does not spare, whatever happens."""
         values = as_array(gradients)
-        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S))
+        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S), step)
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""
@@ -72,7 +72,7 @@ class Shards:
             return True
         return False
 
-    def _insist(self, call: Callable[[], None]) -> None:
+    def _insist(self, call: Callable[[], None], step: int | None = None) -> None:
         """Call until it succeeds, waiting for shards that are slow or away.
 
         To stop is no reason not to wait for slow ones: what all trainers have summed is to be pushed by all.
@@ -82,7 +82,7 @@ class Shards:
                 with self._board.waiting(self._watch.attend) as attend:
                     _patiently(call, attend)
             except ShardsAwayError:
-                self.await_ready()
+                self.await_ready(step)
             else:
                 return
 

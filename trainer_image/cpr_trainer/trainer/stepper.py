@@ -32,6 +32,7 @@ class Stepper:
         self.state = DenseState(setup.job, setup.order.total_samples, setup.rank)
         self.pushed: int | None = None
         self.cut_step = 0
+        self.degraded_samples = 0
         self.shards = Shards(exchange, watch, board)
         self.pace = Pace()
         self._setup = setup
@@ -44,6 +45,7 @@ class Stepper:
         self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
         self.pushed = None
         self.cut_step = 0
+        self.degraded_samples = 0
 
     def repair(self, step: int) -> None:
         """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
@@ -92,6 +94,8 @@ class Stepper:
         self._reduce(step, group)
         trace.lap("reduce")
         self._push(wanted, computed)
+        if self._exchange.spared(step):
+            self.degraded_samples += self._setup.batch_size(step)
         trace.lap("push")
         prefetch.pushed()
         trace.lap("ask late")
@@ -153,4 +157,5 @@ class Stepper:
             sync_gap=None if self.state.desk is None else self.state.desk.sync_gap,
             samples_per_s=self._setup.order.batch_size / usual_s if usual_s else None,
             paused_s=pace.paused_s,
+            degraded_samples=self.degraded_samples,
         )

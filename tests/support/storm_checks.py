@@ -1,0 +1,69 @@
+"""What must be true of a job that rode out a storm."""
+
+from __future__ import annotations
+
+import asyncio
+from fractions import Fraction
+from itertools import pairwise
+
+from cpr_operator.api.status import Status
+from cpr_operator.reconcile.edit import account_of
+from support.driver import Life
+from support.storms import Storm, StormDriver, charged, missing, missing_portion, missing_row_updates
+
+
+def ride_out(storm: Storm) -> Life:
+    """The job's life in this storm; the driver checks each status on the way."""
+    life = asyncio.run(StormDriver(storm).run())
+    assert life.status.phase == "Succeeded"
+    check_reservations(life)
+    account = account_of(life.status).ledger
+    assert account.left >= 0
+    assert missing_portion(life) <= Fraction(account.spent, account.total * len(account.lost))
+    if not account.carried:
+        lost, known = missing(life), charged(life.status)
+        for shard, samples in enumerate(lost):
+            assert samples <= known[shard], f"shard {shard} misses samples that were never charged"
+        told, truth = [shard.lost_row_updates for shard in life.status.shards], missing_row_updates(life)
+        assert all(n == true or (n is None and may_end_suspended(storm)) for n, true in zip(told, truth, strict=True))
+    assert failures_counted(life.status) == failures_seen(life)
+    return life
+
+
+def check_reservations(life: Life) -> None:
+    """Whenever a pod is created, what is lost and what may still be lost keep to the limit.
+
+    What training may go on for without a shard is set aside as long as it may.
+    """
+    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    for shard in (shard for status in statuses for shard in status.shards):
+        assert shard.allowance <= max((end for _, end in shard.reserved), default=0)
+    for before, after in pairwise(statuses):
+        numbers = [[m.incarnation for m in (*status.shards, *status.trainers)] for status in (before, after)]
+        account = account_of(after)
+        if numbers[0] != numbers[1] and account.ledger.total:
+            assert account.charged <= max(account.ledger.limit, account.ledger.carried)
+
+
+def may_end_suspended(storm: Storm) -> bool:
+    """Whether the job may end when it is to be suspended: nobody is awaited then."""
+    return any(strike.kind in {"suspend", "reshard", "scale trainers"} for strike in storm.strikes)
+
+
+def failures_counted(status: Status) -> float:
+    alpha = status.policy.alpha
+    return 0.0 if alpha is None else alpha - 1.0  # what the user expected weighs one
+
+
+def failures_seen(life: Life) -> int:
+    """Interruptions that took the state of a shard, as the written statuses show them: each has one end."""
+    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    return sum(
+        bool(before.recovery and before.recovery.lost_shards) or any(s.state == "Lost" for s in after.shards)
+        for before, after in pairwise(statuses)
+        if _interrupted(before) and not _interrupted(after) and after.phase not in {"Succeeded", "Failed"}
+    )
+
+
+def _interrupted(status: Status) -> bool:
+    return status.recovery is not None or status.phase == "Suspending"

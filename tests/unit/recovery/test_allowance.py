@@ -1,0 +1,118 @@
+"""How far training may go on without lost shards, and what is set aside for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_operator.api.status import Anchor
+from cpr_operator.ledger import Ledger
+from cpr_operator.recovery.account import Account
+from cpr_operator.recovery.allowance import extent
+from cpr_operator.recovery.decide import Loss, Replace, RollBack, Situation, decide
+
+
+def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:
+    """Of 2000 samples and two shards; what is lost or set aside lies at the beginning of shard 1."""
+    spent = ((0, lost),) if lost else ()
+    aside = ((lost, lost + reserved),) if reserved else ()
+    return Account(Ledger(total=2000, limit=limit, lost=((), spent)), ((), aside))
+
+
+@pytest.mark.parametrize(
+    ("left", "shards", "until"),
+    [
+        (300, 1, 1150),  # half of it
+        (300, 2, 1075),  # for both together
+        (3, 1, 1001),
+        (2, 1, 1001),
+        (1, 1, 0),
+        (3, 2, 0),
+        (0, 1, 0),
+        (-1, 1, 0),
+        (4000, 1, 2000),  # there are no more samples
+    ],
+)
+def test_half_of_what_is_left_is_shared_in_whole_samples(left: int, shards: int, until: int) -> None:
+    found = extent(account(left), shards, 1000)
+    assert found.until == until
+    assert ("waits" in found.reason) == (not until)
+
+
+def test_what_is_spent_and_set_aside_is_not_left() -> None:
+    assert extent(account(300, lost=100, reserved=50), 1, 1000).until == 1075
+
+
+def situation(**changes: object) -> Situation:
+    """Shard 0 of two is lost at 1000 samples, its last save is at 900; 300 sample-shards may be lost."""
+    base = Situation(
+        mode="Partial",
+        account=account(300),
+        losses=(Loss(0, 900),),
+        lost_trainers=(),
+        survivors=(0,),
+        leader=0,
+        trainer_bound=1000,
+        shard_bound=None,
+        shard_state=True,
+        dense_saved=950,
+        anchors=(Anchor(key="a", digest="0", generation=1, step=8, samples=800),),
+        degrade=True,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_the_worst_of_the_loss_is_set_aside_first_and_the_allowance_with_it() -> None:
+    decision = decide(situation())
+    assert isinstance(decision, Replace)
+    (grant,) = decision.shards
+    assert grant.allowance == 1000 + (300 - 100) // 2
+    assert grant.reserve == ((900, grant.allowance),)
+    assert f"up to sample {grant.allowance}" in decision.reason
+
+
+def test_another_loss_meanwhile_finds_the_other_half() -> None:
+    """Shard 0 has its allowance; shard 1 is lost as well, and what it can lose still fits."""
+    first = decide(situation())
+    assert isinstance(first, Replace)
+    after = account(300).reserve({grant.index: grant.reserve for grant in first.shards})
+    both = situation(account=after, losses=(Loss(1, 900),), degrade=False)
+    assert isinstance(decide(both), Replace)
+    greedy = account(300).reserve({0: ((900, 1200),)})
+    assert isinstance(decide(replace(both, account=greedy)), RollBack)
+
+
+def test_a_shard_that_is_lost_again_goes_on_from_what_is_set_aside_for_it() -> None:
+    """Its first replacement died untold at 1050: nothing is charged anew, and half of the rest is added."""
+    before = account(300).reserve({0: ((900, 1100),)})
+    decision = decide(situation(account=before, trainer_bound=1050))
+    assert isinstance(decision, Replace)
+    assert decision.shards[0].allowance == 1050 + (300 - 200) // 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"degrade": False},
+        {"mode": "Full", "losses": (Loss(0, 1000),)},
+        {"losses": (Loss(0, 900, flushed=True),)},
+        {"lost_trainers": (1,)},
+        {"survivors": (), "shard_bound": 1000, "account": account(4000)},
+        {"account": account(100)},
+    ],
+)
+def test_training_waits_otherwise(changes: dict[str, object]) -> None:
+    decision = decide(situation(**changes))
+    assert isinstance(decision, Replace)
+    (grant,) = decision.shards
+    assert grant.allowance == 0
+    assert all(end <= 1000 for _, end in grant.reserve)
+
+
+def test_one_that_was_drained_beside_it_has_none() -> None:
+    decision = decide(situation(losses=(Loss(0, 900), Loss(1, 950, flushed=True))))
+    assert isinstance(decision, Replace)
+    lost, drained = decision.shards
+    assert lost.allowance == 1100
+    assert (drained.allowance, drained.reserve) == (0, ())
