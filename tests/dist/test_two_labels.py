@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.codec import from_json
+from cpr_contract.reports import Result
 from support.local_job import LocalJob
 from support.model import SavedModel, assert_close, assert_same, saved_model, train_alone
 from support.oracle import OracleResult
@@ -60,6 +62,19 @@ def test_one_trainer_equals_the_oracle_to_rounding(undisturbed: SavedModel, alon
     assert alone.metrics["buy.auc"] > 0.7, "there is something to learn"
 
 
+def test_two_trainers_learn_as_well_and_their_last_word_tells_it(
+    tmp_path: Path, visits: str, alone: OracleResult
+) -> None:
+    job = two_labels(tmp_path, visits, trainers=2)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        anchor = running.result()
+    model = saved_model(job, anchor, tmp_path / "model")
+    assert model.scored == SAMPLES * 4 // 5, "every sample is scored once"
+    assert_near(model, alone, 0.004)
+    assert dict(from_json(Result, running.trainers[0].last_word).metrics) == model.metrics
+
+
 def test_two_trainers_learn_on_without_what_a_killed_shard_lost(tmp_path: Path, visits: str, alone: OracleResult) -> None:
     job = two_labels(tmp_path, visits, trainers=2)
     with LocalJob(job, tmp_path) as running:
@@ -75,7 +90,7 @@ def test_two_trainers_learn_on_without_what_a_killed_shard_lost(tmp_path: Path, 
     assert all(start < stop for start, stop in lost[1])
     model = saved_model(job, anchor, tmp_path / "model")
     assert model.scored == SAMPLES * 4 // 5, "every sample is scored once"
-    assert_near(model, alone, 0.02)
+    assert_near(model, alone, 0.03)
 
 
 def test_a_shard_killed_and_a_rollback_cost_nothing(tmp_path: Path, visits: str, undisturbed: SavedModel) -> None:

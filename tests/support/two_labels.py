@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec, TableSpec
+from cpr_contract.spec import ColumnsSpec, DataSpec, JobSpec, SparseOptimizerSpec, TableSpec
 from support.local_job import small_job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_labels"
@@ -23,12 +23,16 @@ def write_visits(folder: Path) -> str:
 
 
 def two_labels(folder: Path, uri: str, *, trainers: int = 1) -> JobSpec:
-    """Return the job, with saves in `folder`. Its processes need `EXAMPLE` on their PYTHONPATH."""
+    """Return the job, with saves in `folder`. Its processes need `EXAMPLE` on their PYTHONPATH.
+
+    Rows are trained by SGD, where several trainers' gradients of a row add up to the whole batch's in any order.
+    """
     job = small_job(folder, samples=SAMPLES, trainers=trainers)
     model = replace(
         job.model,
         top_mlp=(16,),
         tables=(TableSpec("user", 4000), TableSpec("item", 1000)),
+        sparse_optimizer=SparseOptimizerSpec("SGD", 2.0),
         entrypoint="towers:Towers",
         labels=("click", "buy"),
     )
