@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
+from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.optimizers import TableOptimizer
-from cpr_operator.api.spec import Columns, CPRJobSpec, Data, ModelSpec, Snapshots
+from cpr_operator.api.spec import CPRJobSpec, Snapshots
 
 
 def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
