@@ -72,7 +72,7 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     """Train all steps as trainer `rank`."""
     replica, servers = DenseReplica(job.model, job.data.seed, precision=job.precision), Servers(placement)
     batches = open_batches(job, rank, job.trainers)
-    with closing(open_trace(rank)) as trace, Feed(batches, placement) as feed:
+    with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
             rows = wanted.access.unique
             pulls = servers.pull(rows, replica.dtype)
