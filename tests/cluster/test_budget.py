@@ -4,6 +4,8 @@ Nothing here hangs on the speed of the machine: intervals are compared with each
 """
 
 import json
+import statistics
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -33,12 +35,12 @@ def interval_of_rosters(run: Run) -> float:
     return float(json.loads(run.pod("trainer", run.leader()).roster)["interval_s"])
 
 
-def cut_steps(cluster: Cluster, status: dict[str, Any], shard: int) -> list[int]:
-    """The steps of all cuts that a shard saved, in the order of training."""
+def cuts(cluster: Cluster, status: dict[str, Any], shard: int) -> dict[int, float]:
+    """The steps of all cuts that a shard saved, in the order of training, and when each was committed."""
     folder = status["result"]["key"].partition("/gen-")[0]
-    keys = cluster.store.keys(f"{folder}/gen-0001/shard-{shard:04d}/")
-    saves = {key.split("/")[-2] for key in keys if key.endswith("manifest.json")}
-    return sorted(int(step) for save in saves if (step := save.removeprefix("step-")).isdigit())
+    written = cluster.store.written(f"{folder}/gen-0001/shard-{shard:04d}/")
+    saves = {key.split("/")[-2]: at for key, at in written.items() if key.endswith("manifest.json")}
+    return dict(sorted((int(s), at) for save, at in saves.items() if (s := save.removeprefix("step-")).isdigit()))
 
 
 def events(space: Space, name: str, reason: str) -> list[str]:
@@ -85,8 +87,11 @@ class TestThePlan:
         assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * 2
         assert ledger(status) == account(cluster.store, status)
         # A shard that nobody touched goes on cutting by what the leader was told; the last cut is the model.
-        late = [cut for cut in cut_steps(cluster, status, shard=0)[:-1] if cut >= step]
+        late = [at for cut, at in list(cuts(cluster, status, shard=0).items())[:-1] if cut >= step]
         assert len(late) > 1, f"no two cuts after step {step}: {late}"
+        # No cut comes sooner than the interval in force: by the former one they would lie further apart.
+        apart = statistics.median(later - earlier for earlier, later in pairwise(late))
+        assert apart < before["intervalSeconds"], (late, before["intervalSeconds"], after["intervalSeconds"])
 
 
 class TestTheLimit:

@@ -54,6 +54,11 @@ class Store:
         """Return all keys under a prefix, sorted."""
         return tuple(sorted(entry.object_name for entry in self._minio.list_objects(BUCKET, prefix, recursive=True)))
 
+    def written(self, prefix: str) -> dict[str, float]:
+        """Return when each object under a prefix was written, in seconds since 1970."""
+        found = self._minio.list_objects(BUCKET, prefix, recursive=True)
+        return {entry.object_name: entry.last_modified.timestamp() for entry in found}
+
     def delete(self, prefix: str) -> int:
         """Remove all objects under a prefix; return how many there were."""
         keys = self.keys(prefix)
