@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_operator.api import rules
+from cpr_operator.api import transitions
 from cpr_operator.api.rules import Rule
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
@@ -16,14 +16,14 @@ def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Inva
     broken: list[Rule] = []
     if status.start_time is not None:
         suspended = after.suspend and status.phase == "Suspended"
-        held = rules.FROZEN if suspended else (*rules.FROZEN, *rules.WHILE_SUSPENDED)
+        held = transitions.FROZEN if suspended else (*transitions.FROZEN, *transitions.WHILE_SUSPENDED)
         if after.trainers.dense_sync != "AllReduce":
-            held += rules.IN_LOCKSTEP
+            held += transitions.IN_LOCKSTEP
         old, new = before.to_dict(), after.to_dict()
         broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
     budget, spent = after.accuracy_budget, status.budget
     if spent is not None and budget != before.accuracy_budget and budget.portion < spent.spent + spent.reserved:
-        broken.append(rules.BUDGET_ABOVE_SPENT)
+        broken.append(transitions.BUDGET_ABOVE_SPENT)
     return tuple(Invalid(rule.field, rule.message, rule.remedy) for rule in broken)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cpr_operator.api import rules
+from cpr_operator.api import rules, transitions
 from cpr_operator.api.schema import Schema, structural
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION, CPRJobSpec
 from cpr_operator.api.status import Status
@@ -89,7 +89,7 @@ def _schema() -> Schema:
             "status": structural(Status, defaults=False),
         },
     }
-    for rule in rules.ALL:
+    for rule in (*rules.STATIC, *transitions.TRANSITIONS):
         if rule.cel:
             at = _descend(root, rule.at)
             at.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.text})

@@ -26,8 +26,6 @@ GUESSED_SENSITIVITY = 0.2
 #: The largest portion of lost samples whose cost `cprjob calibrate` measures.
 MOST_PORTION = 0.5
 
-STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -282,7 +280,7 @@ AUC_DROP_LIMIT = Rule(
     f"self.limit <= {MOST_PORTION} * (has(self.sensitivity) ? self.sensitivity : {GUESSED_SENSITIVITY})",
 )
 #: `AccuracyBudget.portion` in CEL, below the job's spec.
-_PORTION = (
+PORTION = (
     "(has({0}.aucDrop) ? {0}.aucDrop.limit"
     f" / (has({{0}}.aucDrop.sensitivity) ? {{0}}.aucDrop.sensitivity : {GUESSED_SENSITIVITY})"
     " : {0}.portionOfLostSamples)"
@@ -292,7 +290,7 @@ PARTIAL_NEEDS_BUDGET = Rule(
     "spec.recovery.mode",
     "mode Partial cannot keep a budget of 0",
     "set it to Auto or Full, or raise spec.accuracyBudget",
-    f"self.recovery.mode != 'Partial' || {_PORTION.format('self.accuracyBudget')} > 0.0",
+    f"self.recovery.mode != 'Partial' || {PORTION.format('self.accuracyBudget')} > 0.0",
 )
 _PAUSES = "self.recovery.onShardLoss == 'Pause'"
 DEGRADE_NEEDS_BUDGET = Rule(
@@ -300,7 +298,7 @@ DEGRADE_NEEDS_BUDGET = Rule(
     "spec.recovery.onShardLoss",
     "Degrade loses samples, which mode Full and a budget of 0 do not allow",
     "set it to Pause, or choose mode Auto or Partial and a spec.accuracyBudget above 0",
-    f"{_PAUSES} || (self.recovery.mode != 'Full' && {_PORTION.format('self.accuracyBudget')} > 0.0)",
+    f"{_PAUSES} || (self.recovery.mode != 'Full' && {PORTION.format('self.accuracyBudget')} > 0.0)",
 )
 DEGRADE_NEEDS_SHARDS = Rule(
     "spec",
@@ -316,68 +314,6 @@ DEGRADE_LOCKSTEP = Rule(
     "set it to Pause, or set spec.trainers.denseSync to AllReduce",
     f"{_PAUSES} || self.trainers.denseSync == 'AllReduce'",
 )
-BUDGET_ABOVE_SPENT = Rule(
-    "",
-    "spec.accuracyBudget",
-    "may not be lowered below what is spent and reserved",
-    "see status.budget, and choose at least spent + reserved as the portion of lost samples that it comes to",
-    "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
-    f" || {_PORTION.format('self.spec.accuracyBudget')} >= self.status.budget.spent + self.status.budget.reserved",
-)
-
-
-def _frozen(field: str) -> Rule:
-    """A required part of spec that no one may change once the job has started."""
-    return Rule(
-        "",
-        f"spec.{field}",
-        "cannot be changed once the job has started",
-        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
-        f"!({STARTED}) || self.spec.{field} == oldSelf.spec.{field}",
-    )
-
-
-def _while_suspended(field: str) -> Rule:
-    """A part of spec that may change while no pod of the job exists."""
-    return Rule(
-        "",
-        f"spec.{field}",
-        "can only be changed while the job is suspended",
-        "set spec.suspend to true, wait for the phase Suspended, and change it then",
-        f"!({STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
-        f" || self.spec.{field} == oldSelf.spec.{field}",
-    )
-
-
-def _in_lockstep(field: str) -> Rule:
-    """A number of members that may change where all trainers stop at one step."""
-    return Rule(
-        "",
-        f"spec.{field}",
-        "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
-        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
-        f"!({STARTED}) || self.spec.trainers.denseSync == 'AllReduce' || self.spec.{field} == oldSelf.spec.{field}",
-    )
-
-
-IN_LOCKSTEP = (_in_lockstep("shards.replicas"), _in_lockstep("trainers.replicas"))
-SHARDS = _while_suspended("shards.replicas")
-WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
-FROZEN = tuple(
-    _frozen(field)
-    for field in (
-        "image",
-        "recovery",
-        "model",
-        "data",
-        "trainers.denseSync",
-        "snapshots",
-        "failurePolicy",
-    )
-)
-#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, and in lockstep trainers.replicas. The rules sit at
-#: the root because a rule on an optional field is skipped when the field comes or goes.
-TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, *IN_LOCKSTEP, BUDGET_ABOVE_SPENT)
 STATIC = (
     NAME,
     BOTTOM_MLP,
@@ -414,4 +350,3 @@ STATIC = (
     DEGRADE_NEEDS_SHARDS,
     DEGRADE_LOCKSTEP,
 )
-ALL = STATIC + TRANSITIONS

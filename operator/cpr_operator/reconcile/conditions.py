@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cpr_contract.exits import Problem
-from cpr_operator.api import rules
+from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.edit import account_of
@@ -82,7 +82,9 @@ def suspended(world: World, status: Status) -> Finding:
     wanted, there = world.job.spec.shards.replicas, len(status.shards)
     if wanted == there:
         return Finding("Suspended", "False", "Active")
-    return Finding("Suspended", "False", "ShardsDiffer", f"{rules.SHARDS.text}; until then the job has {there} shards")
+    return Finding(
+        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job has {there} shards"
+    )
 
 
 def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:

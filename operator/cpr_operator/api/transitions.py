@@ -1,0 +1,69 @@
+"""What may change in a job that has started: the rules that compare a spec with the one before. See also `rules`."""
+
+from __future__ import annotations
+
+from cpr_operator.api.rules import PORTION, Rule
+
+_STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
+BUDGET_ABOVE_SPENT = Rule(
+    "",
+    "spec.accuracyBudget",
+    "may not be lowered below what is spent and reserved",
+    "see status.budget, and choose at least spent + reserved as the portion of lost samples that it comes to",
+    "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
+    f" || {PORTION.format('self.spec.accuracyBudget')} >= self.status.budget.spent + self.status.budget.reserved",
+)
+
+
+def _frozen(field: str) -> Rule:
+    """A required part of spec that no one may change once the job has started."""
+    return Rule(
+        "",
+        f"spec.{field}",
+        "cannot be changed once the job has started",
+        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+        f"!({_STARTED}) || self.spec.{field} == oldSelf.spec.{field}",
+    )
+
+
+def _while_suspended(field: str) -> Rule:
+    """A part of spec that may change while no pod of the job exists."""
+    return Rule(
+        "",
+        f"spec.{field}",
+        "can only be changed while the job is suspended",
+        "set spec.suspend to true, wait for the phase Suspended, and change it then",
+        f"!({_STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
+        f" || self.spec.{field} == oldSelf.spec.{field}",
+    )
+
+
+def _in_lockstep(field: str) -> Rule:
+    """A number of members that may change where all trainers stop at one step."""
+    return Rule(
+        "",
+        f"spec.{field}",
+        "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
+        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+        f"!({_STARTED}) || self.spec.trainers.denseSync == 'AllReduce' || self.spec.{field} == oldSelf.spec.{field}",
+    )
+
+
+IN_LOCKSTEP = (_in_lockstep("shards.replicas"), _in_lockstep("trainers.replicas"))
+SHARDS = _while_suspended("shards.replicas")
+WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
+FROZEN = tuple(
+    _frozen(field)
+    for field in (
+        "image",
+        "recovery",
+        "model",
+        "data",
+        "trainers.denseSync",
+        "snapshots",
+        "failurePolicy",
+    )
+)
+#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, and in lockstep trainers.replicas. The rules sit at
+#: the root because a rule on an optional field is skipped when the field comes or goes.
+TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, *IN_LOCKSTEP, BUDGET_ABOVE_SPENT)
