@@ -11,6 +11,8 @@ STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests that share nothing run on all cores; all others, with processes and servers of their own, one after the other.
 PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
+# Each test by its name as it runs, and which took longest.
+SHOWN    := --verbose --durations 10
 
 .PHONY: env peers demo check test e2e cluster-up cluster-down crds images pins
 
@@ -46,8 +48,8 @@ check: env  ## lint, types, layers
 
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(PARALLEL)
-	$(BIN)/pytest $(PARALLEL:%=--ignore=%)
+	$(BIN)/pytest $(SHOWN) --numprocesses auto --dist loadfile --max-worker-restart 0 $(PARALLEL)
+	$(BIN)/pytest $(SHOWN) $(PARALLEL:%=--ignore=%)
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec, TableSpec
+from cpr_trainer.data import tables as data_tables
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.blocks import Parsed
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.rows import Rows, decode
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.store import Uris
 
@@ -113,18 +117,29 @@ def read(data: DataSpec, tables: Sequence[TableSpec] = TABLES) -> Dataset:
 
 
 def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
-    """Read an epoch in blocks of about so many bytes; return its samples, and the most bytes that Python held at once.
+    """Read an epoch in blocks of about so many bytes; return its samples, and the most rows in memory at once."""
+    alive, most, lock = 0, 0, RLock()  # A finalizer may run in the thread that is counting.
 
-    All of this process counts: run it in one of its own.
-    """
+    def count(rows: int) -> None:
+        nonlocal alive, most
+        with lock:
+            alive += rows
+            most = max(most, alive)
+
+    def decode_and_count(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Rows:
+        rows = decode(parsed, columns, tables)
+        count(len(rows))
+        weakref.finalize(rows.dense, count, -len(rows))
+        return rows
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
+        patch.setattr(data_tables, "decode", decode_and_count)
         dataset = read(data)
         order = BatchOrder.of(data, dataset.layout)
-        tracemalloc.start()
         with Loader(dataset, order, rank=0, trainers=1, first_step=1) as batches:
             seen = sum(len(batch) for _, batch in batches)
-        return seen, tracemalloc.get_traced_memory()[1]
+    return seen, most
 
 
 def everything(dataset: Dataset) -> Batch:
