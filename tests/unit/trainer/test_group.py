@@ -1,5 +1,6 @@
 """The group protocol over loopback, members in threads: meeting, copying, stepping, losing one and meeting again."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.group.protocol import Go, Group
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
+from support.patience import attend
 
 _HOST = "127.0.0.1"
 
@@ -53,19 +55,18 @@ class _Member:
 
     def join(self, roster: TrainerRoster) -> Group:
         own = replace(roster, index=self.rank, incarnation=self.incarnation)
+        self.group: Group  # Kept: the others' calls end where one lets go of its group.
         if self.rank == roster.leader:
-            return Leader(self.lobby, self.hearing, own)
-        return Follower(self.lobby, self.hearing, own, iter(lambda: 0.02, None))
+            self.group = Leader(self.lobby, self.hearing, own)
+        else:
+            self.group = Follower(self.lobby, self.hearing, own, iter(lambda: 0.02, None))
+        return self.group
 
     def meet(self, group: Group) -> bool:
         def provide() -> None:
             self.replica.unpack(b"first", 0)
 
-        return group.meet(self.replica, provide, _attend)
-
-
-def _attend() -> None:
-    """Nothing ever interrupts a wait here."""
+        return group.meet(self.replica, provide, attend)
 
 
 def _roster(members: list[_Member], group: int, leader: int = 0) -> TrainerRoster:
@@ -89,13 +90,13 @@ def members() -> Iterator[list[_Member]]:
 
 def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[object]:
     futures: list[Future[object]] = [pool.submit(call) for call in calls]
-    return [future.exception(timeout=30) or future.result() for future in futures]
+    return [future.exception(timeout=60) or future.result() for future in futures]
 
 
 def _listen(group: Group) -> None:
     try:
         while True:
-            group.listen(_attend)
+            group.listen(attend)
     finally:
         group.leave()
 
@@ -103,8 +104,8 @@ def _listen(group: Group) -> None:
 def _step(group: Group, step: int, value: float) -> tuple[Go, float]:
     tensor = torch.full((1000,), value)
     group.announce(step)
-    go = group.go(step + 3, _attend)
-    group.sum([tensor], _attend)
+    go = group.go(step + 3, attend)
+    group.sum([tensor], attend)
     return go, float(tensor[-1])
 
 
@@ -164,9 +165,9 @@ def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor)
     roster = _roster([leader, fresh], group=2)
     led = threads.submit(lambda: leader.meet(leader.join(roster)))
 
-    assert isinstance(told.exception(timeout=30), Superseded)
+    assert isinstance(told.exception(timeout=60), Superseded)
     fresh.meet(fresh.join(roster))
-    assert led.result(timeout=30) is False
+    assert led.result(timeout=60) is False
     for member in (leader, stale, fresh):
         member.lobby.close()
 
@@ -183,9 +184,20 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
 
     refused = stranger.join(roster)
     with pytest.raises(InterruptedError):
-        refused.meet(stranger.replica, _attend, give_up)
+        refused.meet(stranger.replica, attend, give_up)
     assert not led.done()
     friend.meet(friend.join(roster))
-    assert led.result(timeout=30) is False
+    assert led.result(timeout=60) is False
     for member in (leader, stranger, friend):
         member.lobby.close()
+
+
+def test_a_closed_lobby_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+    member = _Member(0)
+    started = set(threading.enumerate()) - before
+    assert started
+    member.lobby.close()
+    for thread in started:
+        thread.join(10)
+    assert not [thread.name for thread in started if thread.is_alive()]

@@ -23,12 +23,9 @@ from cpr_trainer.trainer.shadow.desk import GAP_STEPS
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
 from support.local_job import small_job
+from support.patience import attend
 
 HOST, WAIT_S, LAST_STEP = "127.0.0.1", 20.0, 10
-
-
-def attend() -> None:
-    """Nothing ever interrupts a wait here."""
 
 
 @dataclass
@@ -123,6 +120,7 @@ def test_copies_are_averaged_while_nobody_waits(made: list[Member], monkeypatch:
     monkeypatch.setattr(hub, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
     members = trio(made)
     meet(members, roster_of(members))
+    eventually(lambda: not members[0].group.absent(), "a round waits for those who are connected")
     for member in members:
         member.parameters.fill_(3.0 * member.rank)
         for _ in range(GAP_STEPS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from time import monotonic
 
 from cpr_contract.env import CONTROL_PORT
@@ -48,6 +49,8 @@ class Lobby:
     def close(self) -> None:
         """End everything."""
         self._ending.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # To close it does not wake the thread that accepts.
         self._listener.close()
         for channel in self._channels():
             channel.close()
