@@ -82,7 +82,7 @@ def train(data: Path, mode: str, seed: int, *, slowed: bool) -> Outcome:
         if slowed:
             slower.start()
         try:
-            command = [cprjob, "run", document, "--workdir", work, "--report", report]
+            command: list[str | Path] = [cprjob, "run", document, "--workdir", work, "--report", report]
             subprocess.run(command, check=True, capture_output=True)  # noqa: S603 -- our own command
         finally:
             over.set()

@@ -92,7 +92,7 @@ def dynamic(job: Job, steps: int = 160) -> Law:
 
 def _solve(job: Job, step_s: float, budget_step_s: float, steps: int) -> Grid:
     """The best interval for each [training left, budget left], from the end of the job backwards."""
-    budget = np.arange(steps + 1) * budget_step_s
+    budget: Grid = np.arange(steps + 1) * np.float64(budget_step_s)
     value, best = np.zeros((steps + 1, steps + 1)), np.zeros((steps + 1, steps + 1))
     for left in range(1, steps + 1):
         value[left] = np.inf

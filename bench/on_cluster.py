@@ -49,7 +49,7 @@ EVEN, AS_CLICKS = 1.0, math.log(0.01) / math.log(0.9)
 def clicks(up: Cluster, rows: int, skew: float) -> Iterator[None]:
     """As many samples as a table has rows, where the job reads them; with `skew` 1 ids are drawn evenly."""
     rng = np.random.default_rng(1)
-    columns = {"click": rng.integers(0, 2, rows, dtype=np.int8)}
+    columns: dict[str, Any] = {"click": rng.integers(0, 2, rows, dtype=np.int8)}
     columns |= {f"n{i}": rng.random(rows, dtype=np.float32) for i in range(NUMBERS)}
     columns |= {f"c{i}": (rows * rng.random(rows) ** skew).astype(np.int64) for i in range(TABLES)}
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def saved_mib(up: Cluster, save: dict[str, Any]) -> float:
     """What a restore from this save reads: itself and what it stands on."""
     newest = json.loads(up.store.get(save["key"]))
     chain = (json.loads(up.store.get(ref["key"])) for ref in newest["chain"])
-    return sum(part["size_bytes"] for manifest in (newest, *chain) for part in manifest["parts"]) / (1 << 20)
+    return float(sum(part["size_bytes"] for manifest in (newest, *chain) for part in manifest["parts"])) / (1 << 20)
 
 
 def recoveries(up: Cluster, mib: int, repeats: int) -> tuple[float, list[dict[str, float]]]:

@@ -31,7 +31,16 @@ def train(options: tuple[str, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         cprjob = Path(sys.executable).with_name("cprjob")
-        command = [cprjob, "run", EXAMPLE, "--workdir", Path(folder, "work"), "--report", report, *options]
+        command: list[str | Path] = [
+            cprjob,
+            "run",
+            EXAMPLE,
+            "--workdir",
+            Path(folder, "work"),
+            "--report",
+            report,
+            *options,
+        ]
         subprocess.run(command, check=True, capture_output=True)  # noqa: S603 -- our own command
         found = json.loads(report.read_text())
     return float(found["samples"]) / float(found["samples_per_s"])

@@ -114,7 +114,7 @@ def main() -> None:
     # TensorPipe's choice on one machine, shared memory, takes half a core of each process to look for messages.
     options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
     name = _server(shard) if shard >= 0 else f"trainer{rank}"
-    rpc.init_rpc(name, rank=rank, world_size=processes, rpc_backend_options=options)
+    rpc.init_rpc(name, rank=rank, world_size=processes, rpc_backend_options=options)  # type: ignore[no-untyped-call]
     if shard < 0:
         if job.trainers > 1:
             place = Path(os.environ[STEP_TRACE]).with_name("group").as_uri()

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 import torch
 from common import join, open_batches, open_trace, save
 from torch import Tensor, distributed, nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
-from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.optim.apply_optimizer_in_backward import (
+    _apply_optimizer_in_backward as apply_optimizer_in_backward,
+)
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
 from torchrec.distributed import DistributedModelParallel, ShardingEnv
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -30,7 +33,7 @@ from cpr_trainer.process import threads
 from cpr_trainer.runtime import read_job
 from cpr_trainer.tables.seeding import initial_rows
 
-_DENSE = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
+_DENSE: dict[str, Callable[..., torch.optim.Optimizer]] = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
 _SPARSE = {"SGD": torch.optim.SGD, "RowWiseAdagrad": RowWiseAdagrad}
 _CPU = torch.device("cpu")
 
@@ -92,7 +95,10 @@ def seed(model: nn.Module, job: JobSpec) -> None:
     for place, table in enumerate(job.model.tables):
         weights = state[f"tables.embedding_bags.{table.name}.weight"]
         if isinstance(weights, ShardedTensor):
-            parts = [(shard.tensor, *shard.metadata.shard_offsets) for shard in weights.local_shards()]
+            local = weights.local_shards()
+            parts = [
+                (shard.tensor, shard.metadata.shard_offsets[0], shard.metadata.shard_offsets[1]) for shard in local
+            ]
         else:
             parts = [(weights, 0, 0)]
         for part, row, column in parts:
@@ -119,7 +125,7 @@ def main() -> None:
             logits = model(torch.from_numpy(batch.dense), ids)
             trace.lap("forward")
             # Both TorchRec and DistributedDataParallel take the mean of the processes' gradients.
-            loss_share(dense, logits, torch.from_numpy(batch.labels), len(batch)).backward()
+            loss_share(dense, logits, torch.from_numpy(batch.labels), len(batch)).backward()  # type: ignore[no-untyped-call]
             trace.lap("backward")
             optimizer.step()
             trace.lap("optimizer")
