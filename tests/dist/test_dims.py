@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_contract.roster import Allowance, AnchorRef, Counters
 from cpr_contract.spec import JobSpec
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.evaluate import evaluate
+from cpr_trainer.store import Uris, open_store
 from cprjob import fit
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_close, assert_same, saved_model, train_alone
@@ -41,16 +44,27 @@ def network() -> object:
 def job_of(folder: Path, *, entrypoint: str | None = None) -> JobSpec:
     """One trainer, two shards, an optimizer of its own for each table."""
     job = mixed(with_dims(small_job(folder, samples=SAMPLES), *DIMS))
-    return replace(job, model=replace(job.model, entrypoint=entrypoint))
+    data = replace(job.data, hold_out=0.1)
+    return replace(job, data=data, model=replace(job.model, entrypoint=entrypoint))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that ended in this anchor."""
+
+    job: JobSpec
+    anchor: AnchorRef
+    model: SavedModel
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("undisturbed")
     job = job_of(folder)
     with LocalJob(job, folder) as running:
         running.start()
-        return saved_model(job, running.result(), folder / "model")
+        anchor = running.result()
+    return Ended(job, anchor, saved_model(job, anchor, folder / "model"))
 
 
 def kill_and_roll_back(running: LocalJob) -> None:
@@ -86,7 +100,7 @@ def test_a_job_that_lost_a_shard_ends_like_the_oracle(
 
 
 def test_a_job_goes_on_with_another_number_of_shards_as_if_nothing_had_happened(
-    tmp_path: Path, undisturbed: SavedModel
+    tmp_path: Path, undisturbed: Ended
 ) -> None:
     job, anchor = job_of(tmp_path), None
     for generation, shards in enumerate((2, 3), start=1):
@@ -102,7 +116,7 @@ def test_a_job_goes_on_with_another_number_of_shards_as_if_nothing_had_happened(
                 assert 0 < anchor.samples < SAMPLES
             else:
                 result = running.result()
-    assert_same(saved_model(job, result, tmp_path / "model"), undisturbed)
+    assert_same(saved_model(job, result, tmp_path / "model"), undisturbed.model)
 
 
 def stop_all(running: LocalJob) -> AnchorRef:
@@ -135,16 +149,20 @@ def test_training_goes_on_without_a_shard(tmp_path: Path) -> None:
     assert report.lost[0][0] == report.restored_samples < report.lost[-1][1] <= SAMPLES
 
 
-def test_fit_ends_in_the_same_model(tmp_path: Path, undisturbed: SavedModel) -> None:
-    job = job_of(tmp_path)
+def test_fit_ends_in_the_same_model_and_evaluate_scores_it_alike(undisturbed: Ended) -> None:
+    job, model = undisturbed.job, undisturbed.model
     torch.set_num_threads(1)  # as the job's processes have: sums are in the same order
     found = fit(spec_of(job))
-    for table, rows in zip(job.model.tables, undisturbed.tables, strict=True):
+    for table, rows in zip(job.model.tables, model.tables, strict=True):
         assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
     parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
-    assert torch.equal(parameters, undisturbed.dense)
-    score = found.progressive
-    assert (score.auc, score.log_loss, score.samples) == (undisturbed.auc, undisturbed.log_loss, undisturbed.scored)
+    assert torch.equal(parameters, model.dense)
+    score, held_out = found.progressive, found.held_out
+    assert (score.auc, score.log_loss, score.samples) == (model.auc, model.log_loss, model.scored)
+    dataset, store = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)), open_store(job.snapshots.store, None, None)
+    scored = evaluate(job, dataset, store, undisturbed.anchor.key)
+    assert held_out is not None
+    assert (scored.auc, scored.log_loss, scored.samples) == (held_out.auc, held_out.log_loss, SAMPLES // 10)
 
 
 def spec_of(job: JobSpec) -> dict[str, Any]:
@@ -173,5 +191,11 @@ def spec_of(job: JobSpec) -> dict[str, Any]:
             "denseOptimizer": {"kind": dense.kind, "learningRate": dense.learning_rate},
             "sparseOptimizer": {"kind": sparse.kind, "learningRate": sparse.learning_rate},
         },
-        "data": {"format": data.format, "samples": data.samples, "batchSize": data.batch_size, "seed": data.seed},
+        "data": {
+            "format": data.format,
+            "samples": data.samples,
+            "batchSize": data.batch_size,
+            "seed": data.seed,
+            "holdOut": data.hold_out,
+        },
     }

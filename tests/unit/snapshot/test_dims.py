@@ -149,6 +149,19 @@ def test_a_gap_in_one_band_is_noticed() -> None:
             bench.restore(replace(only, saves=wrong))
 
 
+def test_a_save_that_lacks_places_of_one_band_is_noticed() -> None:
+    bench = trained(MemoryStore())
+    first, (start, end), last = bench.home.spans
+    assert first[0] == 0
+    for wrong in ((start + 1, end + 1), (start, end - 1)):
+        bench.save(10 + wrong[0], further=(wrong, last))
+        with pytest.raises(DamagedError, match="place"):
+            bench.restore(bench.choices()[0])
+    bench.save(9999, further=(last,))
+    with pytest.raises(DamagedError, match="rows of 2 dims, not 3"):
+        bench.restore(bench.choices()[0])
+
+
 def test_a_manifest_says_all_ranges_and_one_dim_leaves_it_as_it_was() -> None:
     bench = trained(MemoryStore(), shards=2, index=1)
     manifest: ShardManifest = bench.save(10).manifest
