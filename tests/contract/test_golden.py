@@ -55,7 +55,7 @@ EXAMPLES: dict[str, Any] = {
             top_mlp=(64, 1),
             tables=(
                 TableSpec("user", 100000),
-                TableSpec("page", 5000, "Mean", SparseOptimizerSpec("Adam", 0.01, 1e-6, 0.8, 0.99)),
+                TableSpec("page", 5000, "Mean", SparseOptimizerSpec("Adam", 0.01, 1e-6, 0.8, 0.99), 8),
             ),
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
@@ -175,6 +175,7 @@ EXAMPLES: dict[str, Any] = {
         row_updates=RowUpdates((700, 800), 96),
         after=f"{PRIORITY}/manifest.json",
         added_updates=50,
+        further=((106250, 107500),),
     ),
     "dense_manifest": DenseManifest(
         contract=1,
@@ -271,6 +272,16 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
     document["model"]["sparse_optimizer"] = {"kind": "RowWiseAdagrad", "learning_rate": 0.05}
     read = from_dict(JobSpec, document)
     assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
+
+
+def test_what_is_from_before_tables_had_dims_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    for table in document["model"]["tables"]:
+        del table["dim"]
+    assert from_dict(JobSpec, document).model.table_dims == (16, 16)
+    document = json.loads((GOLDEN / "v1" / "shard_manifest.json").read_text())
+    del document["further"]
+    assert from_dict(ShardManifest, document).spans == ((78750, 105000),)
 
 
 def test_every_document_has_an_example() -> None:

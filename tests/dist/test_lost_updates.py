@@ -102,7 +102,7 @@ def fresh(story: Story, exchange: Exchange, last: int) -> int:
     lost = np.zeros(sum(ROWS), np.int64)
     open_rows = np.ones(sum(ROWS), np.bool_)
     for step in range(last, -1, -1):
-        values = story.expected(*range(1, step + 1)).gather(story.slots)
+        values = story.expected(*range(1, step + 1)).rows[story.slots]
         open_rows &= ~(found == values).all(axis=1)
         lost += open_rows & touched(step)
     assert not open_rows.any(), "a row holds what it never held before"

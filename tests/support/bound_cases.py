@@ -55,6 +55,8 @@ BOUNDS = (
         {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(26)]},
         {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(27)]},
     ),
+    Case("spec.model.tables[0].dim", {"spec.model.tables.0.dim": 4096}, {"spec.model.tables.0.dim": 4097}),
+    Case("spec.model.tables[0].dim", {"spec.model.tables.0.dim": 1}, {"spec.model.tables.0.dim": 0}),
     Case("spec.model.tables[0].rows", {"spec.model.tables.0.rows": 2**40}, {"spec.model.tables.0.rows": 0}),
     Case("spec.model.tables[0].name", {"spec.model.tables.0.name": "user_id-2"}, {"spec.model.tables.0.name": "User"}),
     Case(

@@ -62,22 +62,25 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
     kinds = [table.optimizer or model.sparse_optimizer for table in model.tables]
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
-    widths = {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": model.embedding_dim, "Adam": 2 * model.embedding_dim}
-    states = [torch.zeros(spec.rows, widths[kind.kind]) for spec, kind in zip(model.tables, kinds, strict=True)]
+    states = [
+        torch.zeros(len(table), {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": dim, "Adam": 2 * dim}[kind.kind])
+        for table, kind, dim in zip(tables, kinds, (table.shape[1] for table in tables), strict=True)
+    ]
+    one_dim = len({table.shape[1] for table in tables}) == 1
     past: deque[list[Tensor]] = deque(maxlen=missed_steps + 1)
     losses, logits, labels = [], [], []
     for step in range(1, order.steps + 1):
         batch = dataset.take(order.batch_indices(step))
         ids, truth = torch.from_numpy(batch.ids), torch.from_numpy(batch.labels)
         past.append([table.clone() for table in tables])
-        vectors = torch.stack([table[ids[:, t]] for t, table in enumerate(past[0])], dim=1).requires_grad_()
-        score = network(torch.from_numpy(batch.dense), vectors)
+        vectors = [table[ids[:, t]].requires_grad_() for t, table in enumerate(past[0])]
+        score = network(torch.from_numpy(batch.dense), torch.stack(vectors, dim=1) if one_dim else tuple(vectors))
         loss = mean_loss(network, score, truth)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         for t, (kind, table, state) in enumerate(zip(kinds, tables, states, strict=True)):
-            update_rows(kind, table, state, ids[:, t], vectors.grad[:, t], step)
+            update_rows(kind, table, state, ids[:, t], vectors[t].grad, step)
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)

@@ -30,6 +30,7 @@ from cpr_trainer.snapshot import (
 from cpr_trainer.store import Store
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.segments import Segment
 from support.shard_job import shard_roster, small_job
 
 Result = TypeVar("Result")
@@ -68,7 +69,7 @@ def draft(step: int = 10, **changes: Any) -> ShardManifest:
 
 def full_save(store: Store, manifest: ShardManifest, rows: Floats, state: Floats) -> SavedShard:
     """Save all rows [n, D] and their state [n, W]."""
-    arena = Arena(rows, state, Assignment((len(rows),), (SparseOptimizerSpec("SGD", 0.1),)))
+    arena = Arena([Segment(0, rows, state)], Assignment((len(rows),), (SparseOptimizerSpec("SGD", 0.1),)))
     arena.epochs.note(np.arange(len(rows)))
     return write(Writer(store, arena), replace(manifest, places=len(rows)), arena.capture_changes(0))
 
@@ -111,23 +112,29 @@ class ShardBench:
     def new_home(self) -> Home:
         """An empty arena, full of something that is no value of a row."""
         home = Home.of(self.job, self.placement, self.index)
-        home.arena.rows.fill(9.0)
-        home.arena.state.fill(9.0)
+        for segment in home.arena.segments:
+            segment.rows.fill(9.0)
+            segment.state.fill(9.0)
         return home
 
     def values(self, home: Home | None = None) -> Values:
-        arena = (home or self.home).arena
-        return arena.rows.copy(), arena.state.copy()
+        """Rows and state; where there are several segments, flat and one after the other."""
+        segments = (home or self.home).arena.segments
+        if len(segments) == 1:
+            return segments[0].rows.copy(), segments[0].state.copy()
+        rows, states = zip(*((segment.rows.ravel(), segment.state.ravel()) for segment in segments), strict=True)
+        return np.concatenate(rows), np.concatenate(states)
 
     def change(self, *slots: int, by: float = 1.0) -> None:
         """Take an optimizer step on some rows."""
-        gradients = np.full((len(slots), self.arena.rows.shape[1]), by, np.float32)
+        gradients = [np.full_like(rows, by) for rows in self.arena.read(np.array(slots))]
         assert self.arena.apply(np.array(slots), self.numbers[list(slots)], gradients, 1)
 
     def draft(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> ShardManifest:
-        first, last = self.home.span
+        (first, last), *further = self.home.spans
         chain = tuple(link.ref for link in base)
         manifest = draft(step, index=self.index, layout=self.layout, first_place=first, places=last - first)
+        manifest = replace(manifest, further=tuple(further))
         return replace(manifest, chain=chain, **changes)
 
     def save(self, step: int, base: tuple[Link, ...] = (), **changes: Any) -> SavedShard:

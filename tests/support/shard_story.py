@@ -116,13 +116,13 @@ class Story:
     def assert_rows(self, expected: Arena) -> None:
         exchange = self.join()
         found = exchange.lookup(90, self.rows).result(PATIENCE_S)
-        assert np.array_equal(found, expected.gather(self.slots))
+        assert np.array_equal(found, expected.rows[self.slots])
         ones = np.ones((len(self.rows), DIM), np.float32)
         expected.apply(self.slots, self.rows.numbers, ones, 90)
         exchange.push(90, self.rows, ones, 0, PATIENCE_S)
         exchange.settle(PATIENCE_S)
         found = exchange.lookup(91, self.rows).result(PATIENCE_S)
-        assert np.array_equal(found, expected.gather(self.slots)), "the optimizer's state is that of the save, too"
+        assert np.array_equal(found, expected.rows[self.slots]), "the optimizer's state is that of the save, too"
 
 
 def touched(step: int) -> np.ndarray:

@@ -27,7 +27,7 @@ class ShardThread:
     def __init__(self, job: JobSpec, index: int = 0, incarnation: int = 1, *, ready: bool = True) -> None:
         self.job, self.index, self.incarnation, self.generation = job, index, incarnation, 1
         placement = Placement.of(job.model, job.shards)
-        self.arena = Arena.empty(job, placement.size(index))
+        self.arena = Arena.empty(job, *placement.sizes(index))
         self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
         self.server = Server((HOST, 0), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20)

@@ -80,7 +80,8 @@ class Origin:
 class ShardManifest:
     """One shard's save: at a cut (`Anchor`), at SIGTERM (`Flush`), or of its most important rows (`Priority`).
 
-    The shard holds the places [first_place, first_place + places). An `Anchor` or `Flush` is complete: the saves that
+    The shard holds the places [first_place, first_place + places), and those from start to end of each of `further`
+    where tables have several dims: a range for each. An `Anchor` or `Flush` is complete: the saves that
     `chain` names, oldest first, then this one on top; rows in none of them have their first values. A `Priority` save
     has no chain: it lies on top of any complete save before it. Its rows are those that `strategy` chose.
     `layout` is a hash of (tables, dim, optimizer). `applied[r]` is the last step applied of rank r. `lost` are the
@@ -112,6 +113,12 @@ class ShardManifest:
     row_updates: RowUpdates = RowUpdates()
     after: str = ""
     added_updates: int | None = None
+    further: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """All ranges of places that the shard holds, each from its first to its last + 1."""
+        return ((self.first_place, self.first_place + self.places), *self.further)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,13 +40,14 @@ class TableSpec:
     """One embedding table: table t takes the t-th categorical column.
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
-    it has that of the model.
+    it has that of the model, without a `dim` its embedding_dim.
     """
 
     name: str
     rows: int
     pooling: Pooling | None = None
     optimizer: SparseOptimizerSpec | None = None
+    dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,21 @@ class ModelSpec:
     def table_optimizers(self) -> tuple[SparseOptimizerSpec, ...]:
         """The optimizer of each table."""
         return tuple(table.optimizer or self.sparse_optimizer for table in self.tables)
+
+    @property
+    def table_dims(self) -> tuple[int, ...]:
+        """The length of each table's vectors."""
+        return tuple(table.dim or self.embedding_dim for table in self.tables)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The lengths that vectors have, each once, in the order of the tables: one, unless tables differ."""
+        return tuple(dict.fromkeys(self.table_dims))
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """The band of each table, as a place in `dims`: tables of one dim are a band."""
+        return tuple(map(self.dims.index, self.table_dims))
 
 
 @dataclass(frozen=True, slots=True)

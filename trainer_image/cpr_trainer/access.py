@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,6 +18,11 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 
 _INT32_MAX = 2**31 - 1
+
+#: Vectors of unique rows, or their gradients: [u, D]. Where tables have several dims, of each band [u_b, D_b].
+Rows = Tensor | tuple[Tensor, ...]
+#: A vector for each bag, as a network takes them: [n, T, D]. Where tables have several dims, of each table [n, D_t].
+Embeddings = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +41,9 @@ class Access:
     tables: int
     pooling: Pooling | None = None
 
-    def embeddings(self, vectors: Tensor) -> Tensor:
+    def embeddings(self, vectors: Rows) -> Tensor:
         """Return the vector of each bag, [n, T, D], from those of the unique rows, [u, D]; zeros for empty bags."""
+        vectors = the_only(vectors)
         if self.pooling is None:
             pooled = vectors.index_select(0, self.inverse)
         else:
@@ -45,15 +52,61 @@ class Access:
         return pooled.view(len(pooled) // self.tables, self.tables, vectors.shape[1])
 
     @torch.no_grad()
-    def sum_gradients(self, gradients: Tensor) -> Tensor:
+    def sum_gradients(self, gradients: Embeddings) -> Tensor:
         """Return the gradient of each unique row, [u, D], summed over the bags that use it from [n, T, D].
 
         Sums row after row with vector instructions and on all threads: a quarter of the time of `index_add_`.
         """
+        gradients = the_only(gradients)
         flat = gradients.reshape(-1, gradients.shape[-1])
         if self.pooling is not None:
             flat = self.pooling.scale(flat)
         return embedding_bag(self.order, flat, self.starts, mode="sum", include_last_offset=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BandedAccess:
+    """The rows that one batch needs, where tables have several dims. unique: all of them.
+
+    bands: the access of each band by itself. tables: which tables those are, in the order of their bags.
+    """
+
+    unique: UniqueRows
+    bands: tuple[Access, ...]
+    tables: tuple[Ints, ...]
+
+    def embeddings(self, vectors: Rows) -> tuple[Tensor, ...]:
+        """Return the vectors of the bags of each table, [n, D_t], from those of the unique rows, [u_b, D_b]."""
+        found = dict[int, Tensor]()
+        for access, tables, mine in zip(self.bands, self.tables, vectors, strict=True):
+            for table, values in zip(tables.tolist(), access.embeddings(mine).unbind(dim=1), strict=True):
+                found[table] = values.contiguous()
+        return tuple(found[table] for table in range(len(found)))
+
+    @torch.no_grad()
+    def sum_gradients(self, gradients: Embeddings) -> tuple[Tensor, ...]:
+        """Return the gradients of the unique rows, of each band [u_b, D_b], from those of each table, [n, D_t]."""
+        return tuple(
+            access.sum_gradients(torch.stack([gradients[table] for table in tables.tolist()], dim=1))
+            for access, tables in zip(self.bands, self.tables, strict=True)
+        )
+
+
+def of_bands(matrices: tuple[Tensor, ...]) -> Rows:
+    """Return the rows of each band as `Rows`: a lone one as it is."""
+    return matrices[0] if len(matrices) == 1 else matrices
+
+
+def the_only(values: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Return what has to be one tensor. Raises TypeError if there is one for each band, or table."""
+    if isinstance(values, tuple):
+        raise TypeError(f"{len(values)} tensors in the place of one")
+    return values
+
+
+def each(change: Callable[[Tensor], Tensor], values: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """Return a tensor, or each of some, changed."""
+    return tuple(map(change, values)) if isinstance(values, tuple) else change(values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,20 +132,33 @@ class Pooling:
         return values if self.weights is None else values * self.weights.to(values.dtype)
 
 
-def find_access(placement: Placement, ids: Ints | Bags) -> Access:
+def find_access(placement: Placement, ids: Ints | Bags) -> Access | BandedAccess:
     """Return the access of a batch. ids: int64 [n, T], 0 <= ids[:, t] < rows of table t, or bags; n may be 0.
 
     Raises ValueError if there are more than 2**31 - 1 ids.
     """
-    tables = len(placement.offsets)
+    if placement.bands == 1:
+        return _of_band(placement, ids, placement.offsets)
+    tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
+    columns = (ids.of_tables(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
+    bands = tuple(_of_band(placement, its, placement.offsets[mine]) for its, mine in zip(columns, tables, strict=True))
+    places = np.concatenate([access.unique.places for access in bands])
+    numbers = np.concatenate([access.unique.numbers for access in bands])
+    order = np.argsort(places, kind="stable")  # runs of each shard and band
+    return BandedAccess(_unique(placement, places[order], numbers[order]), bands, tables)
+
+
+def _of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Access:
+    """Return the access of tables of one dim; offsets: int64 [t], the number of the first row of each."""
+    tables = len(offsets)
     if isinstance(ids, Bags):
         # The bag of each id: the only array beside the ids that has to be made for them.
         bags = np.repeat(np.arange(len(ids.offsets) - 1, dtype=np.int32), np.diff(ids.offsets))
-        access = _find(placement, ids.ids + placement.offsets[bags % tables], tables)
+        access = _find(placement, ids.ids + offsets[bags % tables], tables)
         return replace(access, order=torch.from_numpy(bags[access.order.numpy()]), pooling=Pooling.of(ids))
     if ids.size > _INT32_MAX:
         raise ValueError(f"a batch of {ids.size} ids is too large")
-    return _find(placement, placement.numbers(ids).ravel(), tables)
+    return _find(placement, (ids + offsets).ravel(), tables)
 
 
 def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
@@ -104,7 +170,7 @@ def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
     inverse = np.empty(len(places), np.int32)
     inverse[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
     unique = places[starts].astype(np.int64)
-    rows = UniqueRows(unique, numbers[order[starts]], tuple(np.searchsorted(unique, placement.starts).tolist()))
+    rows = _unique(placement, unique, numbers[order[starts]])
     ends = np.append(starts, len(places)).astype(np.int32)
     return Access(
         rows,
@@ -113,6 +179,10 @@ def _find(placement: Placement, numbers: Ints, tables: int) -> Access:
         torch.from_numpy(ends),
         tables,
     )
+
+
+def _unique(placement: Placement, places: Ints, numbers: Ints) -> UniqueRows:
+    return UniqueRows(places, numbers, tuple(np.searchsorted(places, placement.cells).tolist()), placement.bands)
 
 
 def _sort(places: Ints, total: int) -> tuple[NDArray[np.integer[Any]], Ints]:

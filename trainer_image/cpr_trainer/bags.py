@@ -61,6 +61,12 @@ class Bags:
         offsets = _offsets(self.offsets[bags + 1] - self.offsets[bags])
         return type(self)(self.ids[_runs(first, (stop - first).astype(np.int64))], offsets, self.means)
 
+    def of_tables(self, tables: Ints) -> Self:
+        """Return the bags of these tables, int64 [t], in that order."""
+        bags = (np.arange(len(self))[:, np.newaxis] * len(self.means) + tables).ravel()
+        lengths = (self.offsets[bags + 1] - self.offsets[bags]).astype(np.int64)
+        return type(self)(self.ids[_runs(self.offsets[bags], lengths)], _offsets(lengths), self.means[tables])
+
     def spread(self, count: int, places: Ints) -> Self:
         """Return `count` samples: these at `places`, int64 [n] ascending, and empty ones elsewhere."""
         lengths = np.zeros((count, len(self.means)), np.int64)

@@ -14,7 +14,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
-from cpr_trainer.access import Access, find_access
+from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.order import held_out
@@ -56,10 +56,12 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
     needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job.data, dataset)]))
-    vectors = _vectors(job, store, manifest, placement, needed)
+    saved = _vectors(job, store, manifest, placement, needed)
 
-    def fetch(rows: UniqueRows) -> Tensor:
-        return torch.from_numpy(vectors[np.searchsorted(needed, rows.numbers)])
+    def fetch(rows: UniqueRows) -> Rows:
+        wanted = (rows.of_band(rows.numbers, band) for band in range(rows.bands))
+        found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, wanted, strict=True))
+        return of_bands(tuple(map(torch.from_numpy, found)))
 
     scores = score_held_out(replica.model, job, dataset, placement, fetch)
     if not scores.samples:
@@ -69,11 +71,11 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
 
 @torch.no_grad()
 def score_held_out(
-    network: nn.Module, job: JobSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Tensor]
+    network: nn.Module, job: JobSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Rows]
 ) -> ProgressiveValidation:
     """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
 
-    fetch: returns the vectors, float32 [u, D], of some rows. Raises DataError, DivergedError.
+    fetch: returns the vectors, float32, of some rows. Raises DataError, DivergedError.
     """
     network.eval()
     scores = ProgressiveValidation.of(0, job.model, network)
@@ -84,8 +86,8 @@ def score_held_out(
     return scores
 
 
-def logits_of(network: nn.Module, batch: Batch, access: Access, vectors: Tensor) -> Tensor:
-    """Return the logits of a batch, [n] or [n, L]. vectors: float32 [u, D], of the unique rows of `access`."""
+def logits_of(network: nn.Module, batch: Batch, access: Access | BandedAccess, vectors: Rows) -> Tensor:
+    """Return the logits of a batch, [n] or [n, L]. vectors: float32, of the unique rows of `access`."""
     logits: Tensor = start(network, torch.from_numpy(batch.dense))(access.embeddings(vectors))
     return logits
 
@@ -102,13 +104,17 @@ def _rows_of(batch: Batch, placement: Placement) -> Ints:
     return find_access(placement, batch.ids).unique.numbers
 
 
-def _vectors(job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints) -> Floats:
-    """Return the saved rows with these numbers, float32 [len(numbers), D]."""
-    vectors = np.empty((len(numbers), job.model.embedding_dim), np.float32)
+def _vectors(
+    job: JobSpec, store: Store, manifest: DenseManifest, placement: Placement, numbers: Ints
+) -> list[tuple[Ints, Floats]]:
+    """Return for each band which of these numbers (ascending) are of it, and their saved rows, float32 [k_b, D_b]."""
+    bands = placement.band_of[placement.tables_of(numbers)[0]]
     shards, slots = placement.locate(numbers)
+    found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.dims)]
     for index, save in enumerate(manifest.shards):
         home = Home.of(job, placement, index)
         load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
-        here = shards == index
-        vectors[here] = home.arena.rows[slots[here]]
-    return vectors
+        for band, (vectors, segment) in enumerate(zip(found, home.arena.segments, strict=True)):
+            here = shards[bands == band] == index
+            vectors[here] = segment.rows[segment.within(slots[bands == band][here])]
+    return [(numbers[bands == band], vectors) for band, vectors in enumerate(found)]

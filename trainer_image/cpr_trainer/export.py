@@ -70,11 +70,10 @@ def _dense_parameters(store: Store, job: JobSpec, manifest: DenseManifest) -> di
 
 def _write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Path) -> None:
     """Scatter all shards into tables that are mapped files, so that the tables need not fit into memory."""
-    dim = job.model.embedding_dim
     with tempfile.TemporaryDirectory(dir=folder, prefix=".scratch-") as scratch:
         tables = [
             torch.from_file(f"{scratch}/{number}", shared=True, size=table.rows * dim).view(table.rows, dim)
-            for number, table in enumerate(job.model.tables)
+            for number, (table, dim) in enumerate(zip(job.model.tables, job.model.table_dims, strict=True))
         ]
         placement = Placement.of(job.model, len(manifest.shards))
         for index in range(placement.shards):
@@ -87,7 +86,9 @@ def _scatter_shard(store: Store, manifest: DenseManifest, home: Home, tables: li
     save = manifest.shards[home.index]
     load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
     for chunk in home.placement.rows_of(home.index):
-        values = torch.from_numpy(home.arena.rows)[chunk.first_slot : chunk.first_slot + len(chunk.rows)]
+        slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
+        ((segment, inside),) = home.arena.parted(slots)
+        values = torch.from_numpy(segment.rows)[int(inside[0]) : int(inside[-1]) + 1]
         chunk_tables, chunk_rows = torch.from_numpy(chunk.tables), torch.from_numpy(chunk.rows)
         for table in np.unique(chunk.tables).tolist():
             here = chunk_tables == table

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from cpr_contract.spec import JobSpec, samples_at
-from cpr_trainer.access import find_access
+from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
@@ -41,8 +40,8 @@ class Injection(Protocol):
 class LoneTrainer:
     """Trains a job's samples, with `seed` in the place of `data.seed`; the samples themselves stay the same.
 
-    The slot of a row in the arena is its place: shard i of S holds the slots from starts[i] to starts[i + 1] of
-    `Placement.of(job.model, S)`. `factory`: see `build_network`. Raises ModelError.
+    The slot of a row in the arena is its place: where tables have one dim, shard i of S holds the slots from starts[i]
+    to starts[i + 1] of `Placement.of(job.model, S)`. `factory`: see `build_network`. Raises ModelError.
     """
 
     def __init__(self, job: JobSpec, dataset: Dataset, seed: int, factory: Factory | None = None) -> None:
@@ -50,7 +49,7 @@ class LoneTrainer:
         self.replica = DenseReplica(job.model, seed, precision=job.precision, factory=factory)
         self.scores = Scores(ProgressiveValidation.of(self.order.total_samples, job.model, self.replica.model))
         self.placement = Placement.of(job.model, 1)
-        self.arena = Arena.empty(job, self.placement.total)
+        self.arena = Arena.empty(job, *self.placement.sizes(0))
         self.arena.seed(self.placement, 0, Seeding(job.model, seed))
         self._dataset = dataset
 
@@ -74,13 +73,15 @@ class LoneTrainer:
         access = find_access(self.placement, batch.ids)
         slots = access.unique.places
 
-        def fetch() -> Tensor:
-            return torch.from_numpy(self.arena.gather(slots))
+        def fetch() -> Rows:
+            return of_bands(tuple(map(torch.from_numpy, self.arena.read(slots))))
 
         computed = compute(self.replica, batch, access, fetch, len(samples))
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())
         self.replica.step()
-        self.arena.apply(slots, access.unique.numbers, computed.row_gradients.float().numpy(), step)
+        gradients = computed.row_gradients
+        by_band = gradients if isinstance(gradients, tuple) else (gradients,)
+        self.arena.apply(slots, access.unique.numbers, [each.float().numpy() for each in by_band], step)
         return slots

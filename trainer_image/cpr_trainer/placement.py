@@ -1,8 +1,10 @@
 """Route C: where each embedding row lives. Pure arithmetic; no map is kept, and every process computes the same.
 
-The rows of all tables are numbered through, table after table: a row's *number*. An affine permutation turns the
-number into a *place* in [0, N), and shard i of S holds the i-th of S equal ranges of places; a row's *slot* in its
-shard is its place less the start of the range. The permutation knows nothing of S.
+The rows of all tables are numbered through, table after table: a row's *number*. Tables of one dim are a *band*: mostly
+there is one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the i-th of S
+equal ranges of each band's ranks, one band after the other. A row's *slot* is where it stands in its shard, its *place*
+in [0, N) the slot with all shards before it. In one band, places are ranks, and know nothing of S. Saves name rows by
+the places that they have on one shard alone (`Placement.spans`): so any number of shards reads them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import Self
 
 import numpy as np
 
@@ -25,20 +28,65 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChunk:
-    """Consecutive slots of a shard and the rows in them. tables, rows: int64 [n]; slot i is first_slot + i."""
+    """Consecutive slots of a shard and the rows in them. tables, rows: int64 [n]; slot i is first_slot + i.
+
+    All rows are of one band.
+    """
 
     first_slot: int
     tables: Ints
     rows: Ints
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Band:
+    """The tables of one dim. tables: int64 [t], which they are. offsets: int64 [t], the rows of the band before each.
+
+    starts: int64 [S + 1], the first rank of each shard, and `rows` at the end.
+    """
+
+    tables: Ints
+    offsets: Ints
+    rows: int
+    multiplier: int
+    shift: int
+    starts: Ints
+
+    @classmethod
+    def of(cls, tables: Sequence[int], rows_per_table: Sequence[int], shards: int) -> Self:
+        """Return the band of these tables."""
+        ends = np.cumsum([rows_per_table[table] for table in tables], dtype=np.int64)
+        rows = int(ends[-1])
+        return cls(
+            np.array(tables, np.int64),
+            np.concatenate(([0], ends[:-1])).astype(np.int64),
+            rows,
+            _multiplier(rows),
+            rows // 3,
+            np.array([shard * rows // shards for shard in range(shards + 1)], np.int64),
+        )
+
+    def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
+        """Yield the tables and the rows in them of a shard's ranks, in their order."""
+        inverse = pow(self.multiplier, -1, self.rows)
+        for first in range(int(self.starts[shard]), int(self.starts[shard + 1]), chunk):
+            count = min(chunk, int(self.starts[shard + 1]) - first)
+            # Along a chunk the number grows by the inverse: products stay small, however many rows there are.
+            start = (first - self.shift) * inverse % self.rows
+            numbers = (start + np.arange(count, dtype=np.int64) * inverse) % self.rows
+            found = np.searchsorted(self.offsets, numbers, side="right") - 1
+            yield self.tables[found], numbers - self.offsets[found]
+
+
 class Placement:
     """The place of every row of tables with `rows_per_table` rows, split over `shards` shards.
 
-    Raises ValueError if there are more shards than rows, or more than 2**43 rows.
+    bands: of each table its band, counted from 0; None if there is one. `cells` are the first places of each band on
+    each shard, shard after shard, and N at the end: int64 [S B + 1]; `starts` those of each shard, int64 [S + 1].
+    Raises ValueError if a shard would be without rows, or for more than 2**43 rows.
     """
 
-    def __init__(self, rows_per_table: Sequence[int], shards: int) -> None:
+    def __init__(self, rows_per_table: Sequence[int], shards: int, bands: Sequence[int] | None = None) -> None:
         self.rows_per_table = tuple(rows_per_table)
         self.shards = shards
         self.total = sum(self.rows_per_table)
@@ -47,23 +95,58 @@ class Placement:
         if self.total > 1 << 43:
             raise ValueError(f"{self.total} rows are more than {1 << 43}")
         self.offsets: Ints = np.concatenate(([0], np.cumsum(self.rows_per_table)[:-1])).astype(np.int64)
-        self.starts: Ints = np.array([shard * self.total // shards for shard in range(shards + 1)], np.int64)
-        self._multiplier = _multiplier(self.total)
-        self._shift = self.total // 3
+        self.band_of: Ints = np.array(bands or [0] * len(self.rows_per_table), np.int64)
+        members = [np.flatnonzero(self.band_of == band).tolist() for band in range(int(self.band_of.max()) + 1)]
+        self._bands = tuple(_Band.of(tables, self.rows_per_table, shards) for tables in members)
+        sizes = np.stack([np.diff(band.starts) for band in self._bands], axis=1)
+        self.cells: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        self.starts: Ints = self.cells[:: self.bands]
+        if not np.diff(self.starts).all():
+            raise ValueError(f"{self.total} rows of {self.bands} dims cannot be split over {shards} shards")
+        # What turns a number into its rank, by table and by band; and that into a place, by cell.
+        first_ranks = np.empty_like(self.offsets)
+        for band in self._bands:
+            first_ranks[band.tables] = band.offsets
+        self._into_band: Ints = first_ranks - self.offsets
+        self._factors: Ints = np.array([(band.multiplier, band.shift, band.rows) for band in self._bands], np.int64)
+        self._into_cell: Ints = self.cells[:-1] - np.stack([band.starts[:-1] for band in self._bands], axis=1).ravel()
 
     @classmethod
     def of(cls, model: ModelSpec, shards: int) -> Placement:
         """Return the placement of a model's tables over `shards` shards; raises ValueError as the class does."""
-        return cls([table.rows for table in model.tables], shards)
+        return cls([table.rows for table in model.tables], shards, model.bands)
+
+    @property
+    def bands(self) -> int:
+        """How many bands there are."""
+        return len(self._bands)
 
     def size(self, shard: int) -> int:
-        """Return the number of rows on a shard; sizes differ by one at most."""
+        """Return the number of rows on a shard; sizes differ by one at most in each band."""
         return int(self.starts[shard + 1] - self.starts[shard])
 
+    def sizes(self, shard: int) -> tuple[int, ...]:
+        """Return the number of rows of each band on a shard; 0 may be among them."""
+        first = shard * self.bands
+        return tuple(np.diff(self.cells[first : first + self.bands + 1]).tolist())
+
+    def spans(self, shard: int) -> tuple[tuple[int, int], ...]:
+        """Return, for each band, the first and the last place + 1 that a shard's rows have on one shard alone."""
+        before = np.cumsum([0, *(band.rows for band in self._bands)]).tolist()
+        ranges = (band.starts[shard : shard + 2].tolist() for band in self._bands)
+        return tuple((base + first, base + last) for base, (first, last) in zip(before, ranges, strict=False))
+
     def holders(self, shard: int, shards: int) -> range:
-        """Return which of `shards` shards, if there were so many, would hold some of this shard's places."""
-        first, last = int(self.starts[shard]), int(self.starts[shard + 1]) - 1
-        return range(((first + 1) * shards - 1) // self.total, ((last + 1) * shards - 1) // self.total + 1)
+        """Return which of `shards` shards, if there were so many, would hold some of this shard's rows.
+
+        Where there are several bands, one at the edge may hold none.
+        """
+        found: list[int] = []
+        for band in self._bands:
+            first, last = int(band.starts[shard]), int(band.starts[shard + 1]) - 1
+            if first <= last:
+                found += (((first + 1) * shards - 1) // band.rows, ((last + 1) * shards - 1) // band.rows)
+        return range(min(found), max(found) + 1)
 
     def numbers(self, ids: Ints) -> Ints:
         """Return the row numbers of ids int64 [n, T], the row of each of the T tables; int64 [n, T]."""
@@ -76,20 +159,23 @@ class Placement:
 
     def places(self, numbers: Ints) -> Ints:
         """Return the places of row numbers in [0, N), int64 of the same shape."""
-        places = numbers * self._multiplier + self._shift
+        if self.bands > 1:
+            return self._places_in_bands(numbers)
+        (band,) = self._bands
+        places = numbers * band.multiplier + band.shift
         # numpy divides by a constant with a product but has no such remainder: twice as fast as `%`.
         places -= places // self.total * self.total
         return places
 
     def shards_of(self, numbers: Ints) -> Ints:
         """Return the shard of each row number, int64 of the same shape."""
-        # The start of shard i is floor(i N / S), so p lies at or after it iff (p + 1) S - 1 >= i N.
-        return ((self.places(numbers) + 1) * self.shards - 1) // self.total
+        return self._shards_at(self.places(numbers))
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard and the slot of each row number, int64 of the same shape each."""
-        shards = self.shards_of(numbers)
-        return shards, self.places(numbers) - self.starts[shards]
+        places = self.places(numbers)
+        shards = self._shards_at(places)
+        return shards, places - self.starts[shards]
 
     def slots_on(self, shard: int, numbers: Ints) -> Ints:
         """Return the slots of row numbers that all lie on `shard`; raises ValueError if one does not."""
@@ -102,13 +188,26 @@ class Placement:
 
     def rows_of(self, shard: int, chunk: int = _CHUNK) -> Iterator[RowChunk]:
         """Yield the rows of a shard in slot order, at most `chunk` (<= 2**19) at a time."""
-        inverse = pow(self._multiplier, -1, self.total)
-        for first in range(0, self.size(shard), chunk):
-            count = min(chunk, self.size(shard) - first)
-            # Along a chunk the number grows by the inverse: products stay small, however many rows there are.
-            start = (int(self.starts[shard]) + first - self._shift) * inverse % self.total
-            numbers = (start + np.arange(count, dtype=np.int64) * inverse) % self.total
-            yield RowChunk(first, *self.tables_of(numbers))
+        first = 0
+        for band in self._bands:
+            for tables, rows in band.chunks(shard, chunk):
+                yield RowChunk(first, tables, rows)
+                first += len(rows)
+
+    def _places_in_bands(self, numbers: Ints) -> Ints:
+        tables = np.searchsorted(self.offsets, numbers, side="right") - 1
+        bands = self.band_of[tables]
+        multipliers, shifts, rows = self._factors.T[:, bands]
+        ranks = ((numbers + self._into_band[tables]) * multipliers + shifts) % rows
+        # The start of shard i is floor(i N / S), so a rank r lies at or after it iff (r + 1) S - 1 >= i N.
+        shards = ((ranks + 1) * self.shards - 1) // rows
+        places: Ints = ranks + self._into_cell[shards * self.bands + bands]
+        return places
+
+    def _shards_at(self, places: Ints) -> Ints:
+        if self.bands == 1:
+            return ((places + 1) * self.shards - 1) // self.total
+        return np.searchsorted(self.starts, places, side="right") - 1
 
 
 def layout_hash(model: ModelSpec) -> str:
@@ -120,7 +219,7 @@ def layout_hash(model: ModelSpec) -> str:
     layout = {
         "algorithm": _ALGORITHM,
         "tables": [[table.name, table.rows] for table in model.tables],
-        "dim": model.embedding_dim,
+        "dim": model.dims[0] if len(model.dims) == 1 else model.table_dims,
         "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
     }
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +14,41 @@ from cpr_trainer.arrays import Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UniqueRows:
-    """Distinct rows in the order of their places, and so grouped by shard.
+    """Distinct rows in the order of their places, and so grouped by shard, and on each by band: by cells.
 
-    places, numbers: int64 [u], see `Placement`. Shard i has those from bounds[i] to bounds[i + 1].
+    places, numbers: int64 [u], see `Placement`. Band b of shard i has those from bounds[i bands + b] to the next bound.
     """
 
     places: Ints
     numbers: Ints
     bounds: tuple[int, ...]
+    bands: int = 1
 
     def __len__(self) -> int:
         return len(self.places)
 
     def on_shard(self, shard: int) -> slice:
         """Return where the rows of a shard lie."""
-        return slice(self.bounds[shard], self.bounds[shard + 1])
+        return slice(self.bounds[shard * self.bands], self.bounds[(shard + 1) * self.bands])
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return (len(self.bounds) - 1) // self.bands
+
+    def cells(self, band: int) -> tuple[slice, ...]:
+        """Return where the rows of a band lie, shard after shard."""
+        firsts, ends = self.bounds[band :: self.bands], self.bounds[band + 1 :: self.bands]
+        return tuple(map(slice, firsts[: self.shards], ends))
+
+    def of_band(self, values: NDArray[Any], band: int) -> NDArray[Any]:
+        """Return those of values [u, ...], one for each row, that belong to the rows of a band."""
+        return values if self.bands == 1 else np.concatenate([values[cell] for cell in self.cells(band)])
+
+    def extents(self, dims: Sequence[int]) -> tuple[int, ...]:
+        """Return how many values there are before each cell, and in all, where rows of band b have dims[b]."""
+        sizes = np.diff(self.bounds) * np.tile(np.asarray(dims, np.int64), self.shards)
+        return (0, *np.cumsum(sizes).tolist())
 
     def shared_with(self, other: UniqueRows) -> NDArray[np.bool_]:
         """Return which of these rows are in `other` as well, bool [u]."""
@@ -39,4 +61,4 @@ class UniqueRows:
     def select(self, mask: NDArray[np.bool_]) -> UniqueRows:
         """Return the rows where `mask` (bool [u]) is set."""
         kept = np.concatenate(([0], np.cumsum(mask)))
-        return UniqueRows(self.places[mask], self.numbers[mask], tuple(kept[list(self.bounds)].tolist()))
+        return UniqueRows(self.places[mask], self.numbers[mask], tuple(kept[list(self.bounds)].tolist()), self.bands)

@@ -37,7 +37,11 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
         top_mlp=model.top_mlp or (),
         tables=tuple(
             contract.TableSpec(
-                table.name, table.rows, table.pooling, None if table.optimizer is None else _sparse(table.optimizer)
+                name=table.name,
+                rows=table.rows,
+                pooling=table.pooling,
+                optimizer=None if table.optimizer is None else _sparse(table.optimizer),
+                dim=table.dim,
             )
             for table in model.tables
         ),

@@ -15,6 +15,7 @@ from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOp
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 #: In the place of a field that is wrong itself, and was told so.
 _UNKNOWN = object()
+Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
 
@@ -31,6 +32,9 @@ class Table(SpecModel):
     zeros for an empty bag. Absent: a sample has one id."""
     optimizer: TableOptimizer | None = None
     """The optimizer of this table; nothing of it is taken from sparseOptimizer. Absent: sparseOptimizer."""
+    dim: Dim | None = None
+    """Width of this table's vectors. A DLRM projects them to embeddingDim; an entrypoint gets them as they are. Absent:
+    embeddingDim."""
 
 
 class ModelSpec(SpecModel):
@@ -39,8 +43,8 @@ class ModelSpec(SpecModel):
     A DLRM has 13 numeric features through a bottom MLP, embeddings, dot interaction, and a top MLP.
     """
 
-    embedding_dim: Annotated[int, Field(ge=1, le=4096)]
-    """Width of every embedding vector."""
+    embedding_dim: Dim
+    """Width of the embedding vectors of tables that state no dim, and of all vectors in a DLRM's interaction."""
     entrypoint: Annotated[str, Field(max_length=256, pattern=ENTRYPOINT)] | None = None
     """package.module:factory in the image: builds the dense network, a torch.nn.Module from numeric features and
     embeddings to logits. Absent: a DLRM."""

@@ -30,7 +30,7 @@ class TableOptimizer(SpecModel):
 
     kind: SparseKind
     """The algorithm. Of each row of D values RowWiseAdagrad keeps one value, Adagrad D, Adam 2 D, SGD none; all tables
-    of a shard have room for what one of them needs most. Adam is lazy: moments change where there is a gradient."""
+    of one dim have room for what one of them needs most. Adam is lazy: moments change where there is a gradient."""
     learning_rate: LearningRate
     """The step size."""
     epsilon: Annotated[float, Field(gt=0, le=1)] | None = None

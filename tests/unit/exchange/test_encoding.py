@@ -41,23 +41,24 @@ def test_values_travel_in_the_precision_of_the_job() -> None:
 def test_a_push_is_read_as_it_was_packed(encoding: Encoding) -> None:
     numbers, values = np.array([3, 1, 2], np.int64), np.array([[1.0, -2.5], [3e-9, 7.0], [0.0, -1e30]], np.float32)
     packed = bytearray(encoding.pack_numbers(numbers).tobytes() + encoding.pack_values(values).tobytes())
-    assert len(packed) == encoding.payload_bytes(Operation.PUSH, 3, 2)
+    assert len(packed) == encoding.payload_bytes(Operation.PUSH, 3, 6)
     assert encoding.unpack_numbers(memoryview(packed), 3).tolist() == [3, 1, 2]
-    found = encoding.unpack_values(memoryview(packed), 3, 2)
+    found = encoding.unpack_values(memoryview(packed), 3).reshape(3, 2)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, values, rtol=0 if encoding is PLAIN else 2**-8, atol=0)
 
 
 @pytest.mark.parametrize("encoding", [PLAIN, SHORT])
 def test_nothing_is_a_push_as_well(encoding: Encoding) -> None:
-    assert encoding.payload_bytes(Operation.PUSH, 0, 4) == 0
+    assert encoding.payload_bytes(Operation.PUSH, 0, 0) == 0
     assert encoding.pack_values(np.empty((0, 4), np.float32)).nbytes == 0
-    assert encoding.unpack_values(memoryview(bytearray()), 0, 4).shape == (0, 4)
+    assert encoding.unpack_values(memoryview(bytearray()), 0).shape == (0,)
 
 
 def test_payload_sizes() -> None:
-    assert [PLAIN.payload_bytes(o, 3, 4) for o in (Operation.LOOKUP, Operation.VECTORS, Operation.PUSH)] == [24, 48, 72]
-    assert [SHORT.payload_bytes(o, 3, 4) for o in (Operation.LOOKUP, Operation.VECTORS, Operation.PUSH)] == [12, 24, 36]
+    operations = (Operation.LOOKUP, Operation.VECTORS, Operation.PUSH)
+    assert [PLAIN.payload_bytes(each, 3, 12) for each in operations] == [24, 48, 72]
+    assert [SHORT.payload_bytes(each, 3, 12) for each in operations] == [12, 24, 36]
     with pytest.raises(ValueError, match="PING"):
         PLAIN.payload_bytes(Operation.PING, 3, 4)
 

@@ -37,7 +37,7 @@ def first_values(job: JobSpec, index: int, rows: UniqueRows) -> np.ndarray:
     placement = Placement.of(job.model, 2)
     arena = Arena.empty(job, placement.size(index))
     arena.seed(placement, index, Seeding(job.model, job.data.seed))
-    return arena.gather(placement.slots_on(index, rows.numbers[rows.on_shard(index)]))
+    return arena.rows[placement.slots_on(index, rows.numbers[rows.on_shard(index)])]
 
 
 def lost(shard: ShardThread) -> tuple[tuple[tuple[int, int], ...], int]:

@@ -14,6 +14,7 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.experiment.main import run
 from cpr_trainer.runtime import BadSpecError
 from support.local_job import small_job
+from support.row_dims import with_dims
 
 SAMPLES = 3000
 
@@ -71,3 +72,9 @@ def test_an_experiment_that_cannot_be_run_says_why(job: JobSpec) -> None:
     lost = replace(job, data=replace(job.data, format="Criteo", uri="/nowhere.tsv", samples=10))
     with pytest.raises(DataError, match="cannot be opened"):
         outcomes(lost, Trial(1, ()))
+
+
+def test_tables_of_several_dims_are_refused(job: JobSpec) -> None:
+    with pytest.raises(BadSpecError, match="tables of one dim, and these have 8, 4") as caught:
+        outcomes(with_dims(job, None, 4), Trial(1, ()))
+    assert "spec.model.tables.dim" in caught.value.remedy

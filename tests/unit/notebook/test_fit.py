@@ -137,8 +137,8 @@ def test_a_network_that_is_none_is_refused_by_name() -> None:
 def test_precision_is_that_of_trainers(fitted: Fitted) -> None:
     half = fit(spec(trainers={"precision": "bf16", "replicas": 4}))
     assert half.progressive.auc == pytest.approx(fitted.progressive.auc, abs=0.02)
-    assert not np.array_equal(half.vectors, fitted.vectors)
-    assert half.vectors.dtype == np.float32
+    assert not np.array_equal(half.arena.rows, fitted.arena.rows)
+    assert half.arena.rows.dtype == np.float32
 
 
 def test_a_manifest_is_read_from_its_file(tmp_path: Path, fitted: Fitted) -> None:
@@ -160,7 +160,7 @@ def test_a_manifest_is_read_from_its_file(tmp_path: Path, fitted: Fitted) -> Non
         """
     )
     found = fit(str(manifest))
-    assert np.array_equal(found.vectors, fitted.vectors)
+    assert np.array_equal(found.arena.rows, fitted.arena.rows)
     assert found.held_out == fitted.held_out
 
 
@@ -258,3 +258,17 @@ def test_several_labels_need_a_network(tmp_path: Path) -> None:
     job = spec(data={"format": "CSV", "uri": "/none", "columns": columns, "epochs": 1})
     with pytest.raises(InvalidSpecError, match="the DLRM predicts one label"):
         fit(job)
+
+
+def test_tables_of_several_dims_are_trained_scored_and_read() -> None:
+    found = fit(
+        spec(model__tables=[{"name": "a", "rows": 10, "dim": 2}, {"name": "b", "rows": 5}, {"name": "c", "rows": 9}])
+    )
+    assert found.held_out is not None
+    assert found.held_out.auc > 0.6
+    assert [found.rows(name, [0, 4]).shape for name in "abc"] == [(2, 2), (2, 4), (2, 4)]
+    batch = found.batch([7, 1, 7])
+    embeddings = tuple(torch.from_numpy(found.rows(name, batch.ids[:, place])) for place, name in enumerate("abc"))
+    with torch.no_grad():
+        logits = found.network(torch.from_numpy(batch.dense), embeddings)
+    assert np.allclose(found.predict(batch), torch.sigmoid(logits).numpy(), atol=1e-6)

@@ -47,7 +47,8 @@ def test_sizes_differ_by_one_at_most(rows: int, shards: int) -> None:
 def test_arithmetic_is_exact_for_any_number_of_rows(rows: int, shards: int, data: st.DataObject) -> None:
     placement = Placement([rows], min(shards, rows))
     number = data.draw(st.integers(0, rows - 1))
-    place = (number * placement._multiplier + placement._shift) % rows
+    (band,) = placement._bands
+    place = (number * band.multiplier + band.shift) % rows
     numbers = np.array([number])
     assert placement.places(numbers).tolist() == [place]
     shard = next(i for i in range(placement.shards) if (i + 1) * rows // placement.shards > place)

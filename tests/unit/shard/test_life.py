@@ -226,7 +226,7 @@ def test_a_save_stands_on_those_that_were_committed() -> None:
     bench.hear(committed(second, "second"))
     third = bench.save(7)
     assert [ref.key for ref in third.draft.chain] == ["full", "second"]
-    buffer = RowBuffer.like(bench.service.arena.rows, bench.service.arena.state, 80)
+    buffer = RowBuffer.like(bench.service.arena.segments[0], 80)
     assert third.capture.fill(buffer)
     assert buffer.slots[: buffer.used].tolist() == [7]
 
@@ -238,7 +238,7 @@ def test_when_epochs_are_used_up_the_next_save_is_a_full_one() -> None:
     before = bench.save(5)
     full = bench.save(6)
     assert (before.draft.chain, full.draft.chain) == ((LINK.ref,), ())
-    buffer = RowBuffer.like(bench.service.arena.rows, bench.service.arena.state, 80)
+    buffer = RowBuffer.like(bench.service.arena.segments[0], 80)
     assert full.capture.fill(buffer)
     assert buffer.slots[: buffer.used].tolist() == [5, 6]
     bench.hear(committed(before))  # late news: its epoch means nothing any more

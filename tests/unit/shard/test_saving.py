@@ -103,7 +103,7 @@ class Bench:
         return sum(int(each.sum()) for each in counters if each is not None)
 
     def rows_of(self, save: Save) -> set[int]:
-        buffer, found = RowBuffer.like(self.arena.rows, self.arena.state, 2000), set[int]()
+        buffer, found = RowBuffer.like(self.arena.segments[0], 2000), set[int]()
         while save.source.fill(buffer):
             found |= set(buffer.slots[: buffer.used].tolist())
             buffer.used = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
@@ -20,6 +21,7 @@ from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Mark, Progress, Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
+from support.row_dims import with_dims
 from support.shard_job import small_job
 
 DIM = 4
@@ -91,7 +93,7 @@ def serving(
 def changes(service: Service) -> float:
     """How many pushes of ones the row 0 took, at a learning rate of 0.1."""
     slot = Placement([50, 30], 1).slots_on(0, np.array([0]))
-    return round(-float(service.arena.gather(slot)[0, 0]) / 0.1)
+    return round(-float(service.arena.rows[slot][0, 0]) / 0.1)
 
 
 def test_a_push_is_applied_once_and_acknowledged_each_time() -> None:
@@ -141,7 +143,7 @@ def test_a_cut_waits_for_all_ranks_and_holds_who_is_ahead() -> None:
 
 def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None:
     service, (one, two), _ = serving(trainers=2)
-    service.arena._log = RowBuffer.like(service.arena.rows, service.arena.state, 1)
+    service.arena._logs = (RowBuffer.like(service.arena.segments[0], 1),)
     for row in (0, 1):
         assert one.pushes(row + 1, row=row) == ["ACK"]
     capture = service.arena.capture_changes(0)
@@ -156,7 +158,7 @@ def test_a_push_that_a_save_has_no_room_for_waits_and_nobody_else_does() -> None
     assert service.progress is not None
     assert service.progress.applied == (3, 1)
     heard = len(one.sent)
-    capture.fill(RowBuffer.like(service.arena.rows, service.arena.state, 1))
+    capture.fill(RowBuffer.like(service.arena.segments[0], 1))
     service.retry()
     assert one.heard(heard) == ["ACK", "VECTORS"]
     assert np.frombuffer(one.sent[-1][1], np.float32)[0] == np.float32(-0.2)
@@ -310,3 +312,42 @@ def test_a_held_frame_that_is_bad_costs_only_its_sender() -> None:
     assert len(marks) == 1
     assert one.refusals
     assert not two.refusals
+
+
+class TestSeveralDims:
+    """Two tables of 50 rows of 4 values, and 30 of 2."""
+
+    def serving(self) -> tuple[Service, FakeClient]:
+        job = with_dims(small_job(Path("unused"), dim=DIM), DIM, 2)
+        placement = Placement.of(job.model, 1)
+        service = Service(job, placement, 0, Arena.empty(job, *placement.sizes(0)), Metrics())
+        client = FakeClient(service, 0)
+        service.joined(client)
+        service.start(Progress(1, (0,), Losses.restored((), 1), RowUpdates((0,))))
+        return service, client
+
+    def in_order(self, service: Service, *numbers: int) -> list[int]:
+        return sorted(numbers, key=lambda number: int(service._placement.places(np.array([number]))[0]))
+
+    def push(self, client: FakeClient, numbers: list[int], values: int) -> list[str]:
+        payload = np.array(numbers, np.int32).tobytes() + np.ones(values, np.float32).tobytes()
+        return client.says(Operation.PUSH, 1, payload, count=len(numbers))
+
+    def test_a_push_has_as_many_values_as_its_rows_together(self) -> None:
+        service, client = self.serving()
+        assert self.push(client, self.in_order(service, 3, 60), 6) == ["ACK"]
+        assert service.arena.segments[0].rows.any()
+        assert service.arena.segments[1].rows.any()
+
+    @pytest.mark.parametrize("values", [4, 5, 8])
+    def test_any_other_number_is_refused(self, values: int) -> None:
+        service, client = self.serving()
+        self.push(client, self.in_order(service, 3, 60), values)
+        assert "of 2 rows" in client.refusals[0]
+        assert not any(segment.rows.any() for segment in service.arena.segments)
+
+    def test_rows_out_of_order_are_refused(self) -> None:
+        service, client = self.serving()
+        self.push(client, self.in_order(service, 3, 60)[::-1], 6)
+        assert "in the order of their places" in client.refusals[0]
+        assert not any(segment.rows.any() for segment in service.arena.segments)

@@ -41,7 +41,7 @@ def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
             rows = np.arange(spec.rows)
             numbers = rows + placement.offsets[table]
             mine = placement.shards_of(numbers) == shard
-            found = arena.gather(placement.slots_on(shard, numbers[mine]))
+            (found,) = arena.read(placement.slots_on(shard, numbers[mine]))
             assert np.array_equal(found, initial_rows(job.model, 7, table, rows[mine]))
         assert not arena.state.any()
 
@@ -100,9 +100,9 @@ def test_a_push_of_one_table_leaves_the_others_alone() -> None:
 
 
 def test_a_row_takes_as_much_as_its_optimizer_keeps() -> None:
-    sizes = {kind: Arena.empty(job_with(kind), 10).row_bytes for kind in KINDS}
+    sizes = {kind: Arena.empty(job_with(kind), 10).segments[0].row_bytes for kind in KINDS}
     assert sizes == {"SGD": 64, "RowWiseAdagrad": 68, "Adagrad": 128, "Adam": 192}
-    assert Arena.empty(mixed_job(), 10).row_bytes == 192
+    assert Arena.empty(mixed_job(), 10).segments[0].row_bytes == 192
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +119,7 @@ def test_gradients_are_only_read(kind: str) -> None:
 def test_rows_and_their_state_stay_float32(kind: str) -> None:
     arena = Arena.empty(job_with(kind), 50)
     arena.apply(np.arange(3), np.arange(3), np.ones((3, 16), np.float32), 1)
-    arrays = [arena.rows, arena.gather(np.arange(5)), arena.state]
+    arrays = [arena.rows, *arena.read(np.arange(5)), arena.state]
     assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
     assert all(array.flags.c_contiguous for array in arrays)
 

@@ -16,6 +16,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.assignment import Assignment
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import PATIENCE_S, Capture, EndedError, OutrunError
+from cpr_trainer.tables.segments import Segment
 
 DIM = 3
 SGD = Assignment((1,), (SparseOptimizerSpec("SGD", 1.0),))
@@ -26,8 +27,8 @@ def new_arena(rows: int, *, log_rows: int = 1 << 20, width: int = 2) -> Arena:
     """All rows and states differ; the log takes `log_rows` rows."""
     values = np.arange(rows * DIM, dtype=np.float32).reshape(rows, DIM)
     states = np.arange(rows * width, dtype=np.float32).reshape(rows, width) + np.float32(0.5)
-    arena = Arena(values, states, SGD)
-    arena._log = RowBuffer.like(arena.rows, arena.state, min(rows, log_rows))
+    arena = Arena([Segment(0, values, states)], SGD)
+    arena._logs = (RowBuffer.like(arena.segments[0], min(rows, log_rows)),)
     return arena
 
 
@@ -49,7 +50,7 @@ def fill(capture: Capture, buffer: RowBuffer) -> Values | None:
 
 
 def read_all(capture: Capture, arena: Arena, size: int = 4) -> Values:
-    buffer = RowBuffer.like(arena.rows, arena.state, size)
+    buffer = RowBuffer.like(arena.segments[0], size)
     found: Values = {}
     while (part := fill(capture, buffer)) is not None:
         assert not found.keys() & part.keys(), "no row comes twice"
@@ -72,7 +73,7 @@ def test_rows_that_change_before_they_are_read_come_as_they_were(width: int) -> 
     arena = new_arena(10, width=width)
     push(arena, *range(10))
     expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 4)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 4)
     push(arena, 9, 0)
     found = fill(capture, buffer) or {}
     push(arena, 0, 1, 8, 9)  # read, read, not read, logged
@@ -97,7 +98,7 @@ def test_a_push_that_finds_the_log_full_waits_until_it_is_read() -> None:
     before = arena.rows[5:7].copy()
     assert not push(arena, 5, 6)
     assert arena.rows[5:7].tolist() == before.tolist()
-    buffer = RowBuffer.like(arena.rows, arena.state, 3)
+    buffer = RowBuffer.like(arena.segments[0], 3)
     found = fill(capture, buffer) or {}
     assert push(arena, 5, 6)
     assert found | read_all(capture, arena) == expected
@@ -107,7 +108,7 @@ def test_a_push_larger_than_the_log_goes_in_pieces() -> None:
     arena = new_arena(10, log_rows=3)
     push(arena, *range(10))
     capture, expected, found = arena.capture_changes(0), values_of(arena, list(range(10))), {}
-    buffer = RowBuffer.like(arena.rows, arena.state, 3)
+    buffer = RowBuffer.like(arena.segments[0], 3)
     while not push(arena, *range(9, -1, -1)):
         part = fill(capture, buffer)
         assert part
@@ -139,7 +140,7 @@ def test_a_reader_that_reads_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     capture, clock = arena.capture_changes(0), iter((5.0, 6.0 + PATIENCE_S))
     monkeypatch.setattr(capture_module, "monotonic", lambda: next(clock))
     assert not push(arena, *range(20))
-    fill(capture, RowBuffer.like(arena.rows, arena.state, 3))
+    fill(capture, RowBuffer.like(arena.segments[0], 3))
     assert not push(arena, *range(20))
     assert not capture.outrun
 
@@ -148,7 +149,7 @@ def test_what_is_logged_makes_room_for_more() -> None:
     arena = new_arena(10, log_rows=4)
     push(arena, *range(10))
     expected = values_of(arena, list(range(10)))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 4)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 4)
     push(arena, 9, 5, 7)
     first = fill(capture, buffer) or {}
     assert first.keys() == {5, 7, 9}
@@ -160,7 +161,7 @@ def test_what_is_logged_makes_room_for_more() -> None:
 def test_a_log_that_fills_is_read_first_and_one_that_goes_on_filling_is_urgent() -> None:
     arena = new_arena(100, log_rows=20)
     push(arena, *range(100))
-    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.rows, arena.state, 5)
+    capture, buffer = arena.capture_changes(0), RowBuffer.like(arena.segments[0], 5)
     push(arena, *range(90, 95))
     assert (fill(capture, buffer) or {}).keys() == set(range(5)), "a quarter is not much"
     push(arena, 95)
@@ -218,9 +219,10 @@ def test_any_interleaving_of_pushes_and_reads(data: st.DataObject) -> None:
         wanted = np.flatnonzero(arena.epochs.of).tolist()
         capture = arena.capture_changes(0)
     expected, found = values_of(arena, wanted), {}
-    buffer = RowBuffer.like(arena.rows, arena.state, data.draw(st.integers(1, 7)))
+    buffer = RowBuffer.like(arena.segments[0], data.draw(st.integers(1, 7)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capture, "_block", data.draw(st.integers(1, 5)))
+        block = data.draw(st.integers(1, 5))
+        patch.setattr("cpr_trainer.tables.capture._block_rows", lambda _segment: block)
         patch.setattr(capture_module, "_WIDEST", data.draw(st.integers(1, 3)))
         waiting: list[int] = []
         while True:
@@ -251,7 +253,7 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
     thread = threading.Thread(target=go_on)
     thread.start()
     try:
-        buffer, seen = RowBuffer.like(arena.rows, arena.state, 1000), np.zeros(rows, np.bool_)
+        buffer, seen = RowBuffer.like(arena.segments[0], 1000), np.zeros(rows, np.bool_)
         while capture.fill(buffer):
             slots = buffer.slots[: buffer.used]
             assert np.array_equal(buffer.rows[: buffer.used], kept[slots])
@@ -264,7 +266,6 @@ def test_pushes_on_another_thread_do_not_disturb_a_reader() -> None:
 
 
 def test_the_log_takes_some_hundredths_of_the_rows() -> None:
-    arena = Arena(np.empty((1_000_000, 64), np.float32), np.empty((1_000_000, 1), np.float32), SGD)
+    arena = Arena([Segment(0, np.empty((1_000_000, 64), np.float32), np.empty((1_000_000, 1), np.float32))], SGD)
     arena.capture_changes(0)
-    assert arena._log is not None
-    assert len(arena._log.slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)
+    assert len(arena._logs[0].slots) == max(30_000, arena_module._SMALLEST_LOG_BYTES // 260)

@@ -25,8 +25,8 @@ class _Table:
         self.rows = np.arange(_PLACEMENT.total, dtype=np.float32)[:, np.newaxis]
         self.asked = 0
 
-    def room(self, rows: int) -> Floats:
-        return np.full((rows, 1), np.nan, np.float32)
+    def room(self, rows: UniqueRows) -> Floats:
+        return np.full((len(rows), 1), np.nan, np.float32)
 
     def lookup(self, step: int, rows: UniqueRows, vectors: Floats) -> Floats:
         del step

@@ -35,7 +35,7 @@ class BenchShard:
     @property
     def table_bytes(self) -> int:
         """Bytes of rows and optimizer state."""
-        return len(self.home.arena.rows) * self.home.arena.row_bytes
+        return self.home.arena.size_bytes
 
     def save(self, source: Source, step: int, **draft: Any) -> SavedShard:
         """Write and commit the rows of `source` as the save of `step`; `draft` are fields of its manifest."""

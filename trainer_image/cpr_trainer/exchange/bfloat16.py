@@ -16,23 +16,23 @@ _NO_NUMBER = 0x7FC0
 
 def narrow(values: Floats) -> Halves:
     """Round values, float32 [k, D], to the nearest bfloat16, ties to even; what is no number stays none."""
-    halves = np.empty(values.shape, np.uint16)
-    rows = max(1, _BLOCK // values.shape[1])
-    for first in range(0, len(values), rows):
-        block = slice(first, first + rows)
-        bits = values[block].view(np.uint32)
+    flat = values.reshape(-1)
+    halves = np.empty(len(flat), np.uint16)
+    for first in range(0, len(flat), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        bits = flat[block].view(np.uint32)
         rounded = bits >> 16
         rounded &= 1
         rounded += 0x7FFF
         rounded += bits
         rounded >>= 16
         halves[block] = rounded
-        halves[block][np.isnan(values[block])] = _NO_NUMBER
-    return halves
+        halves[block][np.isnan(flat[block])] = _NO_NUMBER
+    return halves.reshape(values.shape)
 
 
 def widen(halves: Halves) -> Floats:
-    """Return the same values as float32 [k, D]."""
+    """Return the same values as float32, of the same shape."""
     bits = halves.astype(np.uint32)
     bits <<= 16
     return bits.view(np.float32)

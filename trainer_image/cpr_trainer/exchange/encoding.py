@@ -13,7 +13,7 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.exchange.bfloat16 import Halves, narrow, widen
 from cpr_trainer.exchange.frames import Operation
 
-#: Values as they travel, [k, D].
+#: Values as they travel, [k, D]; of several dims one block after the other, [v].
 Values = Floats | Halves
 
 _INT32_ROWS = 2**31
@@ -37,15 +37,15 @@ class Encoding:
         """The type of values that travel: float32, or uint16 for the bits of a bfloat16."""
         return np.dtype(np.uint16 if self.values == "bf16" else np.float32)
 
-    def payload_bytes(self, operation: Operation, count: int, dim: int) -> int:
-        """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows of `dim` values must have."""
+    def payload_bytes(self, operation: Operation, count: int, values: int) -> int:
+        """Return the size that a LOOKUP, VECTORS or PUSH of `count` rows, of so many values in all, must have."""
         match operation:
             case Operation.LOOKUP:
                 return count * self.number_bytes
             case Operation.VECTORS:
-                return count * dim * self.dtype.itemsize
+                return values * self.dtype.itemsize
             case Operation.PUSH:
-                return count * (self.number_bytes + dim * self.dtype.itemsize)
+                return count * self.number_bytes + values * self.dtype.itemsize
             case _:
                 raise ValueError(f"{operation.name} carries no rows")
 
@@ -61,9 +61,9 @@ class Encoding:
         """Return values [k, D], float32 or of the type that they travel in, in that type: a copy only to convert."""
         return values if values.dtype == self.dtype else narrow(cast(Floats, values))
 
-    def unpack_values(self, payload: memoryview, count: int, dim: int) -> Floats:
-        """Return the values that follow `count` row numbers in a payload, float32 [count, dim]; not to be changed."""
-        packed = np.frombuffer(payload, self.dtype, offset=count * self.number_bytes).reshape(count, dim)
+    def unpack_values(self, payload: memoryview, count: int) -> Floats:
+        """Return the values that follow `count` row numbers in a payload, float32 [v]; not to be changed."""
+        packed = np.frombuffer(payload, self.dtype, offset=count * self.number_bytes)
         return widen(packed) if self.values == "bf16" else packed
 
     @property

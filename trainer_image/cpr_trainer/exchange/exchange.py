@@ -7,14 +7,15 @@ wait has a time-out, so that the caller can look after other things in between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import accumulate, pairwise
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
@@ -52,12 +53,12 @@ class Exchange:
             rank,
             incarnation,
             key,
-            job.model.embedding_dim,
             Encoding.of(job),
             total_samples,
             job.silence_s,
             job.data.batch_size,
         )
+        self._dims = job.model.dims
         self._placement = Placement.of(job.model, job.shards)
         self._seeding = Seeding(job.model, job.data.seed)
         self._window = window
@@ -74,9 +75,22 @@ class Exchange:
         with self._loop.changed:
             self._loop.follow(roster)
 
-    def room(self, rows: int) -> Values:
-        """Return where the vectors of so many rows fit, [rows, D], in the type that they travel in."""
-        return np.empty((rows, self._session.dim), self._session.encoding.dtype)
+    def room(self, rows: UniqueRows) -> Values:
+        """Return where the vectors of these rows fit, [u, D], or [v] of several dims, in the type that they travel in.
+
+        `by_band` tells those of each dim.
+        """
+        shape = (len(rows), *self._dims) if len(self._dims) == 1 else rows.extents(self._dims)[-1]
+        return np.empty(shape, self._session.encoding.dtype)
+
+    def by_band(self, rows: UniqueRows, vectors: Values) -> tuple[Values, ...]:
+        """Return what a lookup of these rows put into `room`, of each band [u_b, D_b], in the order of its rows."""
+        if len(self._dims) == 1:
+            return (vectors,)
+        ends = rows.extents(self._dims)
+        cells = [vectors[start:end] for start, end in pairwise(ends)]
+        bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
+        return tuple(_joined(band).reshape(-1, dim) for band, dim in zip(bands, self._dims, strict=True))
 
     def lookup(self, step: int, rows: UniqueRows, vectors: Values | None = None) -> PendingLookup:
         """Ask for the vectors of `rows` at once, and return without waiting for them.
@@ -84,35 +98,45 @@ class Exchange:
         They come into `vectors`, as `room` returns it or a part of that, or into a block of their own. A shard answers
         after all pushes that were sent to it before, and so reads this trainer's own writes.
         """
-        vectors = self.room(len(rows)) if vectors is None else vectors
+        vectors = self.room(rows) if vectors is None else vectors
         numbers = self._session.encoding.pack_numbers(rows.numbers)
         with self._loop.changed:
-            lookup = PendingLookup(rows, vectors, self._loop.changed)
+            lookup = PendingLookup(rows, vectors, self._dims, self._loop.changed)
             for shard in lookup.shards:
                 link, part = self._loop.links[shard], rows.on_shard(shard)
                 if link.spare(step):
-                    lookup.put(shard, self._first_values(rows.numbers[part]))
+                    lookup.put(shard, self._first_values(rows, shard))
                 else:
                     link.send_lookup(step, numbers[part], lookup)
             self._send_rest()
             return lookup
 
-    def push(self, step: int, rows: UniqueRows, gradients: Values, cut_step: int, timeout_s: float) -> None:
+    def push(
+        self, step: int, rows: UniqueRows, gradients: Values | tuple[Values, ...], cut_step: int, timeout_s: float
+    ) -> None:
         """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
 
-        gradients: [u, D], C-ordered, one for each of `rows`, float32 or in the type that values travel in; it must not
-        change any more. cut_step: the next cut, 0 if none is announced. Waits while `window` steps are unacknowledged;
+        gradients: [u, D], C-ordered, one for each of `rows`, float32 or in the type that values travel in; of several
+        dims those of each, [u_b, D_b]. They must not change any more.
+        cut_step: the next cut, 0 if none is announced. Waits while `window` steps are unacknowledged;
         nothing is sent if that raises ShardsAwayError (a shard that owes an acknowledgement is away) or TimeoutError:
         call again.
         """
         encoding = self._session.encoding
-        numbers, values = encoding.pack_numbers(rows.numbers), encoding.pack_values(gradients)
+        numbers = encoding.pack_numbers(rows.numbers)
+        bands = gradients if isinstance(gradients, tuple) else (gradients,)
+        values = [encoding.pack_values(each) for each in bands]
+        # Of each band, which of its gradients are those of each shard.
+        parts = [
+            tuple(accumulate((cell.stop - cell.start for cell in rows.cells(band)), initial=0))
+            for band in range(len(bands))
+        ]
         with self._loop.changed:
             self._wait(lambda link: len(link.unacknowledged) < self._window or link.spare(step), timeout_s)
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
-                part = rows.on_shard(shard)
-                link.send_push(step, numbers[part], values[part])
+                mine = (each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
+                link.send_push(step, numbers[rows.on_shard(shard)], tuple(mine))
             self._send_rest()
 
     def settle(self, timeout_s: float) -> None:
@@ -153,13 +177,13 @@ class Exchange:
         """Count the rows of a step that this trainer does not push, where it is not counted."""
         with self._loop.changed:
             for shard, link in enumerate(self._loop.links):
-                link.count(step, rows.bounds[shard + 1] - rows.bounds[shard])
+                link.count(step, len(rows.places[rows.on_shard(shard)]))
 
     def uncount(self, step: int, rows: UniqueRows) -> None:
         """Take back the count of a step that will be pushed again, where it is the last one that is counted."""
         with self._loop.changed:
             for shard, link in enumerate(self._loop.links):
-                link.uncount(step, rows.bounds[shard + 1] - rows.bounds[shard])
+                link.uncount(step, len(rows.places[rows.on_shard(shard)]))
 
     def saved(self) -> tuple[SaveState, ...]:
         """Return each shard's newest committed save."""
@@ -208,10 +232,18 @@ class Exchange:
         away = (link for link in self._loop.links if link.state is not LinkState.READY)
         return tuple(link.peer.index for link in away if step is None or not link.can_spare(step))
 
-    def _first_values(self, numbers: Ints) -> Values:
-        return self._session.encoding.pack_values(self._seeding.values(*self._placement.tables_of(numbers)))
+    def _first_values(self, rows: UniqueRows, shard: int) -> Values:
+        """Return the first values of rows on a shard, [v]."""
+        cells = (rows.numbers[rows.cells(band)[shard]] for band in range(rows.bands))
+        found = [self._seeding.values(*self._placement.tables_of(numbers)).ravel() for numbers in cells if len(numbers)]
+        return self._session.encoding.pack_values(np.concatenate(found))
 
     def _send_rest(self) -> None:
         """Let the thread send what the sockets did not take at once."""
         if any(link.wants_write for link in self._loop.links):
             self._loop.wake()
+
+
+def _joined(values: list[Values]) -> Values:
+    """Return what came from several shards in one piece; no copy of what came from one."""
+    return values[0] if len(values) == 1 else cast(Values, np.concatenate(values))

@@ -2,7 +2,8 @@
 
 Payloads, little-endian: LOOKUP row numbers [count]; VECTORS values [count, D]; PUSH row numbers [count], then gradients
 [count, D] (see `encoding`); HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text. Rows travel as row numbers
-(see `Placement`), never as slots: what is on the wire does not depend on who holds it.
+(see `Placement`), never as slots: what is on the wire does not depend on who holds it. Where tables have several dims,
+rows come in the order of their places, and so band after band, and values are a block [k, D] for each band.
 """
 
 from __future__ import annotations

@@ -58,14 +58,14 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: [k, D].
+    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: [k_b, D_b] each.
 
     row_updates: rows in all pushes of this trainer's rank to the shard before this one.
     """
 
     step: int
     numbers: NDArray[Any]
-    values: Values
+    values: tuple[Values, ...]
     row_updates: int
 
 
@@ -166,7 +166,7 @@ class Link:
             self.counted, self._row_updates = step - 1, self._row_updates - rows
             self.spared = min(self.spared, self.counted)
 
-    def send_push(self, step: int, numbers: NDArray[Any], values: Values) -> None:
+    def send_push(self, step: int, numbers: NDArray[Any], values: tuple[Values, ...]) -> None:
         """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged.
 
         That of a spared step is counted and dropped.
@@ -330,9 +330,9 @@ class Link:
         return None if lookup is None else lookup.room(self.peer.index)
 
     def _transmit(self, push: Push) -> None:
-        size_bytes = push.numbers.nbytes + push.values.nbytes
+        size_bytes = push.numbers.nbytes + sum(each.nbytes for each in push.values)
         header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=size_bytes)
-        self._send(replace(header, row_updates=push.row_updates), push.numbers, push.values)
+        self._send(replace(header, row_updates=push.row_updates), push.numbers, *push.values)
 
     def _say(self, operation: Operation, payload: bytes) -> None:
         self._send(self._session.header(operation, size_bytes=len(payload)), payload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from cpr_trainer.exchange.encoding import Values
@@ -21,14 +21,17 @@ class ShardsAwayError(Exception):
 class PendingLookup:
     """The vectors of some rows, on their way into `vectors`, [u, D], in the order of the rows.
 
-    `changed` is the exchange's condition; only the exchange calls the last methods.
+    Where rows of band b have dims[b] values and not all the same, `vectors` is flat, [v]. `changed` is the exchange's
+    condition; only the exchange calls the last methods.
     """
 
-    def __init__(self, rows: UniqueRows, vectors: Values, changed: threading.Condition) -> None:
-        self._rows = rows
+    def __init__(self, rows: UniqueRows, vectors: Values, dims: Sequence[int], changed: threading.Condition) -> None:
+        self.rows = rows
         self._vectors = vectors
         self._changed = changed
-        self._missing = {shard for shard, (start, end) in enumerate(pairwise(rows.bounds)) if start < end}
+        ends = rows.extents(dims)[:: rows.bands]
+        self._parts = tuple(vectors.reshape(-1)[start:end] for start, end in pairwise(ends))
+        self._missing = {shard for shard, part in enumerate(self._parts) if len(part)}
         self._away: set[int] = set()
 
     def result(self, timeout_s: float) -> Values:
@@ -51,15 +54,15 @@ class PendingLookup:
 
     def room(self, shard: int) -> memoryview:
         """Return where a shard's vectors belong, as bytes."""
-        return self._vectors[self._rows.on_shard(shard)].data.cast("B")
+        return self._parts[shard].data.cast("B")
 
     def fill(self, shard: int) -> None:
         """Note that a shard's vectors are all there."""
         self._missing.discard(shard)
 
     def put(self, shard: int, values: Values) -> None:
-        """Take these for a shard's vectors, [k, D], of the type of the others."""
-        self._vectors[self._rows.on_shard(shard)] = values
+        """Take these for a shard's vectors, [v], of the type of the others."""
+        self._parts[shard][:] = values
         self.fill(shard)
 
     def fail(self, shard: int) -> None:

@@ -22,7 +22,6 @@ class Session:
     rank: int
     incarnation: int
     key: bytes
-    dim: int
     encoding: Encoding
     total_samples: int
     silence_s: float

@@ -39,6 +39,11 @@ def run_trials(job: JobSpec, dataset: Dataset, experiment: Experiment, report: R
         placement = Placement.of(job.model, experiment.shards)
     except ValueError as error:
         raise BadSpecError(f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables.") from error
+    if placement.bands > 1:
+        raise BadSpecError(
+            f"Experiments take tables of one dim, and these have {', '.join(map(str, job.model.dims))}.",
+            "Leave out spec.model.tables.dim for this measurement.",
+        )
     for number, trial in enumerate(experiment.trials):
         trainer = LoneTrainer(job, dataset, trial.seed)
         total = trainer.order.total_samples

@@ -17,6 +17,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority import Population, Tracker, make_tracker, population_of
+from cpr_trainer.tables.segments import Segment
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +133,7 @@ def _open_shard(  # noqa: PLR0913, PLR0917 -- one shard of a whole job
     saving: Saving, schedule: Schedule, arena: Arena, placement: Placement, shard: int, rng: np.random.Generator
 ) -> _Shard:
     slots = slice(int(placement.starts[shard]), int(placement.starts[shard + 1]))
-    view = Arena(arena.rows[slots], arena.state[slots], arena.optimizers)
+    view = Arena([Segment(0, arena.rows[slots], arena.state[slots])], arena.optimizers)
     population = population_of(placement, shard)
     if saving.strategy == "Full":
         return _Shard(slots, view, population, None)

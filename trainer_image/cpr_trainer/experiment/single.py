@@ -15,6 +15,7 @@ import torch
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
+from cpr_trainer.access import the_only
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
@@ -49,7 +50,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
             trace.lap("compute")
             replica.step()
             trace.lap("optimizer")
-            tables.update(places, computed.row_gradients.float(), wanted.step)
+            tables.update(places, the_only(computed.row_gradients).float(), wanted.step)
             trace.lap("update")
             trace.end(wanted.step)
     return replica, tables

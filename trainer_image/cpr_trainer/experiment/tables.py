@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.placement import Placement
-from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.assignment import Assignment, state_widths
 from cpr_trainer.tables.seeding import Seeding
 
 
@@ -25,7 +25,7 @@ class Tables:
         seeding, optimizers = Seeding(job.model, job.data.seed), Assignment.of(job.model)
         chunks = list(placement.rows_of(shard))
         self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
-        self.state = torch.zeros(len(self.rows), optimizers.state_width(job.model.embedding_dim))
+        self.state = torch.zeros(len(self.rows), *state_widths(job.model))
         self._optimizers = optimizers.distinct
         # Which of them steps each row, uint8 [N]; None where there is one.
         self._which: Tensor | None = None

@@ -17,8 +17,10 @@ from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
 class Dlrm(nn.Module):
     """Maps 13 numbers and T embedding vectors of each sample to the logit of a click.
 
-    Parameters follow from `seed` alone and are the same on every machine. Raises ValueError if the bottom network
-    does not end in the embedding dimension or the top network not in 1.
+    Vectors of tables whose dim is not the model's embedding_dim are projected to it by a matrix for each table, learned
+    like the rest: mixed dimension embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and
+    are the same on every machine. Raises ValueError if the bottom network does not end in the embedding dimension or
+    the top network not in 1.
     """
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
@@ -34,14 +36,18 @@ class Dlrm(nn.Module):
         self.bottom = _mlp((DENSE_FEATURES, *spec.bottom_mlp), generator)
         self.bottom.append(nn.ReLU())
         self.top = _mlp((spec.embedding_dim + len(self._below), *spec.top_mlp), generator)
+        self.projections = nn.ModuleList()
+        if spec.dims != (spec.embedding_dim,):
+            self.projections.extend(_projection(dim, spec.embedding_dim, generator) for dim in spec.table_dims)
 
     _below: Tensor
     _numbers: Tensor
 
-    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
         """Return logits, float32 [n].
 
-        dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table. n may be 0.
+        dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table; of several dims [n, D_t] for
+        each. n may be 0.
         """
         return self.with_embeddings(self.before_embeddings(dense), embeddings)
 
@@ -49,12 +55,19 @@ class Dlrm(nn.Module):
         """Return what the bottom network makes of the numbers, [n, D]."""
         return cast(Tensor, self.bottom(dense))
 
-    def with_embeddings(self, summary: Tensor, embeddings: Tensor) -> Tensor:
-        """Return logits, float32 [n], from what `before_embeddings` returned, [n, D], and embeddings, [n, T, D]."""
-        vectors = torch.cat((summary.unsqueeze(1), embeddings), dim=1)
+    def with_embeddings(self, summary: Tensor, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
+        """Return logits, float32 [n], from what `before_embeddings` returned, [n, D], and embeddings."""
+        vectors = torch.cat((summary.unsqueeze(1), self._of_one_dim(embeddings)), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
         return cast(Tensor, logits.squeeze(1))
+
+    def _of_one_dim(self, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
+        """Return a vector of the embedding dimension for each table, [n, T, D]."""
+        if isinstance(embeddings, Tensor) and not self.projections:
+            return embeddings
+        of_table = embeddings if isinstance(embeddings, tuple) else embeddings.unbind(dim=1)
+        return torch.stack([project(each) for project, each in zip(self.projections, of_table, strict=True)], dim=1)
 
 
 def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
@@ -65,13 +78,19 @@ def _mlp(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+def _projection(dim: int, wanted: int, generator: torch.Generator) -> nn.Module:
+    """What makes vectors of `wanted` values out of those of a table."""
+    return nn.Identity() if dim == wanted else _linear(dim, wanted, generator, bias=False)
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
     """A layer with DLRM's spreads: variance 2 / (inputs + outputs) of a weight, 1 / outputs of a bias.
 
     Uniform where DLRM is normal: a uniform number is a random integer times a power of two, exact on every processor.
     """
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # Leaves torch's own random state alone.
-    for parameter, variance in ((layer.weight, 2 / (inputs + outputs)), (layer.bias, 1 / outputs)):
+    # On no device it leaves torch's own random state alone.
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    for parameter, variance in zip(layer.parameters(), (2 / (inputs + outputs), 1 / outputs), strict=False):
         uniform = torch.rand(parameter.shape, generator=generator)
         parameter.data = (2 * uniform - 1) * sqrt(3 * variance)
     return layer

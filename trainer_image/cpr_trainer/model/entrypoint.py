@@ -1,8 +1,9 @@
 """Where a job's dense network comes from: `model.entrypoint`, or the DLRM. There is one door for both.
 
 A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
-float32 [n, 13], and embeddings, [n, T, D], to logits: [n], or [n, L] where L labels and targets are
-predicted. More than that is optional: see the protocols.
+float32 [n, 13], and embeddings to logits: [n], or [n, L] where L labels and targets are predicted. Embeddings are
+[n, T, D]; where tables have several dims they are a tuple, of each table [n, D_t]. More than that is optional: see the
+protocols.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Overlapping(Protocol):
     def before_embeddings(self, dense: Tensor, /) -> Any:
         """Return whatever `with_embeddings` needs of dense, float32 [n, 13]."""
 
-    def with_embeddings(self, begun: Any, embeddings: Tensor, /) -> Tensor:
-        """Return logits, [n] or [n, L], from what `before_embeddings` returned and embeddings, [n, T, D]."""
+    def with_embeddings(self, begun: Any, embeddings: Any, /) -> Tensor:
+        """Return logits, [n] or [n, L], from what `before_embeddings` returned and embeddings."""
 
 
 @runtime_checkable
@@ -86,8 +87,8 @@ def build_network(
     return network
 
 
-def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor], Tensor]:
-    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings [n, T, D] to logits."""
+def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor | tuple[Tensor, ...]], Tensor]:
+    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings to logits."""
     if isinstance(network, Overlapping):
         return partial(network.with_embeddings, network.before_embeddings(dense))
     return partial(network, dense)
@@ -131,25 +132,25 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -
 
     dtype: what it computes with.
     """
-    shape, wanted = (len(spec.tables), spec.embedding_dim), (_PROBED_SAMPLES, *spec.output_shape)
+    wanted = (_PROBED_SAMPLES, *spec.output_shape)
     if spec.targets and not isinstance(network, OwnLoss):
         raise ModelError(
             f"The network of {name} has no loss for {', '.join(spec.targets)}, which need not be 0 or 1.",
             "Give it sample_losses, or name them in spec.data.columns.labels.",
         )
-    dense, embeddings = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES), torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype)
-    embeddings.requires_grad_()
+    dense = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES)
+    leaves = [torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype).requires_grad_() for shape in _embedding_shapes(spec)]
     try:
         network.eval()  # A probe is no sample: running statistics stay as they are.
         with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
-            logits = start(network, dense)(embeddings)
+            logits = start(network, dense)(leaves[0] if len(spec.dims) == 1 else tuple(leaves))
         _require_shape(logits, wanted, name, "forward")
         logits, labels = logits.float(), torch.zeros(wanted)
         if isinstance(network, OwnLoss):
             _require_shape(network.sample_losses(logits, labels), wanted[:1], name, "sample_losses")
         if isinstance(network, OwnMetrics):
             _require_metrics(network, logits.detach(), torch.ones(wanted), name)
-        (gradient,) = torch.autograd.grad(loss_share(network, logits, labels, 1), embeddings, allow_unused=True)
+        gradients = torch.autograd.grad(loss_share(network, logits, labels, 1), leaves, allow_unused=True)
         network.train()
     except ModelError:
         raise
@@ -157,10 +158,10 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -
         computed = str(dtype).removeprefix("torch.")
         raise ModelError(
             f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
-            f"It takes [n, {DENSE_FEATURES}] features, float32, and [n, {shape[0]}, {shape[1]}] embeddings, {computed},"
+            f"It takes [n, {DENSE_FEATURES}] features, float32, and {_told_shapes(spec)} embeddings, {computed},"
             f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
-    if gradient is None:
+    if all(gradient is None for gradient in gradients):
         raise ModelError(f"The network of {name} does not use its embeddings.", "Without them, no table can learn.")
     if any(parameter.dtype is not torch.float32 for parameter in network.parameters()):
         raise ModelError(
@@ -172,6 +173,18 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -
             f"The state of the network of {name} is not of tensors alone.",
             "Keep in buffers what get_extra_state returns.",
         )
+
+
+def _embedding_shapes(spec: ModelSpec) -> list[tuple[int, ...]]:
+    """Return what a sample has of embeddings: one block, or a vector for each table where dims differ."""
+    if len(spec.dims) == 1:
+        return [(len(spec.tables), *spec.dims)]
+    return [(dim,) for dim in spec.table_dims]
+
+
+def _told_shapes(spec: ModelSpec) -> str:
+    shapes = [f"[n, {', '.join(map(str, shape))}]" for shape in _embedding_shapes(spec)]
+    return shapes[0] if len(spec.dims) == 1 else f"a tuple of {len(shapes)}: {', '.join(shapes)}"
 
 
 def _require_shape(values: object, shape: tuple[int, ...], name: str, method: str) -> None:

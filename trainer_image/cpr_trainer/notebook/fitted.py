@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from cpr_contract.spec import ModelSpec
-from cpr_trainer.access import find_access
+from cpr_trainer.access import find_access, of_bands
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.evaluate import logits_of
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Fitted:
     None if none were. loss: nats, or what the network's own loss gives; the mean of the last steps, 32 at most.
     samples_per_s: while it trained; the data was open by then.
 
-    network: the dense part, in evaluation mode. dataset: the samples, those held out last. vectors: float32 [N, D], the
-    rows of all tables by their place.
+    network: the dense part, in evaluation mode. dataset: the samples, those held out last. arena: the rows of all
+    tables by their place.
     """
 
     samples: int
@@ -59,7 +60,7 @@ class Fitted:
     network: nn.Module = field(repr=False)
     dataset: Dataset = field(repr=False)
     model: ModelSpec = field(repr=False)
-    vectors: Floats = field(repr=False)
+    arena: Arena = field(repr=False)
     placement: Placement = field(repr=False)
 
     def rows(self, table: str, ids: Sequence[int]) -> Floats:
@@ -74,7 +75,8 @@ class Fitted:
         wanted, size = np.asarray(ids, np.int64), self.model.tables[place].rows
         if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
             raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
-        found: Floats = self.vectors[self.placement.places(wanted + self.placement.offsets[place])]
+        segment = self.arena.segments[int(self.placement.band_of[place])]
+        found: Floats = segment.rows[segment.within(self.placement.places(wanted + self.placement.offsets[place]))]
         return found
 
     def batch(self, rows: Sequence[int]) -> Batch:
@@ -92,7 +94,7 @@ class Fitted:
         Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
         """
         access = find_access(self.placement, batch.ids)
-        vectors = torch.from_numpy(self.vectors[access.unique.places])
+        vectors = of_bands(tuple(map(torch.from_numpy, self.arena.read(access.unique.places))))
         outputs = logits_of(self.network, batch, access, vectors)
         if not self.model.targets:
             outputs = torch.sigmoid(outputs)

@@ -6,9 +6,10 @@ from dataclasses import replace
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cpr_contract.spec import JobSpec
+from cpr_trainer.access import Rows, of_bands
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.source import open_dataset
@@ -48,7 +49,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         network=trainer.replica.model.eval(),
         dataset=dataset,
         model=job.model,
-        vectors=trainer.arena.rows,
+        arena=trainer.arena,
         placement=trainer.placement,
     )
 
@@ -57,8 +58,8 @@ def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Sco
     if not held_out(job.data, dataset.layout.rows):
         return None
 
-    def fetch(rows: UniqueRows) -> Tensor:
-        return torch.from_numpy(trainer.arena.gather(rows.places))
+    def fetch(rows: UniqueRows) -> Rows:
+        return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
 
     return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
 

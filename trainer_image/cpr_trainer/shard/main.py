@@ -89,7 +89,7 @@ class _Shard:
         job = self._environment.job
         home = Home.of(job, _placement(job), first.index)
         arena = home.arena
-        self.metrics.rows.set(len(arena.rows))
+        self.metrics.rows.set(len(arena))
         service = Service(job, home.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
@@ -108,7 +108,7 @@ class _Shard:
             lambda: _identity(job, life.roster),
             service,
             trainers=first.trainers,
-            limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena.rows), job.model.embedding_dim),
+            limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena), arena.values),
         )
         try:
             life.begin(Restorer(store, job, home, life.post, random.Random()), saving)

@@ -73,7 +73,7 @@ class Saving:
         self._top = ""  # the key of the newest save, on which a priority save is put
         self._origin: Origin | None = None
         self._under_way: Save | None = None
-        first_place, places = service.places
+        (first_place, end), *further = service.spans
         self._blank = ShardManifest(
             contract=CONTRACT_VERSION,
             job_uid=job.job_uid,
@@ -85,9 +85,10 @@ class Saving:
             samples=0,
             layout=layout_hash(job.model),
             first_place=first_place,
-            places=places,
+            places=end - first_place,
             applied=(),
             lost=(),
+            further=tuple(further),
         )
 
     @property

@@ -108,7 +108,7 @@ class Service:
         self.on_change: Callable[[Ints], None] = lambda _slots: None
         self.trace = Trace(None)
         self._job = job
-        self._dim = job.model.embedding_dim
+        self._narrowest, self._widest = min(job.model.dims), max(job.model.dims)
         self._placement = placement
         self._index = index
         self._metrics = metrics
@@ -170,9 +170,9 @@ class Service:
                 self._work(client)
 
     @property
-    def places(self) -> tuple[int, int]:
-        """The first place of the shard, and how many it holds."""
-        return int(self._placement.starts[self._index]), self._placement.size(self._index)
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The ranges of places that saves of the shard hold; see `Placement.spans`."""
+        return self._placement.spans(self._index)
 
     def standing(self, rank: int, generation: int) -> Header:
         """Return the answer to a trainer of `generation` that asks whether it is served."""
@@ -209,8 +209,7 @@ class Service:
     def _handle(self, client: Client, frame: Frame) -> bool:
         """Handle one lookup or push; False if it must wait."""
         header, progress = frame.header, self.progress
-        if header.payload_bytes != self.encoding.payload_bytes(header.operation, header.count, self._dim):
-            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
+        self._check_size(header, header.count * self._narrowest, header.count * self._widest)
         if progress is None or header.generation != progress.generation:
             client.send(self.standing(client.rank, header.generation))
             return True
@@ -220,11 +219,12 @@ class Service:
         return self._push(client, frame, progress)
 
     def _look_up(self, client: Client, frame: Frame) -> None:
-        vectors = self.encoding.pack_values(self.arena.gather(self._slots(frame)[0]))
+        slots, _ = self._slots(frame)
+        vectors = [self.encoding.pack_values(rows) for rows in self.arena.read(slots)]
         self.trace.lap("look up")
-        ticket, count = frame.header.ticket, len(vectors)
-        header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=vectors.nbytes)
-        client.send(header, vectors)
+        ticket, count, size_bytes = frame.header.ticket, len(slots), sum(each.nbytes for each in vectors)
+        header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=size_bytes)
+        client.send(header, *vectors)
         self._metrics.rows_read.inc(count)
         self.trace.lap("send")
 
@@ -258,7 +258,7 @@ class Service:
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
         if header.count:
             slots, numbers = self._slots(frame)
-            gradients = self.encoding.unpack_values(frame.payload, header.count, self._dim)
+            gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
             if not self.arena.apply(slots, numbers, gradients, header.step):
                 return False
             self.on_change(slots)
@@ -281,11 +281,23 @@ class Service:
 
     def _slots(self, frame: Frame) -> tuple[Ints, Ints]:
         """Return the slots and the numbers of the rows that a frame names. Raises FrameError."""
-        numbers = self.encoding.unpack_numbers(frame.payload, frame.header.count)
+        header = frame.header
+        numbers = self.encoding.unpack_numbers(frame.payload, header.count)
         try:
-            return self._placement.slots_on(self._index, numbers), numbers
+            slots = self._placement.slots_on(self._index, numbers)
         except ValueError as error:
             raise FrameError(str(error)) from error
+        if len(self.arena.segments) > 1 and not (slots[1:] > slots[:-1]).all():
+            raise FrameError("rows of several dims are not in the order of their places")
+        values = self.arena.values_in(slots)
+        self._check_size(header, values, values)
+        return slots, numbers
+
+    def _check_size(self, header: Header, least: int, most: int) -> None:
+        """Raise FrameError unless a frame's payload is of so many rows with so many values in all."""
+        low, high = (self.encoding.payload_bytes(header.operation, header.count, values) for values in (least, most))
+        if not low <= header.payload_bytes <= high:
+            raise FrameError(f"{header.payload_bytes} bytes are no {header.operation.name} of {header.count} rows")
 
     def _header(
         self, operation: Operation, rank: int, ticket: int = 0, *, count: int = 0, size_bytes: int = 0

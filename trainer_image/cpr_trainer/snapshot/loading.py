@@ -21,8 +21,10 @@ from cpr_trainer.snapshot.rebase import Link
 from cpr_trainer.store import MissingError, Store, in_parallel
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Segment
 
 Ranges = tuple[tuple[int, int], ...]
+Spans = tuple[tuple[int, int], ...]
 
 #: Bits of a value that is stored as it is.
 EXACT: Bits = 32
@@ -42,13 +44,13 @@ class Home:
     @classmethod
     def of(cls, job: JobSpec, placement: Placement, index: int) -> Self:
         """Return an empty arena for shard `index` of a job."""
-        arena = Arena.empty(job, placement.size(index))
+        arena = Arena.empty(job, *placement.sizes(index))
         return cls(arena, placement, index, Seeding(job.model, job.data.seed))
 
     @property
-    def span(self) -> tuple[int, int]:
-        """The place of slot 0, and that after the last slot."""
-        return int(self.placement.starts[self.index]), int(self.placement.starts[self.index + 1])
+    def spans(self) -> Spans:
+        """The places of each segment of the arena: the first, and that after the last."""
+        return self.placement.spans(self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,12 @@ def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[
     """
     if found:
         _check_cover(home, found)
-    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and _span(found[0][0]) == home.span
+    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == home.spans
     links: list[Link] = []
     for manifest, ref in found:
         below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, candidate.layout), manifest.chain)
         for save, its_ref in (*below, (manifest, ref)):
-            if save.kind == "Priority" or _span(save) != _span(manifest):
+            if save.kind == "Priority" or save.spans != manifest.spans:
                 raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
             epoch = len(links) + 1 if goes_on else 1
             _load_parts(store, (save, its_ref), home, epoch)
@@ -164,20 +166,21 @@ def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *,
     return account if whole else replace(account, exact=False)
 
 
-def _span(manifest: ShardManifest) -> tuple[int, int]:
-    return manifest.first_place, manifest.first_place + manifest.places
-
-
 def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
     """Raise DamagedError unless these saves hold every place of the shard, without a gap."""
-    reached = home.span[0]
-    for manifest, ref in found:
-        first, last = _span(manifest)
-        if not first <= reached < last:
-            raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
-        reached = last
-    if reached < home.span[1]:
-        raise DamagedError(found[-1][1].key, f"ends at place {reached}, not {home.span[1]}")
+    for band, (start, end) in enumerate(home.spans):
+        reached = start
+        for manifest, ref in found:
+            if len(manifest.spans) != len(home.spans):
+                raise DamagedError(ref.key, f"holds rows of {len(manifest.spans)} dims, not {len(home.spans)}")
+            first, last = manifest.spans[band]
+            if len(home.spans) > 1 and not (first < end and start < last):
+                continue  # it is there for rows of another dim
+            if not first <= reached < last:
+                raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
+            reached = last
+        if reached < end:
+            raise DamagedError(found[-1][1].key, f"ends at place {reached}, not {end}")
 
 
 def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
@@ -185,42 +188,55 @@ def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
     manifest, ref = found
     if sum(part.rows for part in manifest.parts) != manifest.rows:
         raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")
-    first, last = home.span
-    wanted = (part for part in manifest.parts if part.first < last and part.first + part.span > first)
-    in_parallel(_PartLoader(store, manifest, home, epoch).load, wanted)
+    loaders = [
+        _PartLoader(store, manifest, home.arena, segment, span, epoch)
+        for segment, span in zip(home.arena.segments, home.spans, strict=True)
+    ]
+    wanted = [(loader, part) for part in manifest.parts for loader in loaders if loader.wants(part)]
+    in_parallel(lambda item: item[0].load(item[1]), wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PartLoader:
-    """Loads parts of one save into a home, as changes of `epoch`."""
+    """Loads parts of one save into the segment whose places are those of `span`, as changes of `epoch`."""
 
     store: Store
     manifest: ShardManifest
-    home: Home
+    arena: Arena
+    segment: Segment
+    span: tuple[int, int]
     epoch: int
 
+    def wants(self, part: Part) -> bool:
+        """Whether a part holds rows of the segment."""
+        first, last = self.span
+        return part.first < last and part.first + part.span > first
+
     def load(self, part: Part) -> None:
-        """Load the rows of a part that lie in the home. Raises DamagedError."""
-        arena, (first, last) = self.home.arena, self.home.span
-        shape = Shape.of(part, arena.rows.shape[1], self.manifest.bits, state=arena.state.shape[1])
+        """Load the rows of a part that lie in the segment. Raises DamagedError."""
+        segment, (first, last) = self.segment, self.span
+        shape = Shape.of(part, segment.dim, self.manifest.bits, state=segment.state.shape[1])
         if self._fits(shape):
-            slots = slice(part.first - first, part.first - first + part.rows)
-            _read(self.store, part, shape, arena.rows[slots], arena.state[slots])
-            arena.epochs.of[slots] = self.epoch
+            at = slice(part.first - first, part.first - first + part.rows)
+            _read(self.store, part, shape, segment.rows[at], segment.state[at])
+            self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch
             return
         records = np.empty((shape.rows, record_bytes(shape.dim, shape.bits)), np.uint8)
         state = np.empty((shape.rows, shape.state), np.float32)
         places = _read(self.store, part, shape, records, state)
         mine = np.flatnonzero((first <= places) & (places < last))
         rows = decode_rows(records, shape.dim, shape.bits)
-        arena.put(places[mine] - first, rows, state, mine, self.epoch)
+        inside = places[mine] - first
+        segment.rows[inside] = rows[mine]
+        segment.state[inside] = state[mine]
+        self.arena.epochs.of[inside + segment.first] = self.epoch
 
     def _fits(self, shape: Shape) -> bool:
         """Whether the bytes of the rows can go straight to where they belong.
 
         Those of a priority save never do: if they are damaged, they must not spoil what lies below.
         """
-        first, last = self.home.span
+        first, last = self.span
         inside = first <= shape.first and shape.first + shape.span <= last
         return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
 

@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
     def fill(self, buffer: RowBuffer) -> bool:
-        """Fill an empty buffer with rows, ascending; False if there are none left."""
+        """Fill an empty buffer with rows of one segment, ascending; False if there are none left."""
         ...
 
 
@@ -62,10 +62,12 @@ class Writer:
         self._store = store
         self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
-        size = rows_per_part(len(arena.rows), arena.row_bytes)
+        self._segments = arena.segments
+        sizes = [rows_per_part(len(segment), segment.row_bytes) for segment in arena.segments]
+        values = [size * segment.row_values for size, segment in zip(sizes, arena.segments, strict=True)]
         self._free: SimpleQueue[RowBuffer] = SimpleQueue()
         for _ in range(_PARTS_AT_ONCE):
-            self._free.put(RowBuffer.like(arena.rows, arena.state, size))
+            self._free.put(RowBuffer(max(sizes), max(values)))
 
     def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
         """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
@@ -114,7 +116,8 @@ class Writer:
     ) -> Part:
         try:
             slots, rows, state = buffer.filled
-            places = slots + draft.first_place
+            place = next(place for place, segment in enumerate(self._segments) if slots[0] < segment.end)
+            places = slots + (draft.spans[place][0] - self._segments[place].first)
             shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
             pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
             crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))

@@ -28,10 +28,6 @@ class Assignment:
         """Return that of a model's tables."""
         return cls([table.rows for table in model.tables], model.table_optimizers)
 
-    def state_width(self, dim: int) -> int:
-        """Return how many float32 are kept beside each row of `dim` values: as many as any of the tables needs."""
-        return max(state_width(optimizer, dim) for optimizer in self.distinct)
-
     def parts(self, numbers: Ints) -> Iterator[tuple[SparseOptimizerSpec, Ints | None]]:
         """Yield each optimizer that has any of these rows, int64 [k], with where in `numbers` they stand; None: all."""
         if len(self.distinct) == 1:
@@ -42,3 +38,11 @@ class Assignment:
             found = np.flatnonzero(which == place)
             if len(found):
                 yield optimizer, found
+
+
+def state_widths(model: ModelSpec) -> tuple[int, ...]:
+    """Return for each band how many float32 are kept beside each of its rows: as many as any of its tables needs."""
+    widths = [0] * len(model.dims)
+    for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
+        widths[band] = max(widths[band], state_width(optimizer, dim))
+    return tuple(widths)

@@ -9,6 +9,7 @@ save without a log would cost it. Where the reader stands still, the capture is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from time import monotonic
 from typing import Protocol
@@ -16,10 +17,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.arrays import Ints
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.epochs import Epochs
+from cpr_trainer.tables.segments import Segment
 
 #: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
 _BLOCK_BYTES = 256 << 10
@@ -56,8 +58,8 @@ class Members(Protocol):
         """Whether each of these rows, which are about to change, is in the capture and unchanged since it began."""
         ...
 
-    def next(self, first: int, limit: int) -> tuple[Ints, int]:
-        """Return at most `limit` slots from `first` on, ascending, unchanged since, and where to go on; [] may come."""
+    def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
+        """Return at most `limit` slots in [first, end), ascending, unchanged since, and where to go on; [] may come."""
         ...
 
     def close(self) -> None:
@@ -79,9 +81,9 @@ class ChangedRows:
         epochs = self._epochs.of[slots]
         return (epochs > self._since) & (epochs <= self._until)
 
-    def next(self, first: int, limit: int) -> tuple[Ints, int]:
+    def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
         """See `Members`."""
-        last = min(first + self._width * limit, len(self._epochs.of))
+        last = min(first + self._width * limit, end)
         slots = self._epochs.changed(self._since, self._until, first, last)
         if len(slots) > limit:
             self._width = max(1, self._width // 2)
@@ -106,14 +108,13 @@ class ChosenRows:
         """See `Members`: a row that changes is chosen no more."""
         return self._epochs.chosen(slots)
 
-    def next(self, first: int, limit: int) -> tuple[Ints, int]:
+    def next(self, first: int, limit: int, end: int) -> tuple[Ints, int]:
         """See `Members`."""
-        start = int(np.searchsorted(self._slots, first))
-        block = self._slots[start : start + limit]
+        start, stop = np.searchsorted(self._slots, (first, end)).tolist()
+        block = self._slots[start : min(start + limit, stop)]
         waiting = block[self._epochs.chosen(block)]
         self._epochs.release(waiting)
-        end = start + limit
-        return waiting, int(self._slots[end]) if end < len(self._slots) else len(self._epochs.of)
+        return waiting, int(self._slots[start + limit]) if start + limit < stop else end
 
     def close(self) -> None:
         """See `Members`."""
@@ -121,27 +122,29 @@ class ChosenRows:
 
 
 class Capture:
-    """Some rows [n, D] and their state [n, W] as they were when this was made.
+    """Some rows of an arena and their state as they were when this was made.
 
     `preserve` is for the thread that changes rows, with `lock` held; `fill` for one other thread at a time. `outrun`
     says that a push waited for room in the log in vain; who sets `hurried` waits for the end.
     """
 
-    def __init__(  # noqa: PLR0913 -- what an arena consists of
-        self, rows: Floats, state: Floats, epochs: Epochs, members: Members, *, log: RowBuffer, lock: Lock
+    def __init__(
+        self, segments: Sequence[Segment], epochs: Epochs, members: Members, *, logs: Sequence[RowBuffer], lock: Lock
     ) -> None:
+        """Hold the rows of `members`; logs[b] takes those of segments[b]."""
         self.outrun = False
         self.hurried = False
-        self._rows = rows
-        self._state = state
+        self._segments = segments
         self._epochs = epochs
         self._members = members
-        self._log = log
+        self._logs = logs
         self._lock = lock
         self._ended = False
         self._frontier = 0
+        self._swept = 0  # the segment in which the frontier is
+        self._emptied = 0  # the one whose log is being read
+        self._end = segments[-1].end
         self._refused_at: float | None = None  # since when a push waits and nothing of the log was read
-        self._block: int = max(1, _BLOCK_BYTES // (rows.itemsize * (rows.shape[1] + state.shape[1])))
 
     @property
     def urgent(self) -> bool:
@@ -156,19 +159,18 @@ class Capture:
         if self.outrun or self._ended:
             return True
         due = slots[self._members.contains(slots) & (slots >= self._frontier)]
-        logged = due[: self._log.room]
-        if len(logged):
-            self._log.add(self._rows, self._state, logged)
-        if len(logged) == len(due):
+        logged = [self._keep(segment, log, due) for segment, log in zip(self._segments, self._logs, strict=True)]
+        if sum(map(len, logged)) == len(due):
             return True
-        self._epochs.note(logged)  # as if they had changed: the next try logs the rest
+        for each in logged:
+            self._epochs.note(each)  # as if they had changed: the next try logs the rest
         now = monotonic()
         self._refused_at = self._refused_at or now
         self.outrun = now - self._refused_at > PATIENCE_S
         return self.outrun
 
     def fill(self, buffer: RowBuffer) -> bool:
-        """Fill an empty buffer with rows not read yet, ascending; False if there are none left.
+        """Fill an empty buffer with rows not read yet, ascending, of one segment; False if there are none left.
 
         What is logged goes first once there is much of it. Raises OutrunError, EndedError.
         """
@@ -188,28 +190,50 @@ class Capture:
             if not self._ended:
                 self._ended = True
                 self._members.close()
-                self._log.used = 0
+                for log in self._logs:
+                    log.used = 0
 
     def _log_exceeds(self, portion: float) -> bool:
-        return self._log.used > portion * len(self._log.slots)
+        return any(log.used > portion * len(log.slots) for log in self._logs)
+
+    def _keep(self, segment: Segment, log: RowBuffer, due: Ints) -> Ints:
+        """Log those of the rows (slots, ascending if there are several segments) that lie in a segment; which did."""
+        mine = due
+        if len(self._segments) > 1:
+            mine = due[slice(*np.searchsorted(due, (segment.first, segment.end)))]
+        logged = mine[: log.room]
+        if len(logged):
+            log.add(segment, logged)
+        return logged
 
     def _sweep(self, buffer: RowBuffer) -> bool:
-        """Read one block of rows that are where they were; False at the end of the arena."""
+        """Read one block of rows that are where they were; False at the end of the arena, or of the buffer's rows."""
         with self._lock:
             self._check()
-            slots, self._frontier = self._members.next(self._frontier, min(self._block, buffer.room))
+            while self._frontier == self._segments[self._swept].end < self._end:
+                self._swept += 1
+            segment = self._segments[self._swept]
+            if not buffer.used:
+                buffer.turn_to(segment)
+            slots, self._frontier = self._members.next(
+                self._frontier, min(_block_rows(segment), buffer.room), segment.end
+            )
             if len(slots) and slots[-1] - slots[0] == len(slots) - 1:
-                buffer.add_run(self._rows, self._state, slots, int(slots[0]))
+                buffer.add_run(segment, slots)
             else:
-                buffer.add(self._rows, self._state, slots)
-            return bool(self._frontier < len(self._rows))
+                buffer.add(segment, slots)
+            return self._frontier < (segment.end if buffer.used else self._end)
 
     def _read_log(self, buffer: RowBuffer) -> bool:
-        """Read one block of rows that have changed since; False if there are none."""
+        """Read one block of rows of one segment that have changed since; False if there are none."""
         with self._lock:
             self._check()
-            count = min(self._block, buffer.room, self._log.used)
-            self._log.move_last(count, buffer)
+            if not buffer.used:
+                self._emptied = max(range(len(self._logs)), key=lambda place: self._logs[place].used)
+                buffer.turn_to(self._segments[self._emptied])
+            log, segment = self._logs[self._emptied], self._segments[self._emptied]
+            count = min(_block_rows(segment), buffer.room, log.used)
+            log.move_last(count, buffer)
             self._refused_at = None
             return count > 0
 
@@ -218,3 +242,7 @@ class Capture:
             raise EndedError
         if self.outrun:
             raise OutrunError
+
+
+def _block_rows(segment: Segment) -> int:
+    return max(1, _BLOCK_BYTES // segment.row_bytes)

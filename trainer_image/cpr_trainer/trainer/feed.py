@@ -11,9 +11,10 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from cpr_trainer.access import Access, find_access
+from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import Exchange, PendingLookup
@@ -30,12 +31,12 @@ Await = Callable[[PendingLookup], Values]
 class Split:
     """The rows of a slice by when they may be read: `early` are those that the step before leaves alone.
 
-    place: int32 [u], where each row is among all early ones with all late ones after them.
+    places: of each band int32 [u_b], where each row is among all early ones with all late ones after them.
     """
 
     early: UniqueRows
     late: UniqueRows
-    place: Tensor
+    places: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class Slice:
 
     step: int
     batch: Batch
-    access: Access
+    access: Access | BandedAccess
     split: Split | None = None
 
 
@@ -94,11 +95,17 @@ def slice_of(step: int, batch: Batch, placement: Placement, before: UniqueRows |
 
 def _split(rows: UniqueRows, before: UniqueRows) -> Split:
     late = rows.shared_with(before)
-    place = np.empty(len(rows), np.int32)
-    first_late = len(rows) - int(np.count_nonzero(late))
+    places = tuple(_places(rows.of_band(late, band)) for band in range(rows.bands))
+    return Split(rows.select(~late), rows.select(late), places)
+
+
+def _places(late: NDArray[np.bool_]) -> Tensor:
+    """Return where each row is once all late ones stand after the others, int32 [u]. late: bool [u]."""
+    place = np.empty(len(late), np.int32)
+    first_late = len(late) - int(np.count_nonzero(late))
     place[~late] = np.arange(first_late, dtype=np.int32)
-    place[late] = np.arange(first_late, len(rows), dtype=np.int32)
-    return Split(rows.select(~late), rows.select(late), torch.from_numpy(place))
+    place[late] = np.arange(first_late, len(late), dtype=np.int32)
+    return torch.from_numpy(place)
 
 
 class Vectors:
@@ -112,7 +119,7 @@ class Vectors:
         self.slice = wanted
         self._exchange = exchange
         self._lookups: list[PendingLookup] = []
-        self._vectors: Values | None = None
+        self._block: Values | None = None
 
     def ask_early(self) -> None:
         """Ask for the rows that the step before leaves alone."""
@@ -129,22 +136,30 @@ class Vectors:
 
     def ask_again(self) -> None:
         """Ask for everything anew: a shard was away."""
-        self.slice, self._lookups, self._vectors = replace(self.slice, split=None), [], None
+        self.slice, self._lookups, self._block = replace(self.slice, split=None), [], None
         self._ask(self.slice.access.unique, 0)
 
-    def take(self, wait: Await) -> Tensor:
-        """Return the vectors, [u, D], in the order of the slice's unique rows. Raises what `wait` raises."""
-        for lookup in self._lookups:
-            wait(lookup)
-        assert self._vectors is not None  # noqa: S101 -- they were asked for
-        vectors, split = as_tensor(self._vectors), self.slice.split
-        return vectors if split is None else vectors.index_select(0, split.place)
+    def take(self, wait: Await) -> Rows:
+        """Return the vectors in the order of the slice's unique rows. Raises what `wait` raises."""
+        arrived = [wait(lookup) for lookup in self._lookups]
+        if self._block is not None:  # all came into it
+            bands = [as_tensor(self._block)]
+        else:
+            parts = (
+                self._exchange.by_band(each.rows, values) for each, values in zip(self._lookups, arrived, strict=True)
+            )
+            bands = [torch.cat([*map(as_tensor, of_band)]) for of_band in zip(*parts, strict=True)]
+        split = self.slice.split
+        if split is not None:
+            bands = [vectors.index_select(0, place) for vectors, place in zip(bands, split.places, strict=True)]
+        return of_bands(tuple(bands))
 
     def _ask(self, rows: UniqueRows, first: int) -> None:
         """Ask for rows whose vectors belong at `first` and after."""
-        if self._vectors is None:
-            self._vectors = self._exchange.room(len(self.slice.access.unique))
-        self._lookups.append(self._exchange.lookup(self.slice.step, rows, self._vectors[first : first + len(rows)]))
+        if rows.bands == 1 and self._block is None:
+            self._block = self._exchange.room(self.slice.access.unique)
+        inside = None if self._block is None else self._block[first : first + len(rows)]
+        self._lookups.append(self._exchange.lookup(self.slice.step, rows, inside))
 
 
 class Prefetch:

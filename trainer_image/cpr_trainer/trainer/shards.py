@@ -6,8 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
-from torch import Tensor
-
+from cpr_trainer.access import Rows
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.rows import UniqueRows
@@ -41,8 +40,8 @@ class Shards:
                     continue
                 return
 
-    def fetch(self, vectors: Vectors) -> Tensor:
-        """Return the vectors of a slice, [u, D]; asked for again after a shard was away."""
+    def fetch(self, vectors: Vectors) -> Rows:
+        """Return the vectors of a slice; asked for again after a shard was away."""
         while True:
             try:
                 with self._board.waiting(self._watch.attend_or_stop) as attend:
@@ -51,9 +50,9 @@ class Shards:
                 self.await_ready(vectors.slice.step)
                 vectors.ask_again()
 
-    def push(self, step: int, rows: UniqueRows, gradients: Tensor, cut_step: int) -> None:
+    def push(self, step: int, rows: UniqueRows, gradients: Rows, cut_step: int) -> None:
         """Hand over a step's push; it reaches every shard that the step does not spare, whatever happens."""
-        values = as_array(gradients)
+        values = tuple(map(as_array, gradients)) if isinstance(gradients, tuple) else as_array(gradients)
         self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S), step)
 
     def settle(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from torch import Tensor
-
+from cpr_trainer.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.compute import Computed, compute
@@ -76,7 +75,7 @@ class Stepper:
         prefetch.ask()
         trace.lap("look ahead")
 
-        def fetch() -> Tensor:
+        def fetch() -> Rows:
             trace.lap("bottom")
             arrived = self.shards.fetch(vectors)
             trace.lap("vectors")
@@ -117,7 +116,7 @@ class Stepper:
             )
         )
 
-    def _compute(self, wanted: Slice, fetch: Callable[[], Tensor]) -> Computed:
+    def _compute(self, wanted: Slice, fetch: Callable[[], Rows]) -> Computed:
         size = self._setup.batch_size(wanted.step)
         return compute(self.state.replica, wanted.batch, wanted.access, fetch, size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from cpr_contract.inventory import Damage, Verification
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, ShardManifest
@@ -15,7 +15,7 @@ from cpr_trainer.snapshot.inventory.points import points_with_saves
 from cpr_trainer.snapshot.names import place_of
 from cpr_trainer.snapshot.parts import PartError, Shape
 from cpr_trainer.store import MissingError, Store, in_parallel
-from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.assignment import state_widths
 
 _NOTHING = "no such object"
 
@@ -68,8 +68,8 @@ def _check_shards(holdings: Holdings, model: ModelSpec | None) -> Iterator[_Find
         for ref in held.manifest.chain:
             yield from _check_named(held.ref.key, ref, holdings)
             base = holdings.shards.get(ref.key)
-            if base is not None and _span(base.manifest) != _span(held.manifest):
-                damage = Damage(ref.key, f"places {_span(held.manifest)}", f"places {_span(base.manifest)}")
+            if base is not None and base.manifest.spans != held.manifest.spans:
+                damage = Damage(ref.key, f"places {_told(held.manifest)}", f"places {_told(base.manifest)}")
                 yield _Finding(held.ref.key, damage)
 
 
@@ -98,10 +98,11 @@ def _check_named(by: str, ref: ManifestRef, holdings: Holdings) -> Iterator[_Fin
 def _check_cover(held: Held[DenseManifest], holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
     """Say whether an anchor's shards hold every place once; those that are not there are told of elsewhere."""
     found = [holdings.shards.get(ref.key) for ref in held.manifest.shards]
-    spans = [_span(shard.manifest) for shard in found if shard is not None]
-    if not spans or len(spans) < len(found):
+    manifests = [shard.manifest for shard in found if shard is not None]
+    if not manifests or len(manifests) < len(found):
         return
-    spans = [(0, 0), *spans]
+    by_band = zip_longest(*(manifest.spans for manifest in manifests))
+    spans = [(0, 0), *(span for band in by_band for span in band if span)]
     if model is not None:
         total = Placement.of(model, 1).total
         spans.append((total, total))
@@ -131,8 +132,7 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
     """Say whether a part holds what its manifest, and the model, say that it does."""
     try:
         found = Shape.read(data)
-        dim = found.dim if model is None else model.embedding_dim
-        state = found.state if model is None else Assignment.of(model).state_width(dim)
+        dim, state = (found.dim, found.state) if model is None else _width_at(part.first, model)
         expected = Shape.of(part, dim, manifest.bits, state=state)
         if (found, part.size_bytes) != (expected, expected.size_bytes):
             return Damage(part.key, f"{expected}, {expected.size_bytes} bytes", f"{found}, {part.size_bytes} bytes")
@@ -142,8 +142,15 @@ def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, da
     return None
 
 
-def _span(manifest: ShardManifest) -> tuple[int, int]:
-    return manifest.first_place, manifest.first_place + manifest.places
+def _width_at(place: int, model: ModelSpec) -> tuple[int, int]:
+    """Return how many values a row at this place has, and how many its optimizer keeps."""
+    ends = (end for _, end in Placement.of(model, 1).spans(0))
+    widths = zip(ends, model.dims, state_widths(model), strict=True)
+    return next(((dim, state) for end, dim, state in widths if place < end), (0, 0))
+
+
+def _told(manifest: ShardManifest) -> str:
+    return ", ".join(f"{first} to {last}" for first, last in manifest.spans)
 
 
 def _newest_layout(holdings: Holdings, job_uid: str) -> str:

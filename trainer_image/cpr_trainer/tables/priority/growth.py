@@ -11,23 +11,22 @@ from __future__ import annotations
 import numpy as np
 
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.ranking import largest
 from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
 
 class GrowthTracker(Tracker):
-    """Keeps each row's accumulator as last saved; twice while a save is being written.
+    """Keeps each row's accumulator as last saved; twice while a save is being written."""
 
-    accumulator: float32 [n], the arena's own.
-    """
-
-    def __init__(self, population: Population, accumulator: Floats, rng: np.random.Generator) -> None:
+    def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
         super().__init__(population)
         self._rng = rng
-        self._accumulator = accumulator
-        self._saved = self._accumulator.copy()
+        self._arena = arena
+        self._saved: Floats = np.empty(population.rows, np.float32)
         self._writing: Floats | None = None
+        self._reset()
 
     @property
     def memory_bytes(self) -> int:
@@ -45,7 +44,10 @@ class GrowthTracker(Tracker):
         self._writing[slots] = state[:, 0]
 
     def _growth(self, chunk: slice) -> Floats:
-        growth: Floats = np.sqrt(self._accumulator[chunk]) - np.sqrt(self._saved[chunk])
+        growth: Floats = np.empty(chunk.stop - chunk.start, np.float32)
+        for place, inside, at in self._arena.runs(chunk):
+            np.sqrt(self._arena.segments[place].state[inside, 0], out=growth[at])
+        growth -= np.sqrt(self._saved[chunk])
         return growth
 
     def _mark(self, claim: Claim) -> None:  # noqa: ARG002 -- what a failed save wrote is forgotten, whatever comes next
@@ -56,5 +58,6 @@ class GrowthTracker(Tracker):
             self._saved, self._writing = self._writing, None
 
     def _reset(self) -> None:
-        self._saved = self._accumulator.copy()
+        for segment in self._arena.segments:
+            self._saved[segment.first : segment.end] = segment.state[:, 0]
         self._writing = None

@@ -24,14 +24,14 @@ class ScarTracker(Tracker):
     def __init__(self, population: Population, arena: Arena, rng: np.random.Generator) -> None:
         super().__init__(population)
         self._rng = rng
-        self._rows = arena.rows
-        self._saved = arena.rows.copy()
+        self._arena = arena
+        self._saved = [segment.rows.copy() for segment in arena.segments]
         self._unsure: NDArray[np.bool_] = np.zeros(population.rows, np.bool_)
 
     @property
     def memory_bytes(self) -> int:
         """The size of the rows, and a byte for each."""
-        return self._saved.nbytes + self._unsure.nbytes
+        return sum(rows.nbytes for rows in self._saved) + self._unsure.nbytes
 
     def choose(self, count: int) -> Claim:
         """Claim the rows that changed most."""
@@ -40,12 +40,16 @@ class ScarTracker(Tracker):
     def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: ARG002 -- rows say it all
         """Keep what was written."""
         self._unsure[slots] = True
-        self._saved[slots] = rows
+        for segment, saved in zip(self._arena.segments, self._saved, strict=True):
+            if len(slots) and segment.first <= slots[0] < segment.end:
+                saved[segment.within(slots)] = rows
 
     def _change(self, chunk: slice) -> Floats:
         """Return the squared L2 distance of each row from what is saved of it, float32 [chunk]."""
-        moved = self._rows[chunk] - self._saved[chunk]
-        change: Floats = np.einsum("kd,kd->k", moved, moved)
+        change: Floats = np.empty(chunk.stop - chunk.start, np.float32)
+        for place, inside, at in self._arena.runs(chunk):
+            moved = self._arena.segments[place].rows[inside] - self._saved[place][inside]
+            np.einsum("kd,kd->k", moved, moved, out=change[at])
         change[self._unsure[chunk]] = np.inf
         return change
 
@@ -53,5 +57,6 @@ class ScarTracker(Tracker):
         self._unsure[slice(None) if claim.slots is None else claim.slots] = False
 
     def _reset(self) -> None:
-        self._saved[:] = self._rows
+        for segment, saved in zip(self._arena.segments, self._saved, strict=True):
+            saved[:] = segment.rows
         self._unsure[:] = False

@@ -39,6 +39,6 @@ def make_tracker(
                     "snapshots.strategy Growth ranks rows by the accumulator of RowWiseAdagrad, which "
                     f"{', '.join(sorted(others))} does not keep: choose MFU, or RowWiseAdagrad for all tables."
                 )
-            return GrowthTracker(population, arena.state[:, 0], rng)
+            return GrowthTracker(population, arena, rng)
         case _:
             assert_never(strategy)

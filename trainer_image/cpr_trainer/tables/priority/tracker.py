@@ -64,7 +64,7 @@ class Tracker(ABC):
         self._mark(claim)
 
     def wrote(self, slots: Ints, rows: Floats, state: Floats) -> None:  # noqa: B027 -- as above
-        """Learn the content, as of the mark, of claimed rows that were written.
+        """Learn the content, as of the mark, of claimed rows of one segment that were written.
 
         slots: int64 [k]. rows: float32 [k, D]. state: float32 [k, W] of their optimizers.
         """

@@ -1,0 +1,148 @@
+"""Lookups and pushes where tables have several dims, over two shards that work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.roster import Allowance, Peer
+from cpr_contract.spec import JobSpec, Precision
+from cpr_trainer.access import find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.exchange.bfloat16 import narrow
+from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
+from support.exchanges import WAIT_S, follow
+from support.row_dims import with_dims
+from support.shard_job import KEY, small_job, trainer_roster
+from support.shard_thread import ShardThread
+
+ROWS, DIMS = (50, 30, 12), (4, 2, 7)
+Pair = tuple[ShardThread, ShardThread]
+
+
+def job_of(precision: Precision = "fp32") -> JobSpec:
+    job = with_dims(small_job(Path("unused"), shards=2, rows=ROWS), *DIMS)
+    sgd = replace(job.model.sparse_optimizer, kind="SGD")
+    return replace(job, precision=precision, model=replace(job.model, sparse_optimizer=sgd))
+
+
+@pytest.fixture(params=["fp32", "bf16"])
+def job(request: pytest.FixtureRequest) -> JobSpec:
+    return job_of(request.param)
+
+
+@pytest.fixture
+def pair(job: JobSpec) -> Iterator[Pair]:
+    shards = ShardThread(job, 0), ShardThread(job, 1)
+    yield shards
+    for shard in shards:
+        shard.close()
+
+
+@pytest.fixture
+def exchange(job: JobSpec, pair: Pair) -> Iterator[Exchange]:
+    exchange = Exchange(job, 0, 1, KEY, 1000)
+    follow(exchange, *pair)
+    exchange.wait_ready(WAIT_S)
+    yield exchange
+    exchange.close()
+
+
+def rows_of(job: JobSpec, *bags: tuple[int, ...]) -> UniqueRows:
+    return find_access(Placement.of(job.model, 2), np.array(bags)).unique
+
+
+def first_values(job: JobSpec, rows: UniqueRows) -> tuple[np.ndarray, ...]:
+    """Of each band, in the order of its rows; as they travel."""
+    placement, found = Placement.of(job.model, 2), []
+    for band in range(3):
+        tables, mine = placement.tables_of(rows.of_band(rows.numbers, band))
+        values = np.concatenate(
+            [initial_rows(job.model, 7, t, np.array([r])) for t, r in zip(tables, mine, strict=True)]
+        )
+        found.append(narrow(values) if job.precision == "bf16" else values)
+    return tuple(found)
+
+
+BAGS = ((3, 7, 1), (49, 29, 11), (0, 7, 5), (17, 0, 1), (21, 13, 2))
+
+
+def test_rows_of_all_dims_come_from_the_shards_that_hold_them(job: JobSpec, exchange: Exchange) -> None:
+    rows = rows_of(job, *BAGS)
+    assert all(len(rows.numbers[cell]) for band in (0, 1) for cell in rows.cells(band)), "on both shards"
+    found = exchange.by_band(rows, exchange.lookup(1, rows).result(WAIT_S))
+    for values, expected in zip(found, first_values(job, rows), strict=True):
+        assert np.array_equal(values, expected)
+
+
+def test_a_push_changes_each_row_by_its_own_gradient(job: JobSpec, exchange: Exchange, pair: Pair) -> None:
+    rows = rows_of(job, *BAGS)
+    placement = Placement.of(job.model, 2)
+    sizes = [len(rows.of_band(rows.numbers, band)) for band in range(3)]
+    # Gradients that bfloat16 holds exactly, of which no two are the same.
+    gradients = tuple(
+        np.arange(size * dim, dtype=np.float32).reshape(size, dim) + 64 * band
+        for band, (size, dim) in enumerate(zip(sizes, DIMS, strict=True))
+    )
+    exchange.push(1, rows, gradients, 0, WAIT_S)
+    exchange.settle(WAIT_S)
+    touched = set(rows.numbers.tolist())
+    by_number = {
+        number: gradient
+        for band in range(3)
+        for number, gradient in zip(rows.of_band(rows.numbers, band).tolist(), gradients[band], strict=True)
+    }
+    for shard in pair:
+        for chunk in placement.rows_of(shard.index):
+            for slot, (table, row) in enumerate(zip(chunk.tables.tolist(), chunk.rows.tolist(), strict=True)):
+                number = int(placement.offsets[table]) + row
+                segment = shard.arena.segments[placement.band_of[table]]
+                wanted = initial_rows(job.model, 7, table, np.array([row]))[0]
+                if number in touched:
+                    wanted -= np.float32(0.1) * by_number[number]
+                np.testing.assert_allclose(segment.rows[chunk.first_slot + slot - segment.first], wanted, atol=1e-5)
+
+
+def test_a_slice_that_is_asked_for_in_two_parts_reads_what_it_would_have_read_later(
+    job: JobSpec, exchange: Exchange
+) -> None:
+    placement = Placement.of(job.model, 2)
+
+    def prepared(step: int, bags: tuple[tuple[int, ...], ...], before: UniqueRows | None) -> Slice:
+        dense = np.zeros((len(bags), 13), np.float32)
+        return slice_of(step, Batch(dense, np.array(bags), np.zeros(len(bags), np.float32)), placement, before)
+
+    running = prepared(1, BAGS, None)
+    wanted = prepared(2, ((3, 7, 9), (48, 29, 11), (0, 1, 3), (22, 0, 1)), running.access.unique)
+    assert wanted.split is not None
+    assert len(wanted.split.early)
+    assert len(wanted.split.late)
+    vectors = Vectors(exchange, wanted)
+    vectors.ask_early()
+    ones = tuple(np.ones_like(values, np.float32) for values in first_values(job, running.access.unique))
+    exchange.push(1, running.access.unique, ones, 0, WAIT_S)
+    vectors.ask_late()
+    found = vectors.take(lambda lookup: lookup.result(WAIT_S))
+    again = Vectors(exchange, wanted)
+    again.ask_again()
+    expected = again.take(lambda lookup: lookup.result(WAIT_S))
+    assert isinstance(found, tuple)
+    assert [torch.equal(*bands) for bands in zip(found, expected, strict=True)] == [True] * 3
+
+
+def test_rows_of_a_shard_that_is_spared_read_as_first_values(job: JobSpec, exchange: Exchange, pair: Pair) -> None:
+    rows = rows_of(job, *BAGS)
+    told = trainer_roster((pair[0].peer, Peer(1, 2, "", 0)), roster=2)
+    exchange.follow(replace(told, allowances=(Allowance(1, 39),)))
+    found = exchange.by_band(rows, exchange.lookup(1, rows).result(WAIT_S))
+    for values, expected in zip(found, first_values(job, rows), strict=True):
+        assert np.array_equal(values, expected)

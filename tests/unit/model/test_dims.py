@@ -1,0 +1,128 @@
+"""Networks over tables of several dims: what they get, what is asked of them, and what the DLRM makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_trainer.access import find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.entrypoint import build_network
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.compute import compute
+
+DIMS = (4, 3, 6)
+SPEC = ModelSpec(
+    embedding_dim=4,
+    bottom_mlp=(8, 4),
+    top_mlp=(6, 1),
+    tables=(TableSpec("a", 10), TableSpec("b", 10, dim=3), TableSpec("c", 10, dim=6)),
+    dense_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
+)
+
+
+def inputs(samples: int = 5) -> tuple[Tensor, tuple[Tensor, ...]]:
+    generator = torch.Generator().manual_seed(3)
+    dense = torch.randn(samples, 13, generator=generator)
+    return dense, tuple(torch.randn(samples, dim, generator=generator) for dim in DIMS)
+
+
+class Beside(nn.Module):
+    """All vectors beside each other, but those of the last table."""
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(13 + sum(spec.table_dims[:-1]), 1)
+
+    def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
+        assert isinstance(embeddings, tuple)
+        return self.last(torch.cat((dense, *embeddings[:-1]), dim=1)).squeeze(1)
+
+
+def test_the_dlrm_projects_vectors_of_other_dims_and_leaves_the_rest() -> None:
+    model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if "projections" in name}
+    assert shapes == {"projections.1.weight": (4, 3), "projections.2.weight": (4, 6)}
+    weights = [torch.eye(4), *(model.state_dict()[name] for name in shapes)]
+    alike = torch.stack([values @ weight.T for values, weight in zip(embeddings, weights, strict=True)], dim=1)
+    uniform = Dlrm(replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables)), seed=1)
+    assert not uniform.projections
+    assert uniform.state_dict().keys() == model.state_dict().keys() - shapes.keys()
+    torch.testing.assert_close(model(dense, embeddings), uniform(dense, alike), msg="all else starts alike")
+
+
+def test_tables_that_agree_on_another_dim_are_projected_too() -> None:
+    spec = replace(SPEC, tables=tuple(replace(table, dim=7) for table in SPEC.tables))
+    model, (dense, _) = Dlrm(spec, seed=1), inputs()
+    assert model(dense, torch.randn(5, 3, 7)).shape == (5,)
+    build_network(spec, 1)
+
+
+def test_projections_learn() -> None:
+    model, (dense, embeddings) = Dlrm(SPEC, seed=1), inputs()
+    leaves = tuple(each.requires_grad_() for each in embeddings)
+    model(dense, leaves).sum().backward()
+    assert all(leaf.grad is not None and leaf.grad.abs().sum() > 0 for leaf in leaves)
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not_used() -> None:
+    replica = DenseReplica(SPEC, 1, factory=Beside)
+    placement = Placement.of(SPEC, 2)
+    ids = np.array([[1, 2, 3], [1, 4, 3], [5, 2, 9]])
+    access = find_access(placement, ids)
+    sizes = [len(access.unique.of_band(access.unique.numbers, band)) for band in range(3)]
+    vectors = tuple(torch.randn(size, dim) for size, dim in zip(sizes, DIMS, strict=True))
+    labels = np.array([1, 0, 1], np.float32)
+    found = compute(replica, Batch(np.zeros((3, 13), np.float32), ids, labels), access, lambda: vectors, 3)
+    leaves = tuple(each.clone().requires_grad_() for each in vectors)
+    logits = replica.model(torch.zeros(3, 13), access.embeddings(leaves))
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels))
+    expected = torch.autograd.grad(loss, leaves, allow_unused=True)
+    assert isinstance(found.row_gradients, tuple)
+    for mine, wanted in zip(found.row_gradients[:2], expected[:2], strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert expected[2] is None
+    assert torch.equal(found.row_gradients[2], torch.zeros(2, 6))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_network_of_the_users_own_gets_a_vector_of_each_table(precision: str) -> None:
+    build_network(SPEC, 1, precision, Beside)  # type: ignore[arg-type]
+
+
+def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
+    class Block(nn.Module):
+        def __init__(self, spec: ModelSpec, seed: int) -> None:
+            super().__init__()
+            self.last = nn.Linear(12, 1)
+
+        def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+            return self.last(embeddings.flatten(1)).squeeze(1)
+
+    with pytest.raises(ModelError, match=r"a tuple of 3: \[n, 4\], \[n, 3\], \[n, 6\] embeddings, float32"):
+        build_network(SPEC, 1, factory=Block)
+    alike = replace(SPEC, tables=tuple(replace(table, dim=None) for table in SPEC.tables))
+    build_network(alike, 1, factory=Block)
+
+
+def test_a_network_that_uses_no_table_is_refused() -> None:
+    class Deaf(nn.Module):
+        def __init__(self, spec: ModelSpec, seed: int) -> None:
+            super().__init__()
+            self.last = nn.Linear(13, 1)
+
+        def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
+            return self.last(dense).squeeze(1)
+
+    with pytest.raises(ModelError, match="does not use its embeddings"):
+        build_network(SPEC, 1, factory=Deaf)

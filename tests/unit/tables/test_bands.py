@@ -1,0 +1,178 @@
+"""An arena of several dims: each segment changes, is captured and is ranked as an arena of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.priority import make_tracker, population_of
+from cpr_trainer.tables.seeding import Seeding, initial_rows
+from support.row_dims import with_dims
+from support.row_optimizers import mixed
+from support.shard_job import small_job
+
+ROWS, DIMS = (400, 30, 7, 90), (5, 2, 5, 16)
+
+
+def job_of() -> JobSpec:
+    """Bands of 407 rows of 5 values, 30 of 2 and 90 of 16."""
+    return with_dims(small_job(Path("unused"), rows=ROWS), *DIMS)
+
+
+def arena_of(job: JobSpec, placement: Placement, shard: int = 0) -> Arena:
+    arena = Arena.empty(job, *placement.sizes(shard))
+    arena.seed(placement, shard, Seeding(job.model, 7))
+    return arena
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_each_row_has_the_first_values_of_its_table(shards: int) -> None:
+    job = job_of()
+    placement = Placement.of(job.model, shards)
+    for shard in range(shards):
+        arena = arena_of(job, placement, shard)
+        assert [segment.dim for segment in arena.segments] == [5, 2, 16]
+        for table, rows in enumerate(ROWS):
+            numbers = placement.offsets[table] + np.arange(rows)
+            mine = numbers[placement.shards_of(numbers) == shard]
+            found = arena.read(np.sort(placement.slots_on(shard, mine)))[placement.band_of[table]]
+            expected = initial_rows(job.model, 7, table, mine - placement.offsets[table])
+            assert np.array_equal(found, expected[np.argsort(placement.slots_on(shard, mine))])
+
+
+def test_a_wider_row_begins_with_the_values_of_a_narrower_one() -> None:
+    """First values follow from table, row and column: another dim of another table leaves them alone."""
+    job = job_of()
+    wider = with_dims(job, 9, 2, 5, 16)
+    rows = np.arange(400)
+    assert np.array_equal(initial_rows(wider.model, 7, 0, rows)[:, :5], initial_rows(job.model, 7, 0, rows))
+    assert np.array_equal(initial_rows(wider.model, 7, 3, rows[:90]), initial_rows(job.model, 7, 3, rows[:90]))
+
+
+def test_tables_change_bit_for_bit_as_in_a_job_of_their_dim_alone() -> None:
+    job = mixed(job_of())
+    placement, rng = Placement.of(job.model, 1), np.random.default_rng(3)
+    arena = arena_of(job, placement)
+    tables = []
+    for table, spec in enumerate(job.model.tables):
+        model = replace(job.model, tables=(spec,), embedding_dim=DIMS[table])
+        lone = Arena.empty(replace(job, model=model), spec.rows)
+        lone.rows[:] = initial_rows(job.model, 7, table, np.arange(spec.rows))
+        tables.append(lone)
+    for step in range(1, 5):
+        slots = np.sort(rng.permutation(len(arena))[:200])
+        numbers = np.argsort(placement.places(np.arange(len(arena))))[slots]
+        gradients = [rng.standard_normal(rows.shape).astype(np.float32) for rows in arena.read(slots)]
+        assert arena.apply(slots, numbers, gradients, step)
+        of_tables, rows = placement.tables_of(numbers)
+        bands = placement.band_of[of_tables]
+        for table, lone in enumerate(tables):
+            here = of_tables == table
+            mine = gradients[placement.band_of[table]][here[bands == placement.band_of[table]]]
+            assert lone.apply(rows[here], rows[here], mine, step)
+    for table, lone in enumerate(tables):
+        segment = arena.segments[placement.band_of[table]]
+        at = segment.within(placement.places(placement.offsets[table] + np.arange(len(lone))))
+        assert np.array_equal(segment.rows[at], lone.rows)
+        width = lone.state.shape[1]
+        assert np.array_equal(segment.state[at, :width], lone.state)
+
+
+def drain(capture: Capture, buffer: RowBuffer, arena: Arena) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    while True:
+        buffer.used = 0
+        if not capture.fill(buffer):
+            return found
+        slots, rows, state = buffer.filled
+        assert (np.diff(slots) > 0).all()
+        (segment,) = (each for each in arena.segments if each.first <= slots[0] < each.end)
+        assert segment.first <= slots[-1] < segment.end, "one segment at a time"
+        for slot, row, kept in zip(slots.tolist(), rows, state, strict=True):
+            assert slot not in found
+            found[slot] = row.tobytes() + kept.tobytes()
+
+
+def content(arena: Arena, slots: np.ndarray) -> dict[int, bytes]:
+    at = dict(arena.parted(slots))
+    rows = [segment.rows[i].tobytes() + segment.state[i].tobytes() for segment in at for i in at[segment]]
+    return dict(zip(slots.tolist(), rows, strict=True))
+
+
+def change(arena: Arena, slots: np.ndarray, by: float = 1.0) -> bool:
+    return arena.apply(slots, np.zeros_like(slots), [np.full_like(rows, by) for rows in arena.read(slots)], 1)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("room", [1, 3, 50, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_capture_holds_rows_as_they_were_while_pushes_go_on(seed: int, room: int, chosen: bool) -> None:  # noqa: FBT001
+    rng, job = np.random.default_rng(seed), job_of()
+    arena = arena_of(job, Placement.of(job.model, 1))
+    arena._logs = tuple(RowBuffer.like(segment, len(segment)) for segment in arena.segments)
+    changed = np.sort(rng.permutation(len(arena))[:300])
+    assert change(arena, changed)
+    expected = content(arena, changed)
+    capture = arena.capture_rows(changed) if chosen else arena.capture_changes(0)
+    buffer = RowBuffer(room, room * 20)
+    found: dict[int, bytes] = {}
+    for _ in range(4):
+        assert change(arena, np.sort(rng.permutation(len(arena))[:60]), by=2.0)
+        buffer.used = 0
+        if capture.fill(buffer):
+            slots, rows, state = buffer.filled
+            found |= {s: r.tobytes() + k.tobytes() for s, r, k in zip(slots.tolist(), rows, state, strict=True)}
+    again = drain(capture, buffer, arena)
+    assert not again.keys() & found.keys()
+    assert found | again == expected
+
+
+def test_a_push_that_finds_one_log_full_changes_nothing_until_there_is_room() -> None:
+    job = job_of()
+    arena = arena_of(job, Placement.of(job.model, 1))
+    everything = np.arange(len(arena))
+    change(arena, everything)
+    arena._logs = tuple(RowBuffer.like(segment, 4) for segment in arena.segments)
+    expected = content(arena, everything)
+    capture = arena.capture_changes(0)
+    push = np.array([0, 1, 407, 408, 409, 410, 411, 500])
+    assert not change(arena, push), "five rows of the second segment, and room for four"
+    assert content(arena, everything) == expected
+    found = drain(capture, RowBuffer(600, 20_000), arena)
+    assert found == expected
+    assert change(arena, push)
+    assert content(arena, push) != {slot: expected[slot] for slot in push.tolist()}
+
+
+@pytest.mark.parametrize("strategy", ["MFU", "SSU", "SCAR", "Growth"])
+def test_the_rows_that_changed_most_are_chosen_in_every_segment(strategy: str) -> None:
+    job = with_dims(small_job(Path("unused"), rows=(400, 300, 200)), 5, 2, 16)
+    placement = Placement.of(job.model, 1)
+    arena = arena_of(job, placement)
+    tracker = make_tracker(strategy, arena, population_of(placement, 0), 6, np.random.default_rng(1))  # type: ignore[arg-type]
+    hot, warm = np.array([3, 399, 400, 699, 700, 899]), np.arange(0, 900, 100) + 7
+    for times, slots in ((1, warm), (8, hot)):
+        for _ in range(times):
+            change(arena, slots)
+            tracker.note(slots)
+    if strategy == "SSU":
+        assert set(tracker.choose(6).slots.tolist()) <= {*hot.tolist(), *warm.tolist()}
+        return
+    claim = tracker.choose(6)
+    assert claim.slots is not None
+    assert claim.slots.tolist() == hot.tolist()
+    tracker.mark(claim)
+    for segment, at in arena.parted(claim.slots):
+        tracker.wrote(at + segment.first, segment.rows[at], segment.state[at])
+    tracker.forget(claim)
+    again = tracker.choose(20).slots
+    assert again is not None
+    assert again.tolist() == warm.tolist(), "what was saved counts no more"
