@@ -110,7 +110,9 @@ def batches_of(job: JobSpec) -> Iterator[Access]:
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)
     for step in range(1, BATCHES + 1):
-        yield find_access(placement, dataset.take(order.batch_indices(step)).ids)
+        access = find_access(placement, dataset.take(order.batch_indices(step)).ids)
+        assert isinstance(access, Access)  # noqa: S101 -- the tables of presets are of one dim
+        yield access
 
 
 def hot(batches: Sequence[Access], total: int) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from torch.futures import Future, wait_all
 
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
+from cpr_trainer.access import the_only
 from cpr_trainer.experiment.tables import Tables
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
@@ -26,6 +27,7 @@ from cpr_trainer.process import threads
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed
 
 #: The tables of this process, if it is a server, and what keeps two pushes from the same row.
@@ -71,6 +73,7 @@ class Servers:
 def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
     """Train all steps as trainer `rank`."""
     replica, servers = DenseReplica(job.model, job.data.seed, precision=job.precision), Servers(placement)
+    crew = Crew(job.workers)
     batches = open_batches(job, rank, job.trainers)
     with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
@@ -84,9 +87,9 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
                 trace.lap("vectors")
                 return vectors
 
-            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size)
+            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, crew)
             trace.lap("compute")
-            pushes = servers.push(rows, computed.row_gradients, wanted.step)
+            pushes = servers.push(rows, the_only(computed.row_gradients), wanted.step)
             if job.trainers > 1:
                 distributed.all_reduce(replica.gradients)
             trace.lap("reduce")

@@ -81,6 +81,7 @@ EXAMPLES: dict[str, Any] = {
         precision="bf16",
         dense_sync="ShadowMA",
         prefetch=4,
+        workers=2,
     ),
     "shard_roster": ShardRoster(
         contract=1,

@@ -185,7 +185,8 @@ class JobSpec:
 
     `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
     `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
-    miss no push of their own trainer, with more those of so many steps.
+    miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
+    threads side by side.
     """
 
     contract: int
@@ -200,6 +201,7 @@ class JobSpec:
     precision: Precision = "fp32"
     dense_sync: DenseSync = "AllReduce"
     prefetch: int = 1
+    workers: int = 1
 
     @property
     def lockstep(self) -> bool:

@@ -23,6 +23,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
 from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores
 
 #: Told now and then how many samples are trained.
@@ -52,6 +53,7 @@ class LoneTrainer:
         self.arena = Arena.empty(job, *self.placement.sizes(0))
         self.arena.seed(self.placement, 0, Seeding(job.model, seed))
         self._dataset = dataset
+        self._crew = Crew(job.workers)
 
     def train(self, injection: Injection | None, tell: Tell) -> None:
         """Train and score all steps. Raises DataError, DivergedError."""
@@ -76,7 +78,7 @@ class LoneTrainer:
         def fetch() -> Rows:
             return of_bands(tuple(map(torch.from_numpy, self.arena.read(slots))))
 
-        computed = compute(self.replica, batch, access, fetch, len(samples))
+        computed = compute(self.replica, batch, access, fetch, len(samples), self._crew)
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())

@@ -25,6 +25,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
         precision=spec.trainers.precision,
         dense_sync=spec.trainers.dense_sync,
         prefetch=spec.trainers.prefetch,
+        workers=spec.trainers.workers,
     )
 
 

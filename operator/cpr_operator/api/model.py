@@ -17,6 +17,7 @@ MAX_SHARDS = 1024
 MAX_TRAINERS = 256
 #: Each step ahead holds the vectors of a batch.
 MAX_PREFETCH = 16
+MAX_WORKERS = 64
 MAX_FAILURES = 20
 MAX_FORKS = 64
 MAX_ANCHORS = 128

@@ -16,7 +16,15 @@ from cpr_contract.spec import DenseSync
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.data_spec import Data
-from cpr_operator.api.model import MAX_ANCHORS, MAX_PREFETCH, MAX_RESTARTS, MAX_SHARDS, MAX_TRAINERS, SpecModel
+from cpr_operator.api.model import (
+    MAX_ANCHORS,
+    MAX_PREFETCH,
+    MAX_RESTARTS,
+    MAX_SHARDS,
+    MAX_TRAINERS,
+    MAX_WORKERS,
+    SpecModel,
+)
 from cpr_operator.api.model_spec import ModelSpec
 
 GROUP = "cprjob.io"
@@ -58,6 +66,10 @@ class Trainers(SpecModel):
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
     """For how many steps ahead embedding vectors are asked for. With 1 a lone trainer reads what it would have read one
     step after the other. More hides a longer way to the shards; vectors then miss what so many steps before changed."""
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
+    """Threads of a trainer that compute parts of its slice side by side, on one copy of the dense network, each on its
+    share of the trainer's processors. Results are the same to rounding. More than one pays where the network is too
+    small to keep all processors busy."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""

@@ -20,6 +20,7 @@ from cpr_trainer.model.entrypoint import build_network, loss_share, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
 
 SPEC = ModelSpec(
     embedding_dim=4,
@@ -178,7 +179,7 @@ def slice_of(samples: int) -> tuple[Batch, Access, Tensor]:
 def test_a_loss_of_ones_own_is_what_is_learned(own: Callable[[object], ModelSpec]) -> None:
     batch, access, vectors = slice_of(16)
     replica = DenseReplica(own(Weighted), 1)
-    found = compute(replica, batch, access, lambda: vectors, 32)
+    found = compute(replica, batch, access, lambda: vectors, 32, Crew())
     embeddings = access.embeddings(vectors).requires_grad_()
     weights = 1 + 2 * LABELS
     expected = nn.functional.binary_cross_entropy_with_logits(replica.model(DENSE, embeddings), LABELS, weights)
@@ -193,11 +194,11 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
 ) -> None:
     replica = DenseReplica(own(Normed), 1)
     (few, access, vectors), whole = slice_of(samples), slice_of(16)
-    found = compute(replica, few, access, lambda: vectors, 16)
+    found = compute(replica, few, access, lambda: vectors, 16, Crew())
     assert found.row_gradients.shape == (3 * samples, 4)
     assert bool(replica.gradients.any()) == bool(samples)
     assert replica.model.norm.num_batches_tracked == 0
-    compute(replica, whole[0], whole[1], lambda: whole[2], 16)
+    compute(replica, whole[0], whole[1], lambda: whole[2], 16, Crew())
     assert replica.model.norm.num_batches_tracked == 1, "the next slice is one of training again"
 
 

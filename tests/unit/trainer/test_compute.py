@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import Computed, compute
+from cpr_trainer.trainer.crew import Crew
 
 SPEC = ModelSpec(
     embedding_dim=8,
@@ -38,10 +40,10 @@ def batch() -> tuple[Batch, Access, Tensor]:
     return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
 
 
-def computed(precision: Precision) -> tuple[Computed, DenseReplica]:
+def computed(precision: Precision, workers: int = 1) -> tuple[Computed, DenseReplica]:
     samples, access, vectors = batch()
     replica = DenseReplica(SPEC, 1, precision=precision)
-    return compute(replica, samples, access, lambda: vectors, SAMPLES), replica
+    return compute(replica, samples, access, lambda: vectors, SAMPLES, Crew(workers)), replica
 
 
 def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done() -> None:
@@ -54,7 +56,7 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done() -> 
         happened.append("fetch")
         return vectors
 
-    compute(replica, samples, access, fetch, SAMPLES)
+    compute(replica, samples, access, fetch, SAMPLES, Crew())
     assert happened == ["bottom", "fetch", "top"]
 
 
@@ -71,13 +73,45 @@ def test_bfloat16_changes_a_step_by_its_rounding_alone() -> None:
 def test_a_loss_that_is_no_number_ends_training() -> None:
     samples, access, vectors = batch()
     with pytest.raises(DivergedError, match="not finite"):
-        compute(DenseReplica(SPEC, 1), samples, access, lambda: vectors * torch.nan, SAMPLES)
+        compute(DenseReplica(SPEC, 1), samples, access, lambda: vectors * torch.nan, SAMPLES, Crew())
 
 
 def test_an_empty_slice_is_computed_as_well() -> None:
     samples, _, _ = batch()
     none = replace(samples, dense=samples.dense[:0], ids=samples.ids[:0], labels=samples.labels[:0])
     access = find_access(Placement.of(SPEC, 2), none.ids)
-    found = compute(DenseReplica(SPEC, 1), none, access, lambda: torch.empty(0, 8), SAMPLES)
+    found = compute(DenseReplica(SPEC, 1), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
     assert found.row_gradients.shape == (0, 8)
     assert found.loss_share == 0.0
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_workers_change_a_step_by_its_rounding_alone(workers: int) -> None:
+    (alone, one), (together, all_of_them) = computed("fp32"), computed("fp32", workers)
+    torch.testing.assert_close(together.logits, alone.logits)
+    torch.testing.assert_close(together.row_gradients, alone.row_gradients)
+    torch.testing.assert_close(all_of_them.gradients, one.gradients)
+    assert together.loss_share == pytest.approx(alone.loss_share)
+
+
+def test_two_workers_compute_the_same_bits_in_whatever_order_they_come() -> None:
+    (first, before), (second, after) = computed("fp32", 2), computed("fp32", 2)
+    assert torch.equal(first.row_gradients, second.row_gradients)
+    assert torch.equal(before.gradients, after.gradients)
+
+
+def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
+    crew, both_are_there = Crew(2), threading.Barrier(2, timeout=30)
+
+    def compute_part(_: slice) -> int:
+        both_are_there.wait()
+        return torch.get_num_threads()
+
+    assert crew.each(compute_part, crew.parts(100)) == [max(1, torch.get_num_threads() // 2)] * 2
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
+def test_no_worker_gets_a_lone_sample(samples: int, sizes: list[int]) -> None:
+    parts = Crew(4).parts(samples)
+    assert [part.stop - part.start for part in parts] == sizes
+    assert [*range(samples)] == [each for part in parts for each in range(part.start, part.stop)]

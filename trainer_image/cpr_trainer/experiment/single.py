@@ -25,6 +25,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace, optional_path, read_job
 from cpr_trainer.store import Uris
 from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed
 
 
@@ -40,13 +41,13 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, precision=job.precision)
-    loader = Loader(dataset, order, rank=0, trainers=1, first_step=1)
+    loader, crew = Loader(dataset, order, rank=0, trainers=1, first_step=1), Crew(job.workers)
     with Feed(loader, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:
             trace.lap("data")
             places = torch.from_numpy(wanted.access.unique.places)
             fetch = partial(tables.rows.index_select, 0, places)
-            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch))
+            computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch), crew)
             trace.lap("compute")
             replica.step()
             trace.lap("optimizer")

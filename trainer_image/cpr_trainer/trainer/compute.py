@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from cpr_trainer.access import Access, BandedAccess, Embeddings, Rows, each
+from cpr_trainer.access import Access, BandedAccess, Embeddings, Rows, each, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import loss_share, start
 from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.trainer.crew import Crew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +31,15 @@ class Computed:
     loss_share: float
 
 
-def compute(
-    replica: DenseReplica, batch: Batch, access: Access | BandedAccess, fetch: Callable[[], Rows], batch_size: int
+def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
+    replica: DenseReplica,
+    batch: Batch,
+    access: Access | BandedAccess,
+    fetch: Callable[[], Rows],
+    batch_size: int,
+    crew: Crew,
 ) -> Computed:
-    """Compute a slice of a global batch of `batch_size` samples; its gradients add up over trainers.
+    """Compute a slice of a global batch of `batch_size` samples; its gradients add up over workers and trainers.
 
     fetch: returns the vectors of the unique rows of `access`; called when nothing is left to compute without them.
     Raises DivergedError if the loss is not finite, and what `fetch` raises.
@@ -44,17 +50,58 @@ def compute(
         nothing = each(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
         return Computed(nothing, labels, labels, 0.0)
     replica.model.train(len(batch) > 1)  # One sample has no statistics to normalise by, as BatchNorm does in training.
-    with replica.autocast():
-        finish = start(replica.model, torch.from_numpy(batch.dense))
-        vectors = each(lambda values: values.to(replica.dtype), fetch())
-        embeddings = each(Tensor.requires_grad_, access.embeddings(vectors))
-        logits = finish(embeddings).float()
-    loss = loss_share(replica.model, logits, labels, batch_size)
-    share = float(loss.detach())
-    if not isfinite(share):
-        raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
-    loss.backward()  # type: ignore[no-untyped-call]
-    return Computed(access.sum_gradients(_gradients(embeddings)), logits.detach(), labels, share)
+    parts = [_Part(replica, labels[samples], samples, batch_size) for samples in crew.parts(len(batch))]
+    dense = torch.from_numpy(batch.dense)
+    crew.each(lambda part: part.begin(dense), parts)
+    embeddings = access.embeddings(each(lambda values: values.to(replica.dtype), fetch()))
+    shares = crew.each(lambda part: part.finish(embeddings), parts)
+    gradients = access.sum_gradients(_joined([part.gradients for part in parts]))
+    logits = torch.cat([part.logits for part in parts])
+    return Computed(gradients, logits, labels, sum(shares))
+
+
+class _Part:
+    """A worker's part of a slice: its own samples and its own pass, on the network of all.
+
+    Workers add to the gradients of the parameters side by side: torch's autograd takes turns at each of them.
+    """
+
+    gradients: Embeddings
+    logits: Tensor
+
+    def __init__(self, replica: DenseReplica, labels: Tensor, samples: slice, batch_size: int) -> None:
+        self._replica = replica
+        self._labels = labels
+        self._samples = samples
+        self._batch_size = batch_size
+
+    def begin(self, dense: Tensor) -> None:
+        """Compute what needs no embeddings. dense: float32 [n, 13], of the whole slice."""
+        with self._replica.autocast():
+            self._end = start(self._replica.model, dense[self._samples])
+
+    def finish(self, embeddings: Embeddings) -> float:
+        """Compute the rest from the embeddings of the whole slice, and return the loss share. Raises DivergedError."""
+        mine = each(lambda values: values[self._samples].requires_grad_(), embeddings)
+        with self._replica.autocast():
+            logits = self._end(mine).float()
+        loss = loss_share(self._replica.model, logits, self._labels, self._batch_size)
+        share = float(loss.detach())
+        if not isfinite(share):
+            raise DivergedError("The loss is not finite.", "Start again with a lower learning rate.")
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.gradients, self.logits = _gradients(mine), logits.detach()
+        return share
+
+
+def _joined(parts: Sequence[Embeddings]) -> Embeddings:
+    """Return what belongs to parts of a slice as what belongs to the slice."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple(torch.cat(of_table) for of_table in zip(*parts, strict=True))
+    return torch.cat([*map(the_only, parts)])
 
 
 def _gradients(embeddings: Embeddings) -> Embeddings:

@@ -9,6 +9,7 @@ from cpr_trainer.access import Rows
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.compute import Computed, compute
+from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
@@ -34,6 +35,7 @@ class Stepper:
         self.degraded_samples = 0
         self.shards = Shards(exchange, watch, board)
         self.pace = Pace()
+        self._crew = Crew(setup.job.workers)
         self._setup = setup
         self._watch = watch
         self._board = board
@@ -118,7 +120,7 @@ class Stepper:
 
     def _compute(self, wanted: Slice, fetch: Callable[[], Rows]) -> Computed:
         size = self._setup.batch_size(wanted.step)
-        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size)
+        return compute(self.state.replica, wanted.batch, wanted.access, fetch, size, self._crew)
 
     def _reduce(self, step: int, group: Group) -> None:
         """Complete the step on the dense side: sum over trainers, then the optimizer."""
