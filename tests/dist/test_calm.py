@@ -11,10 +11,10 @@ from support.model import assert_close, saved_model, train_alone
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
-def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path, prefetch: int) -> None:
+@pytest.mark.parametrize(("prefetch", "workers"), [(1, 1), (3, 1), (1, 2)])
+def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path, prefetch: int, workers: int) -> None:
     """Rows are read one step after the other, or, asked for three steps ahead, as they were three steps before."""
-    job = replace(small_job(tmp_path, samples=20_000), prefetch=prefetch)
+    job = replace(small_job(tmp_path, samples=20_000), prefetch=prefetch, workers=workers)
     with LocalJob(job, tmp_path) as running:
         running.start()
         anchor = running.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -100,14 +101,25 @@ def test_two_workers_compute_the_same_bits_in_whatever_order_they_come() -> None
     assert torch.equal(before.gradients, after.gradients)
 
 
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    """Let torch compute with four threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_threads")
 def test_workers_compute_at_the_same_time_and_each_on_its_share_of_the_processors() -> None:
-    crew, both_are_there = Crew(2), threading.Barrier(2, timeout=30)
+    crew, all_are_there = Crew(2), threading.Barrier(2, timeout=30)
 
     def compute_part(_: slice) -> int:
-        both_are_there.wait()
+        all_are_there.wait()
         return torch.get_num_threads()
 
-    assert crew.each(compute_part, crew.parts(100)) == [max(1, torch.get_num_threads() // 2)] * 2
+    assert crew.each(compute_part, crew.parts(100)) == [2, 2]
+    assert torch.get_num_threads() == 4, "the caller has all of them"
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
