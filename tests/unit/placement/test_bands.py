@@ -62,9 +62,12 @@ def test_spans_are_the_places_on_one_shard_alone_whatever_the_number_of_shards()
 
 
 @pytest.mark.parametrize(("shards", "others"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 7)])
-def test_holders_hold_all_rows_of_a_shard(shards: int, others: int) -> None:
-    mine, theirs = Placement(ROWS, shards, BANDS), Placement(ROWS, others, BANDS)
-    numbers = np.arange(sum(ROWS))
+@pytest.mark.parametrize(("rows", "bands"), [(ROWS, BANDS), ((3, 400), (0, 1))])
+def test_holders_hold_all_rows_of_a_shard(
+    rows: tuple[int, ...], bands: tuple[int, ...], shards: int, others: int
+) -> None:
+    mine, theirs = Placement(rows, shards, bands), Placement(rows, others, bands)
+    numbers = np.arange(sum(rows))
     for shard in range(shards):
         needed = set(theirs.shards_of(numbers[mine.shards_of(numbers) == shard]).tolist())
         assert needed <= set(mine.holders(shard, others))

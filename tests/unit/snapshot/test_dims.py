@@ -149,15 +149,19 @@ def test_a_gap_in_one_band_is_noticed() -> None:
             bench.restore(replace(only, saves=wrong))
 
 
-def test_a_save_that_lacks_places_of_one_band_is_noticed() -> None:
+@pytest.mark.parametrize(("by_first", "by_end"), [(1, 1), (0, -1)])
+def test_a_save_that_lacks_places_of_one_band_is_noticed(by_first: int, by_end: int) -> None:
     bench = trained(MemoryStore())
-    first, (start, end), last = bench.home.spans
-    assert first[0] == 0
-    for wrong in ((start + 1, end + 1), (start, end - 1)):
-        bench.save(10 + wrong[0], further=(wrong, last))
-        with pytest.raises(DamagedError, match="place"):
-            bench.restore(bench.choices()[0])
-    bench.save(9999, further=(last,))
+    _, (start, end), last = bench.home.spans
+    bench.save(10, further=((start + by_first, end + by_end), last))
+    with pytest.raises(DamagedError, match="place"):
+        bench.restore(bench.choices()[0])
+
+
+def test_a_save_that_lacks_a_whole_band_is_noticed() -> None:
+    bench = bench_of(MemoryStore())  # nothing has changed
+    write_origin(bench.store, origin(1))
+    bench.save(10, further=bench.home.spans[1:2])
     with pytest.raises(DamagedError, match="rows of 2 dims, not 3"):
         bench.restore(bench.choices()[0])
 

@@ -287,10 +287,11 @@ class Service:
             slots = self._placement.slots_on(self._index, numbers)
         except ValueError as error:
             raise FrameError(str(error)) from error
-        if len(self.arena.segments) > 1 and not (slots[1:] > slots[:-1]).all():
-            raise FrameError("rows of several dims are not in the order of their places")
-        values = self.arena.values_in(slots)
-        self._check_size(header, values, values)
+        if len(self.arena.segments) > 1:  # of one dim, the count has told the size
+            if not (slots[1:] > slots[:-1]).all():
+                raise FrameError("rows of several dims are not in the order of their places")
+            values = self.arena.values_in(slots)
+            self._check_size(header, values, values)
         return slots, numbers
 
     def _check_size(self, header: Header, least: int, most: int) -> None:

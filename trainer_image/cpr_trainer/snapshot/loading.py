@@ -210,7 +210,7 @@ class _PartLoader:
     def wants(self, part: Part) -> bool:
         """Whether a part holds rows of the segment."""
         first, last = self.span
-        return part.first < last and part.first + part.span > first
+        return max(part.first, first) < min(part.first + part.span, last)
 
     def load(self, part: Part) -> None:
         """Load the rows of a part that lie in the segment. Raises DamagedError."""

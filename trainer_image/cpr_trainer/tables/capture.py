@@ -229,7 +229,8 @@ class Capture:
         with self._lock:
             self._check()
             if not buffer.used:
-                self._emptied = max(range(len(self._logs)), key=lambda place: self._logs[place].used)
+                filled = [log.used / max(1, len(log.slots)) for log in self._logs]
+                self._emptied = filled.index(max(filled))
                 buffer.turn_to(self._segments[self._emptied])
             log, segment = self._logs[self._emptied], self._segments[self._emptied]
             count = min(_block_rows(segment), buffer.room, log.used)
