@@ -352,8 +352,9 @@ class DataPlane(Plane):
 
     def _anchor_at(self, leader: Trainer, shards: list[Shard], samples: int) -> AnchorRef:
         line = self._line(leader.roster)
-        if not line or line[-1].samples != samples:
-            self._cut(leader, shards, samples)
+        if line and line[-1].samples == samples:
+            return line[-1]
+        self._cut(leader, shards, samples)
         return self.store.anchors[-1]
 
     def _save_dense(self, leader: Trainer, samples: int) -> str:
