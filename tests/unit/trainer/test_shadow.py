@@ -315,6 +315,7 @@ def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: li
     for member, steps in zip(members, (1, 1, 4), strict=True):
         walk(member, steps)
         member.halt()
+        assert not members[0].group.conclude(), "what was concluded was the first meeting"
     for member in members:
         eventually(at(member, 6), "all are told where")
     assert not members[0].group.conclude()

@@ -88,7 +88,7 @@ class ShadowLeader:
             counters, losses = self._state.scores.to_merge()
             self._add_arrived(counters, losses)
             self._state.scores.merge(counters, losses)
-        return self._concluded == self._desk.meeting
+        return self._concluded == self._desk.meeting == self._desk.halted
 
     def dismiss(self) -> None:
         """See `Group`."""
