@@ -300,13 +300,14 @@ class Loop:
             _LOG.warning("the anchor of step %d does not verify", anchor.step, exc_info=True)
             even = False
         if even:
-            self._board.set(met=anchor, step=anchor.step, samples=anchor.samples)
+            self._board.set(met=anchor)
         else:
             self._uneven = anchor.step
 
     def _end(self, leading: Leading) -> AnchorRef | None:
         """All trainers stand at one step: return its anchor, None as long as it is not committed."""
         state = self._stepper.state
+        self._board.set(step=state.reached, samples=state.samples)
         self._announce(state.reached)
         return leading.finish(state)
 
