@@ -36,3 +36,24 @@ def test_a_third_trainer_joins_and_a_shard_is_killed_and_one_trainer_is_left(
     assert ledger(status) == ledger(recovered), "what was lost before an anchor stays charged"
     assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}, "and nothing is lost after it"
     assert same_auc(status, calm)
+
+
+def test_a_third_trainer_joins_and_leaves_in_a_shadow_mode(
+    cluster: Cluster, space: Space, calm: dict[str, Any]
+) -> None:
+    run = Run.start(space, "shadow", trainers__denseSync="ShadowMA")
+    run.reach(0.25)
+    space.patch("shadow", '{"spec":{"trainers":{"replicas":3}}}')
+    grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
+    assert (grown["counters"]["generation"], grown["budget"]["rollbacks"]) == (2, 0)
+    run.before = run.uids()
+    run.reach(0.5)
+    space.patch("shadow", '{"spec":{"trainers":{"replicas":2}}}')
+    run.wait("trains as two", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 2, within_s=120)
+    run.before = run.uids()
+    status = run.finish()
+    verify(run, status, replaced=set())
+    assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (3, 0)
+    assert ledger(status) == {}
+    assert account(cluster.store, status) == {0: (), 1: (), 2: (), 3: ()}
+    assert same_auc(status, calm)

@@ -106,6 +106,7 @@ EXAMPLES: dict[str, Any] = {
         anchor=None,
         dense_floor_samples=6000000,
         interval_s=120.5,
+        meet=True,
         allowances=(Allowance(1, 1200),),
     ),
     "shard_report": ShardReport(
@@ -149,6 +150,7 @@ EXAMPLES: dict[str, Any] = {
         dense_save=SaveRef(f"{CUT}-dense/manifest.json", 12000, 6144000),
         anchors=(ANCHOR,),
         result=None,
+        met=ANCHOR,
         saves=3,
         save_stall_s=0.2,
         commit_s=1.5,

@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.codec import from_json
-from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef
-from cpr_contract.roster import AnchorRef, Counters
+from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
-from cpr_trainer.snapshot import read_anchor
-from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
+from support.resized_job import resized, stop
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -24,28 +19,6 @@ SAMPLES = 60_000
 def with_shards(job: JobSpec, shards: int, folder: Path, generation: int, anchor: AnchorRef | None) -> LocalJob:
     """The same job as so many shards, which begin this generation with the anchor."""
     return resized(replace(job, shards=shards), folder, generation, anchor)
-
-
-def resized(job: JobSpec, folder: Path, generation: int, anchor: AnchorRef | None) -> LocalJob:
-    """A job that begins this generation with the anchor."""
-    folder.mkdir()
-    running = LocalJob(job, folder)
-    running.counters, running.anchor = Counters(roster=0, group=generation, generation=generation), anchor
-    return running
-
-
-def stop(running: LocalJob) -> AnchorRef:
-    """Tell all to stop, trainers first; return the anchor at which all do."""
-    for role, members in ((ROLE_TRAINER, running.trainers), (ROLE_SHARD, running.shards)):
-        running.stopped |= {role}
-        running.publish()
-        assert [running.wait_exit(member) for member in members] == [ExitCode.FLUSHED] * len(members)
-    anchor = from_json(AnchorRef, running.trainers[running.leader].last_word)
-    saves = [from_json(SaveRef, shard.last_word) for shard in running.shards]
-    assert [save.samples for save in saves] == [anchor.samples] * len(saves)
-    manifest = read_anchor(open_store(running.job.snapshots.store, None, None), anchor)
-    assert [ref.key for ref in manifest.shards] == [save.key for save in saves], "nothing was written after it"
-    return anchor
 
 
 def test_one_trainer_over_two_three_and_two_shards_ends_where_it_would_have_ended(

@@ -75,7 +75,7 @@ CHANGES = (
         status=SUSPENDED,
     ),
     Change(
-        "trainers in a shadow mode, and in lockstep while running",
+        "trainers in lockstep",
         {"spec.trainers.replicas": 2},
         {"spec.trainers": {"replicas": 3, "denseSync": "ShadowMA"}},
         "spec.trainers.denseSync: cannot be changed",
@@ -84,9 +84,9 @@ CHANGES = (
     ),
     Change(
         "trainers in a shadow mode",
-        {"spec.ttlSecondsAfterFinished": 5},
         {"spec.trainers.replicas": 3},
-        "spec.trainers.replicas: cannot be changed in a shadow mode",
+        {"spec.trainers": {"replicas": 3, "denseSync": "ShadowBMUF"}},
+        "spec.trainers.denseSync: cannot be changed",
         before={"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}},
         status=STARTED,
     ),

@@ -221,6 +221,9 @@ class DataPlane(Plane):
         shards = self._shards_of(roster)
         if shards is None:
             return False
+        if not self.spec.lockstep:  # shards drop what they have: nothing is lost, and some is trained again
+            leader.samples, leader.lost = min(samples, *(shard.samples for shard in shards)), lost
+            return True
         goes_on = max(samples, *(shard.samples for shard in shards))
         leader.samples = goes_on
         leader.lost = (*lost, (samples, goes_on)) if samples < goes_on else lost
@@ -248,6 +251,11 @@ class DataPlane(Plane):
         if group is None or group[0].samples is None or any(trainer.roster.stop for trainer in group):
             return
         position = group[0].samples
+        if not self._meet(group, position):
+            self._step(group, position, dt)
+
+    def _step(self, group: list[Trainer], position: int, dt: float) -> None:
+        """One step of the whole group, if no shard is waited for."""
         trains = position < self.total
         after = min(position + self.spec.data.batch_size, self.total)
         shards = self._shards_for(group, after if trains else None)
@@ -266,7 +274,7 @@ class DataPlane(Plane):
             trainer.degraded += 0 if everybody else after - position
             trainer.samples, trainer.steps = after, trainer.steps | bit
         for shard in shards:
-            shard.samples, shard.cells = after, tuple(cell | bit for cell in shard.cells)
+            shard.samples, shard.cells = max(shard.samples, after), tuple(cell | bit for cell in shard.cells)
         self.trained_s += dt
         last = after == self.total
         due = last or self.trained_s - self.cut_s >= group[0].roster.interval_s
@@ -275,6 +283,33 @@ class DataPlane(Plane):
             self._cut(group[0], shards, after)
         if last and everybody and not self.store.down:
             self._end(group)
+
+    def _meet(self, group: list[Trainer], samples: int) -> bool:
+        """Whether one of the group stands here, because it is asked to; when all do, the step is saved."""
+        asked, shards = any(trainer.roster.meet for trainer in group), self._shards_of(group[0].roster)
+        farther = any(shard.samples > samples for shard in shards or ())
+        if not asked or farther or samples in {0, self.total}:
+            group[0].met = None
+            return False
+        together = all(trainer.roster.meet for trainer in group)
+        for trainer in group:
+            trainer.state = TrainerState.MEETING
+            trainer.waiting_for = () if shards else ("shard",)
+        if together and shards and not self.store.down:
+            self._show_all(group, shards, samples)
+            group[0].met = self._anchor_at(group[0], shards, samples)
+        return True
+
+    def _show_all(self, group: list[Trainer], shards: list[Shard], samples: int) -> None:
+        """A shard that came back without the last step gets it again."""
+        for shard in shards:
+            if shard.samples < samples:
+                before = max(samples - self.spec.data.batch_size, shard.samples)
+                self._catch_up(shard, before)
+                bit = 1 << self.step(samples)
+                shard.samples, shard.cells = samples, tuple(cell | bit for cell in shard.cells)
+            for trainer in group:
+                trainer.served.add((shard.roster.index, shard.roster.incarnation))
 
     def _shards_for(self, group: list[Trainer], end: int | None) -> list[Shard] | None:
         """The shards that the group's next step, which ends at sample `end`, changes; None if it waits for one.
@@ -313,9 +348,13 @@ class DataPlane(Plane):
         shards = self._shards_of(leader.roster) if leader.roster.stop else None
         if not shards or not samples or any(shard.samples != samples for shard in shards):
             return None
+        return self._anchor_at(leader, shards, samples)
+
+    def _anchor_at(self, leader: Trainer, shards: list[Shard], samples: int) -> AnchorRef:
         line = self._line(leader.roster)
-        if not line or line[-1].samples != samples:
-            self._cut(leader, shards, samples)
+        if line and line[-1].samples == samples:
+            return line[-1]
+        self._cut(leader, shards, samples)
         return self.store.anchors[-1]
 
     def _save_dense(self, leader: Trainer, samples: int) -> str:

@@ -99,6 +99,7 @@ class Trainer:
     problem: Problem | None = None
     offered: int | None = None
     steps: int = 0
+    met: AnchorRef | None = None
     served: set[tuple[int, int]] = field(default_factory=set)  # (index, incarnation) of shards that were ready for it
     degraded: int = 0
 

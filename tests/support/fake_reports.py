@@ -71,6 +71,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         saves=plane.saves if leads else 0,
         save_stall_s=SAVE_S * plane.saves if leads else 0.0,
         commit_s=COMMIT_S if leads and plane.saves else None,
+        met=trainer.met if leads else None,
         degraded_samples=trainer.degraded,
     )
 

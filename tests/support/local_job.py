@@ -124,6 +124,7 @@ class LocalJob:
         self.anchor: AnchorRef | None = None
         self.dense_floor_samples = 0
         self.may_restore = True
+        self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
         self.everyone: list[Member] = []
@@ -272,5 +273,6 @@ class LocalJob:
             dense_floor_samples=self.dense_floor_samples,
             interval_s=self.interval_s,
             stop=env.ROLE_TRAINER in self.stopped,
+            meet=self.meet,
             allowances=self.allowances,
         )

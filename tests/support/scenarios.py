@@ -11,6 +11,7 @@ from support.story import (
     everybody,
     kill,
     leader_ended,
+    meeting,
     phase,
     quota,
     reapply,
@@ -25,6 +26,7 @@ from support.story import (
 EVERYBODY = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
 HALF = trained(900)
 ONE_TRAINER = spec(trainers__replicas=1)
+SHADOW = spec(trainers__denseSync="ShadowMA")
 TIGHT = spec(accuracyBudget__portionOfLostSamples=0.01)
 
 SCENARIOS = (
@@ -252,6 +254,31 @@ SCENARIOS = (
             (trained(1100), both(scale(1), suspend(value=True))),
             (phase("Suspended"), resume_with(2)),
         ),
+        replaced=EVERYBODY,
+    ),
+    Scenario("more trainers in a shadow mode", ((HALF, scale(3)),), SHADOW, replaced=EVERYBODY),
+    Scenario(
+        "more trainers in a shadow mode, then as many as before",
+        ((trained(500), scale(3)), (trained(1300), scale(2))),
+        SHADOW,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "more trainers in a shadow mode, and a shard is killed while they meet",
+        ((trained(700), both(scale(3), kill("shard", 1))),),
+        SHADOW,
+        replaced=EVERYBODY,
+    ),
+    Scenario(
+        "more trainers in a shadow mode, and back before all have met",
+        ((trained(700), both(scale(3), lambda c: c.stop("trainer", 1))), (meeting, scale(2))),
+        SHADOW,
+        replaced=("trainer/1",),
+    ),
+    Scenario(
+        "more trainers in a shadow mode, named while it is suspended",
+        ((HALF, suspend(value=True)), (phase("Suspended"), both(scale(3), suspend(value=False)))),
+        SHADOW,
         replaced=EVERYBODY,
     ),
     Scenario("deleted and applied again", ((HALF, reapply),), replaced=EVERYBODY),

@@ -68,12 +68,12 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
-        lambda mode, loss, portion, shards, trainers, interval, mtbf: spec(
+        lambda mode, loss, portion, shards, trainers, sync, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
-            recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
+            recovery__onShardLoss=loss if portion and mode != "Full" and sync == "AllReduce" else "Pause",
             accuracyBudget__portionOfLostSamples=portion,
             shards__replicas=shards,
-            trainers__replicas=trainers,
+            trainers={"replicas": trainers if sync == "AllReduce" else 1 + trainers, "denseSync": sync},
             snapshots__interval=interval,
             failurePolicy__expectedJobMtbfSeconds=mtbf,
             failurePolicy__restartLimit={"count": 50},
@@ -84,6 +84,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
         portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
         shards=st.integers(2, 3),
         trainers=st.integers(1, 2),
+        sync=st.sampled_from(("AllReduce", "ShadowMA")),
         interval=interval,
         mtbf=st.sampled_from((1, 10, 1000)),
     )
@@ -193,15 +194,24 @@ class StormDriver(Driver):
             case "lower budget":
                 self._lower_budget()
             case "scale trainers":
-                self.cluster.set_spec("job", trainers={"replicas": 1 + strike.index})
+                self._scale(max(1 + strike.index, 2 if self._shadow else 1))
             case _:
                 self.cluster.set_spec("job", suspend=True)
                 self._later.at(self.cluster.now + strike.lasts_s, lambda: self._resume(strike))
 
+    @property
+    def _shadow(self) -> bool:
+        """Whether ranks take steps of their own: two at least, over shards whose number stays."""
+        return bool(self.storm.spec["trainers"].get("denseSync", "AllReduce") != "AllReduce")
+
+    def _scale(self, trainers: int) -> None:
+        before = self.cluster.jobs["default", "job"].spec["trainers"]
+        self.cluster.set_spec("job", trainers={**before, "replicas": trainers})
+
     def _resume(self, strike: Strike) -> None:
         """With other shards only once the job is suspended: before, the API server does not admit that."""
         phase = self.status().phase
-        if strike.kind == "reshard" and phase == "Suspended":
+        if strike.kind == "reshard" and phase == "Suspended" and not self._shadow:
             least = 2 if self.storm.spec.get("recovery", {}).get("onShardLoss") == "Degrade" else 1
             self.cluster.set_spec("job", shards={"replicas": max(1 + strike.index, least)})
         if strike.kind == "suspend" or phase in {"Suspended", *TERMINAL_PHASES}:

@@ -17,6 +17,11 @@ def phase(name: str) -> Trigger:
     return lambda cluster: cluster.jobs["default", "job"].status.get("phase") == name
 
 
+def meeting(cluster: FakeCluster) -> bool:
+    """The operator has asked all trainers to meet."""
+    return bool(cluster.jobs["default", "job"].status.get("meeting"))
+
+
 def after(seconds: float) -> Trigger:
     """So long after it was first asked."""
     since: list[float] = []
@@ -56,7 +61,12 @@ def resume_with(shards: int) -> Action:
 
 def scale(trainers: int) -> Action:
     """Another number of trainers, while the job trains."""
-    return lambda cluster: cluster.set_spec("job", trainers={"replicas": trainers})
+
+    def act(cluster: FakeCluster) -> None:
+        before = cluster.jobs["default", "job"].spec["trainers"]
+        cluster.set_spec("job", trainers={**before, "replicas": trainers})
+
+    return act
 
 
 def damage_save(index: int) -> Action:

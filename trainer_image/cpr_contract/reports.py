@@ -28,6 +28,7 @@ class TrainerState(enum.StrEnum):
     JOINING = "Joining"  # waits for its group, or copies dense state
     BELOW_FLOOR = "BelowFloor"  # no survivor, and the newest dense save is older than the floor
     TRAINING = "Training"
+    MEETING = "Meeting"  # its roster asks all to meet: it stands, on its way or there
     PAUSED = "Paused"  # waits for a shard or a peer: `waiting_for` names it
     FINISHING = "Finishing"  # all samples trained, the final anchor is being committed
     FINISHED = "Finished"
@@ -86,7 +87,9 @@ class TrainerReport:
     the dense state in this generation, because no trainer survived and an older dense save was loaded.
     `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements say), -1 if unknown.
     `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it
-    cannot connect to. `result` is the final anchor. Since this process leads this generation, `saves` cuts were
+    cannot connect to. `met` is the anchor at whose step all trainers stand, because their roster asked them to meet: it
+    holds exactly the steps up to then, of every rank, on every shard. `result` is the final anchor. Since this process
+    leads this generation, `saves` cuts were
     committed and `save_stall_s` of training time were lost to saves, stalls and slower steps; `commit_s` is how long
     the last one took from cut to commit. `samples_per_s` is the speed while nothing is saved, `paused_s` the time that
     this process waited or stood still. `sync_gap` is the mean number of steps that this trainer takes between two
@@ -119,6 +122,7 @@ class TrainerReport:
     dense_save: SaveRef | None = None
     anchors: tuple[AnchorRef, ...] = ()  # restorable, oldest first, of this generation and its past
     result: AnchorRef | None = None
+    met: AnchorRef | None = None
     saves: int = 0
     save_stall_s: float = 0.0
     commit_s: float | None = None

@@ -85,7 +85,9 @@ class TrainerRoster:
 
     `interval_s` is the planned time between two cuts; `dense_floor_samples` the oldest dense save that may be used when
     no trainer survived. Trainers never take part in one step under different roster numbers of `group` or `generation`.
-    `stop` asks for what SIGTERM asks for. For shards without an `allowances` entry training waits.
+    `stop` asks for what SIGTERM asks for. `meet` asks trainers without lockstep to come together at one step, to be
+    saved there as one anchor, and to stand until it does so no more. For shards without an `allowances` entry training
+    waits.
     """
 
     contract: int
@@ -100,4 +102,5 @@ class TrainerRoster:
     dense_floor_samples: int
     interval_s: float
     stop: bool = False
+    meet: bool = False
     allowances: tuple[Allowance, ...] = ()

@@ -18,7 +18,7 @@ def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Inva
         suspended = after.suspend and status.phase == "Suspended"
         held = transitions.FROZEN if suspended else (*transitions.FROZEN, *transitions.WHILE_SUSPENDED)
         if after.trainers.dense_sync != "AllReduce":
-            held += transitions.IN_LOCKSTEP
+            held += (transitions.SHARDS_LOCKSTEP,)
         old, new = before.to_dict(), after.to_dict()
         broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
     budget, spent = after.accuracy_budget, status.budget

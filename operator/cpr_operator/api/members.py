@@ -18,6 +18,7 @@ TrainerPhase = Literal[
     "Joining",
     "BelowFloor",
     "Training",
+    "Meeting",
     "Paused",
     "Finishing",
     "Finished",

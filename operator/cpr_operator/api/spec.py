@@ -54,8 +54,8 @@ class Trainers(SpecModel):
     """The trainers: the dense network is replicated on them."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
-    """How many. With denseSync AllReduce that may change while the job trains: all stop after one step, are saved, and
-    go on from there as so many; nothing is lost."""
+    """How many. That may change while the job trains: all stop after one step, are saved, and go on from there as so
+    many; nothing is lost. In a shadow mode of denseSync they wait for the slowest there."""
     dense_sync: DenseSync = "AllReduce"
     """How the copies of the dense network are kept together. AllReduce: all trainers take each step together. ShadowMA,
     ShadowBMUF, ShadowEASGD: each trains its part of every batch at its own pace, and a background thread averages the

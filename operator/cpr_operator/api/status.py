@@ -315,6 +315,9 @@ class Status(Model):
     """The trainers, by index."""
     dense: Dense = Dense()
     """The dense network's saves."""
+    meeting: bool = False
+    """Whether all trainers are asked to come to one step, where their number changes in a shadow mode. Of a job that is
+    suspended: whether they had met, at the newest anchor."""
     recovery: Recovery | None = None
     """The recovery under way, if any."""
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()

@@ -38,18 +38,14 @@ def _while_suspended(field: str) -> Rule:
     )
 
 
-def _in_lockstep(field: str) -> Rule:
-    """A number of members that may change where all trainers stop at one step."""
-    return Rule(
-        "",
-        f"spec.{field}",
-        "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
-        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
-        f"!({_STARTED}) || self.spec.trainers.denseSync == 'AllReduce' || self.spec.{field} == oldSelf.spec.{field}",
-    )
-
-
-IN_LOCKSTEP = (_in_lockstep("shards.replicas"), _in_lockstep("trainers.replicas"))
+SHARDS_LOCKSTEP = Rule(
+    "",
+    "spec.shards.replicas",
+    "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
+    "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+    f"!({_STARTED}) || self.spec.trainers.denseSync == 'AllReduce'"
+    " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
+)
 SHARDS = _while_suspended("shards.replicas")
 WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
 FROZEN = tuple(
@@ -64,6 +60,6 @@ FROZEN = tuple(
         "failurePolicy",
     )
 )
-#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, and in lockstep trainers.replicas. The rules sit at
-#: the root because a rule on an optional field is skipped when the field comes or goes.
-TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, *IN_LOCKSTEP, BUDGET_ABOVE_SPENT)
+#: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,
+#: because a rule on an optional field is skipped when the field comes or goes.
+TRANSITIONS = (*FROZEN, *WHILE_SUSPENDED, SHARDS_LOCKSTEP, BUDGET_ABOVE_SPENT)

@@ -18,7 +18,7 @@ GRACE_SLACK_S = 1.0
 WITNESSES = 2
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
-TRAINING_STATES = frozenset({"Training", "Paused", "Finishing", "Finished"})
+TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succe
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
-from cpr_operator.reconcile.resize import resizing
+from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
 from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
 
@@ -32,16 +32,15 @@ def reconcile(world: World) -> Outcome:
         return delete(world)
     if status.phase in TERMINAL_PHASES:
         return _after_the_end(world)
-    if world.job.spec.suspend or status.phase == "Suspending" or _has_other_trainers(world):
+    if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
     if status.start_time is None:
         return _held(world) if world.hold else _begin(world, start(world))
     return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
 
 
-def _has_other_trainers(world: World) -> bool:
+def _wants_others(world: World, status: Status) -> bool:
     """Whether a job with pods is to go on with another number of trainers: it stops, and resumes as so many."""
-    status = world.job.status
     wanted = world.job.spec.trainers.replicas
     return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != wanted
 
@@ -77,10 +76,20 @@ def _begin(world: World, step: Step) -> Outcome:
     return _outcome(world, step.to(status))
 
 
+def _with_meeting(world: World, step: Step) -> Step:
+    """Trainers whose number is to change come to one step first, where ranks stand at steps of their own."""
+    meeting = _wants_others(world, step.status)
+    status = change(step.status, meeting=meeting)
+    if not meeting or step.status.meeting:
+        return step.to(status)
+    message = f"{resizing(world.job.spec, status)}: all go on to one step first, and are saved there"
+    return step.to(status, Event("Normal", EventReason.MEETING, message, f"meeting-{world.job.generation}"))
+
+
 def _go_on(world: World) -> Outcome:
     """A pass over a job that has pods."""
     facts = observe(world)
-    step = Step(absorb(world, facts))
+    step = _with_meeting(world, Step(absorb(world, facts)))
     result, refused, restarts = result_of(step.status, facts), False, step.status.restarts
     if result is not None and is_awaited(step.status):
         step = Step(with_result(step.status, result))
@@ -191,7 +200,7 @@ def _wake_after(world: World, status: Status) -> float | None:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
     if phase == "Running":
         return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
-    if _is_end(phase):
+    if _is_end(phase) or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or world.now
     patience = PATIENCE * max(world.now - since, 0.0)

@@ -8,7 +8,7 @@ from cpr_operator.reconcile.observe import TRAINING_STATES, report_of
 from cpr_operator.reconcile.world import World
 
 #: States of a leader's report that show its group at work.
-AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.FINISHING, TrainerState.FINISHED})
+AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
 
 
 def leader_report(world: World) -> TrainerReport | None:

@@ -3,6 +3,9 @@
 It holds the rows of all shards, and the one step that all trainers have completed. The anchor is that of the
 suspension, and nothing is trained again. Where none was committed then, it is an earlier one, and the job goes back to
 it. What other shards lost before the anchor stays charged, as a number (docs/adr/0013, 0019).
+
+Without lockstep only an anchor where all trainers had met is of one step: the others hold more of some ranks. So all
+meet before the job stops; if they have not, or the budget forbids that anchor, the job resumes as it is.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.act import roll_back
 from cpr_operator.reconcile.edit import account_of, with_account, with_all_owed
+from cpr_operator.reconcile.figures import restorable
 from cpr_operator.reconcile.learning import after_resharding
 from cpr_operator.reconcile.observe import Fact
+from cpr_operator.reconcile.reports import is_current, leader_report
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import roll_back as back_to
 
@@ -35,25 +40,44 @@ def _changes(spec: CPRJobSpec, status: Status) -> Iterator[str]:
             yield f"{len(members)} {name} become {wanted}"
 
 
-def resize(world: World, nobody: Mapping[str, Fact]) -> Step:
+def have_met(world: World) -> bool:
+    """Whether all trainers stand at one step, the newest anchor, or will when they are told to stop."""
+    if _in_lockstep(world):
+        return True
+    leader, status = leader_report(world), world.job.status
+    met = leader.met if leader is not None and is_current(status, leader) else None
+    return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
+
+
+def resize(world: World, nobody: Mapping[str, Fact]) -> Step | None:
     """The status of a suspended job whose spec names other numbers of members: a new generation of so many.
 
-    `nobody`: the facts of members without pods.
+    None if the job is to resume as it is. `nobody`: the facts of members without pods.
     """
-    status = world.job.status
-    stands_at, reason = _stands_at(status), resizing(world.job.spec, status)
-    owing = with_all_owed(status)
-    decision = back_to(account_of(owing), status.anchors, reason)
+    status, lockstep = world.job.status, _in_lockstep(world)
+    reason = resizing(world.job.spec, status)
+    if not reason or not (lockstep or status.meeting):
+        return None
+    stands_at, owing = _stands_at(status), with_all_owed(status)
+    even = status.anchors if lockstep else status.anchors[-1:]
+    decision = back_to(account_of(owing), even, reason)
+    if decision.anchor is None and not lockstep:
+        return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
     status = roll_back(world, Step(owing), nobody, decision).status
-    status = _with_trainers(_with_shards(world.job.spec, status, samples), world.job.spec.trainers.replicas)
+    status = change(_with_shards(world.job.spec, status, samples), anchors=restorable(status, even))
+    status = _with_trainers(status, world.job.spec.trainers.replicas)
     said = f"{reason}, all from the anchor of step {step}"
     if samples == stands_at:
         status = change(status, budget=change(status.budget, rollbacks=rollbacks))
     else:
         said += "; what was trained since then is trained again, because it was not saved as one anchor"
     return Step(status, (Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"),))
+
+
+def _in_lockstep(world: World) -> bool:
+    return world.job.spec.trainers.dense_sync == "AllReduce"
 
 
 def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:

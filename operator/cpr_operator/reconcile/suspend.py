@@ -24,7 +24,7 @@ from cpr_operator.reconcile.life import runtime
 from cpr_operator.reconcile.members import replace_entry, successor
 from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod, member_name, role_of
 from cpr_operator.reconcile.planning import planned
-from cpr_operator.reconcile.resize import resize, resizing
+from cpr_operator.reconcile.resize import have_met, resize, resizing
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
@@ -46,6 +46,7 @@ def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
     since = world.now if before.suspending_since is None else before.suspending_since
     step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
+        step = Step(change(step.status, meeting=before.meeting and have_met(world)))
         why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before)}: "
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
@@ -63,7 +64,7 @@ def resume(world: World) -> Step:
     """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
     job, status = world.job.id, world.job.status
     nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
-    step = resize(world, nobody) if resizing(world.job.spec, status) else _restored(world, nobody)
+    step = resize(world, nobody) or _restored(world, nobody)
     status = change(
         step.status,
         start_time=world.now,
@@ -82,6 +83,7 @@ def resume(world: World) -> Step:
             for shard in step.status.shards
         ),
         trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
+        meeting=False,
         recovery=None,
         phase="Starting",
     )

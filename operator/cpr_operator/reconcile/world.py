@@ -27,6 +27,7 @@ class EventReason(enum.StrEnum):
     REPLACING = "Replacing"
     ROLLING_BACK = "RollingBack"
     RECOVERED = "Recovered"
+    MEETING = "Meeting"
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"

@@ -90,6 +90,12 @@ def test_announcements_of_loose_cuts(cuts: Cuts, step: int, applied: tuple[int, 
     assert not announced.standing
 
 
+def test_a_loose_cut_where_all_ranks_stand_is_where_the_job_stops() -> None:
+    assert Cuts(loose=True).announced(6, (6, 6)).standing
+    assert Cuts(pending=9, loose=True).announced(6, (6, 6)).standing
+    assert not Cuts(loose=True).announced(6, (6, 7)).standing
+
+
 def test_a_loose_cut_holds_nobody_and_waits_for_the_slowest() -> None:
     cuts = Cuts(pending=6, loose=True)
     assert fate_of(7, 6, cuts, begun=True) is Fate.APPLY

@@ -69,6 +69,15 @@ class Member:
         self.group.sum((self.state.replica.gradients, *scores), attend)
         self.state.done = step
 
+    def halt(self) -> None:
+        assert self.state.desk is not None
+        self.state.desk.halted = self.state.done
+
+    @property
+    def meeting(self) -> int:
+        assert self.state.desk is not None
+        return self.state.desk.meeting
+
 
 def roster_of(members: list[Member], group: int = 1, leader: int = 0) -> TrainerRoster:
     peers = tuple(member.peer for member in members)
@@ -246,6 +255,7 @@ def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:
         assert not members[0].group.conclude(), "somebody trains"
         for _ in range(LAST_STEP):
             member.step()
+        member.halt()
     expected = torch.stack([member.parameters for member in members]).mean(dim=0)
     eventually(members[0].group.conclude, "the last copies come")
     assert torch.equal(members[0].parameters, expected)
@@ -259,3 +269,65 @@ def test_the_result_is_the_mean_of_what_all_end_in(made: list[Member]) -> None:
                 part(member)
             member.group.leave()
         parting.result(WAIT_S)
+
+
+def at(member: Member, step: int) -> Callable[[], bool]:
+    """Whether the member knows that all meet there."""
+    return lambda: member.meeting == step
+
+
+def walk(member: Member, steps: int) -> None:
+    for _ in range(steps):
+        member.step()
+
+
+def test_all_come_to_where_the_farthest_stands(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member, steps in zip(members, (3, 5, 7), strict=True):
+        walk(member, steps)
+    members[0].halt()
+    members[1].halt()
+    time.sleep(0.2)
+    assert members[0].meeting == -1, "one has not come to a halt"
+    members[2].halt()
+    for member in members:
+        eventually(at(member, 7), "all are told where")
+    assert not members[0].group.conclude(), "two are on the way"
+    for member, steps in zip(members, (4, 2, 0), strict=True):
+        walk(member, steps)
+        member.parameters.fill_(3.0 * member.rank)
+        member.halt()
+    eventually(members[0].group.conclude, "the last copies come")
+    assert float(members[0].parameters[0]) == 3.0
+    assert members[0].state.reached == 7
+
+
+def test_one_that_trains_on_calls_off_the_meeting_and_the_next_is_later(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members:
+        walk(member, 2)
+        member.halt()
+    eventually(members[0].group.conclude, "all have met")
+    for member, steps in zip(members, (1, 1, 4), strict=True):
+        walk(member, steps)
+        member.halt()
+        assert not members[0].group.conclude(), "what was concluded was the first meeting"
+    for member in members:
+        eventually(at(member, 6), "all are told where")
+    assert not members[0].group.conclude()
+
+
+def test_a_successor_that_finds_later_pushes_of_its_rank_moves_the_meeting(made: list[Member]) -> None:
+    members = trio(made)
+    meet(members, roster_of(members))
+    for member in members:
+        walk(member, GAP_STEPS)
+        member.halt()
+    eventually(members[0].group.conclude, "all have met")
+    assert members[2].state.desk is not None
+    members[2].state.desk.halted = GAP_STEPS + 1
+    for member in members:
+        eventually(at(member, GAP_STEPS + 1), "all are told where")
+    assert not members[0].group.conclude()

@@ -16,7 +16,7 @@ class Cuts:
 
     Both are of this incarnation in this generation: a cut that another incarnation saved must be taken again, because
     the anchor names saves of the incarnations in its roster. `standing`: all ranks stood at the pending one when it was
-    announced, because the job stops there.
+    announced, because the job stops there; what is saved then is exact.
     """
 
     pending: int = 0
@@ -34,7 +34,7 @@ class Cuts:
         if step in {0, self.pending} or step <= self.taken:
             return self
         if self.loose:
-            return replace(self, pending=step)
+            return replace(self, pending=step, standing=set(applied) == {step})
         earlier = step < self.pending and step > min(applied)
         if earlier or step < max(applied):
             return self

@@ -1,6 +1,6 @@
 """Saves: what is written at a cut, a flush and between; which of them a restore may take; how they are verified."""
 
-from cpr_trainer.snapshot.anchors import find_anchor, read_anchor, resolve_anchor
+from cpr_trainer.snapshot.anchors import find_anchor, is_even, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.errors import DamagedError, LayoutError, SnapshotError
 from cpr_trainer.snapshot.lineage import Candidate
 from cpr_trainer.snapshot.loading import EXACT, Home, RestoredShard, load_shard
@@ -28,6 +28,7 @@ __all__ = [
     "delete_saves",
     "everything",
     "find_anchor",
+    "is_even",
     "load_shard",
     "on_line",
     "read_anchor",

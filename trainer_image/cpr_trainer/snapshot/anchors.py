@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cpr_contract.manifests import DenseManifest, ManifestRef, dense_prefix, step_folder
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, dense_prefix, step_folder
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.placement import Placement
 from cpr_trainer.snapshot.commit import read_document
@@ -32,6 +32,15 @@ def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> Ancho
 def read_anchor(store: Store, anchor: AnchorRef) -> DenseManifest:
     """Read an anchor's manifest and verify it by its digest. Raises DamagedError, StoreError."""
     return _read(store, anchor.key, anchor.digest)[0]
+
+
+def is_even(store: Store, anchor: AnchorRef) -> bool:
+    """Return whether every shard's save holds exactly the steps up to the anchor's, of every rank.
+
+    Any number of trainers can go on from such an anchor. Raises DamagedError, StoreError.
+    """
+    saves = (read_document(store, ShardManifest, ref.key, ref.digest)[0] for ref in read_anchor(store, anchor).shards)
+    return all(set(save.applied) == {anchor.step} for save in saves)
 
 
 def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:

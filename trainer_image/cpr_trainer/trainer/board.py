@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 
 
@@ -39,6 +40,11 @@ class Board:
     def state(self) -> TrainerState:
         """The state reported now."""
         return self._report.state
+
+    @property
+    def met(self) -> AnchorRef | None:
+        """The anchor at which all trainers stand, as reported now."""
+        return self._report.met
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""

@@ -10,7 +10,7 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
 
-_WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.FINISHING})
+_WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.MEETING, TrainerState.FINISHING})
 
 
 def look(

@@ -16,6 +16,7 @@ from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
+from cpr_trainer.snapshot import DamagedError, is_even
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.feed import Feed
@@ -61,6 +62,7 @@ class Loop:
         self._make_group = make_group
         self._stepper = Stepper(setup, watch, board, exchange)
         self._generation = 0
+        self._uneven = 0
         self._roster = watch.adopt()
         watch.on_roster = self._follow
 
@@ -81,15 +83,15 @@ class Loop:
         """After Terminated: let the shards acknowledge; the leader saves the dense state and returns the save.
 
         Where a roster told everybody to stop, it is the anchor of the step at which all stand, if that is committed in
-        time: whatever shards come next can start from it. Without lockstep there is no such step. Raises StoreError if
-        nothing can be saved.
+        time: whatever members come next can start from it. Without lockstep there is such a step only where all have
+        met. Raises StoreError if nothing can be saved.
         """
         settled = self._stepper.shards.settle_within(_SETTLE_S)
         state, leading = self._stepper.state, self.leading
         if leading is None or state.done == NO_STATE:
             return None
-        stand = settled and state.done and self._watch.all_stop and self._setup.job.lockstep
-        anchor = self._last_cut(leading) if stand else None
+        alike = self._setup.job.lockstep or self._board.met is not None
+        anchor = self._last_cut(leading) if settled and state.done and self._watch.all_stop and alike else None
         leading.close()
         return anchor or self._save_dense(leading)
 
@@ -129,8 +131,9 @@ class Loop:
 
     def _serve(self, roster: TrainerRoster) -> Result | None:
         """Train in the group that `roster` names, until the job is done."""
+        self._board.set(met=None)
         if roster.counters.generation != self._generation:
-            self._generation = roster.counters.generation
+            self._generation, self._uneven = roster.counters.generation, 0
             self._stepper.start_over()
             self._board.set(step=0, samples=0, samples_started=0, lost=(), degraded_samples=0)
         group = self.group = self._make_group(roster, self._stepper.state)
@@ -140,8 +143,10 @@ class Loop:
                     self._board.set(state=TrainerState.JOINING)
                     self._take_up_duties(roster)
                     self._meet(group)
-                    self._train(group)
-                    return self._finish(group)
+                    while True:
+                        self._train(group)
+                        if (result := self._halt(group)) is not None:
+                            return result
                 except GroupBroken as broken:
                     _LOG.info("the group is broken: %s", broken)
         finally:
@@ -194,12 +199,21 @@ class Loop:
         state = self._stepper.state
         state.done = min(state.done, *self._exchange.applied())
 
+    def _goal(self) -> int:
+        """The step to train to now: the last one; or where all are to meet, which is here until it is named."""
+        state = self._stepper.state
+        if state.desk is None or not self._roster.meet:
+            return self._setup.last_step
+        return max(state.done, state.desk.meeting)
+
     def _train(self, group: Group) -> None:
         stepper, setup = self._stepper, self._setup
         if stepper.state.done < setup.last_step:
             if stepper.pushed is None:
                 stepper.shards.await_ready()
             self._repair(stepper.pushed)
+        if stepper.state.done >= self._goal():
+            return
         self._board.set(state=TrainerState.TRAINING)
         counters = self._roster.counters
         _LOG.info(
@@ -217,7 +231,7 @@ class Loop:
             first_step=stepper.state.done + 1,
         )
         with Feed(loader, setup.placement, split=setup.job.prefetch == 1) as feed:
-            stepper.train(feed, group, self.leading)
+            stepper.train(feed, group, self.leading, self._goal)
 
     def _repair(self, pushed: int | None) -> None:
         """Push the steps up to `done` that this rank has not pushed to every shard."""
@@ -242,28 +256,60 @@ class Loop:
         for step in range(max(exchange.counted()), first - 1, -1):
             exchange.uncount(step, stepper.slice_of(step).access.unique)
 
-    def _finish(self, group: Group) -> Result | None:
-        """All steps are trained: see to it that the last cut is committed, then part."""
-        self._board.set(state=TrainerState.FINISHING)
+    def _halt(self, group: Group) -> Result | None:
+        """All steps are trained, or all are to meet at one: see to it that the cut there is committed.
+
+        Then part; or stand, until there are steps to train: return None then.
+        """
         stepper, began = self._stepper, monotonic()
+        ends = stepper.state.done == self._setup.last_step
+        self._board.set(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
         if self._setup.job.lockstep:
             self._announce(self._setup.last_step)
-        while True:
+        while stepper.state.done >= self._goal():
+            self._say_halted()
             if self.leading is not None and not group.conclude():
                 self._lead_on(self.leading, monotonic() - began)
             elif self.leading is not None and (anchor := self._end(self.leading)):
-                self._board.set(result=anchor, state=TrainerState.FINISHED)
-                group.dismiss()
-                return Result(anchor, stepper.state.lost, **stepper.state.scores.figures())
+                if ends:
+                    self._board.set(result=anchor, state=TrainerState.FINISHED)
+                    group.dismiss()
+                    return Result(anchor, stepper.state.lost, **stepper.state.scores.figures())
+                self._stand_at(anchor)
             group.listen(self._watch.attend_or_stop)
             if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
                 # A shard that came back without the last step cannot take the cut before it has it.
                 self._repair(pushed=None)
+        self._board.set(met=None)
+        return None
+
+    def _say_halted(self) -> None:
+        """Without lockstep: let the leader know after which step this rank stands."""
+        desk = self._stepper.state.desk
+        if desk is not None:
+            # Who was here before may have pushed more than its successor was given; and step 0 is no cut.
+            desk.halted = max(self._stepper.state.done, self._uneven + 1, *self._exchange.applied())
+
+    def _stand_at(self, anchor: AnchorRef) -> None:
+        """All have met: say so if the anchor is good for any number of trainers, else meet a step later."""
+        if self._board.met == anchor:
+            return
+        try:
+            even = insist(lambda: is_even(self._setup.store, anchor), self._board, self._watch.attend_or_stop)
+        except DamagedError:
+            _LOG.warning("the anchor of step %d does not verify", anchor.step, exc_info=True)
+            even = False
+        if even:
+            self._board.set(met=anchor)
+        else:
+            self._uneven = anchor.step
 
     def _end(self, leading: Leading) -> AnchorRef | None:
-        """All trainers are done: return the final anchor, None as long as it is not committed."""
-        self._announce(self._setup.last_step)
-        return leading.finish(self._stepper.state)
+        """All trainers stand at one step: return its anchor, None as long as it is not committed."""
+        state = self._stepper.state
+        self._board.set(step=state.reached, samples=state.samples)
+        self._announce(state.reached)
+        return leading.finish(state)
 
     def _announce(self, cut_step: int) -> None:
         """Tell the shards of a cut, by pings and by what is pushed again."""

@@ -97,7 +97,15 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 
-_READY = frozenset({TrainerState.TRAINING, TrainerState.PAUSED, TrainerState.FINISHING, TrainerState.FINISHED})
+_READY = frozenset(
+    {
+        TrainerState.TRAINING,
+        TrainerState.MEETING,
+        TrainerState.PAUSED,
+        TrainerState.FINISHING,
+        TrainerState.FINISHED,
+    }
+)
 
 
 def _first_report(environment: Environment) -> TrainerReport:

@@ -11,7 +11,7 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from cpr_contract.spec import JobSpec, samples_at, steps_in
+from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica, another_network
 from cpr_trainer.trainer.group.meeting import NO_STATE
@@ -40,8 +40,7 @@ class DenseState:
         self._total_samples = total_samples
         self._alone = job.trainers == 1
         if not job.lockstep:
-            last_step = steps_in(total_samples, job.data.batch_size)
-            self.desk = Desk(self.replica.parameters, rank, job.trainers, last_step)
+            self.desk = Desk(self.replica.parameters, rank, job.trainers)
 
     @property
     def done(self) -> int:
@@ -89,6 +88,8 @@ class DenseState:
         """Stand after step `done`; without lockstep after the step of the own rank in `steps`."""
         self.done = done
         if self.desk is not None:
+            if len(steps) != self.desk.trainers:  # an anchor of other trainers: all had met at its step
+                steps = (done,) * self.desk.trainers
             self.desk.begin(steps)
             self.done = self.desk.done
 

@@ -61,11 +61,11 @@ class Stepper:
         rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
         return slice_of(step, setup.dataset.take(rows), setup.placement)
 
-    def train(self, feed: Feed, group: Group, leading: Leading | None) -> None:
-        """Train until the feed ends. Raises what ends a wait, Terminated only between steps or in a wait."""
+    def train(self, feed: Feed, group: Group, leading: Leading | None, goal: Callable[[], int]) -> None:
+        """Train up to step `goal()`. Raises what ends a wait, Terminated only between steps or in a wait."""
         prefetch = Prefetch(feed, self._exchange, self._setup.job.prefetch)
         self.pace.paused_s += self._take_paused_s()  # before the first step
-        while (vectors := prefetch.take()) is not None:
+        while self.state.done < goal() and (vectors := prefetch.take()) is not None:
             self._watch.attend_or_stop()
             self._step(vectors, prefetch, group, leading)
 

@@ -28,6 +28,7 @@ class Kind(enum.IntEnum):
     FETCH = 2  # leader: send me your dense state
     STATE = 3  # either: a dense state as safetensors, of step `step`
     FORM = 4  # leader: build the process group; the payload is a `Form`
+    # Without lockstep READY and GO are about a halt: who stands after `step` (-1: trains), and where all are to stand.
     READY = 5  # follower: about to need the group for `step`
     GO = 6  # leader: all are ready; `step` is the largest that was named, `cut_step` the announced cut (0: none)
     PING = 7  # either: alive

@@ -68,7 +68,7 @@ class Group(Protocol):
         ...
 
     def conclude(self) -> bool:
-        """Return, on a leader that has trained its last step, whether all have; its state is then that of all."""
+        """Return, on a leader that has come to where all meet, whether all have; its state is then that of all."""
         ...
 
     def dismiss(self) -> None:

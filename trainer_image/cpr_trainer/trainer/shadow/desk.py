@@ -28,15 +28,20 @@ class ScoreDelta:
 class Desk:
     """One generation's, of rank `rank`; `parameters` are the worker's own, float32 [p], flat.
 
-    The worker calls `begin`, `stepped`, `take_merged` and `conclude`; the thread the rest. `steps[r]` is
-    the last step of rank r whose copy was combined, as far as this trainer has heard; the worker is at `done`.
+    The worker calls `begin`, `stepped`, `take_merged` and `conclude`, and halts; the thread does the rest. `steps[r]`
+    is the last step of rank r whose copy was combined, as far as this trainer has heard; the worker is at `done`.
+
+    All come together at a step where the job ends, and where they are asked to meet. `halted` is the step after which
+    the worker stands, and no shard has a later one of its rank; -1 while it trains. `meeting` is where all are to
+    stand, as the leader named it last; -1 before.
     """
 
-    def __init__(self, parameters: Tensor, rank: int, trainers: int, last_step: int) -> None:
+    def __init__(self, parameters: Tensor, rank: int, trainers: int) -> None:
         self.rank = rank
-        self.last_step = last_step
         self.steps = [0] * trainers
         self.done = 0
+        self.halted = -1
+        self.meeting = -1
         self.outgoing: deque[ScoreDelta] = deque()
         self.arrived: deque[ScoreDelta] = deque()
         self._parameters = parameters
@@ -68,6 +73,7 @@ class Desk:
 
     def stepped(self) -> None:
         """Blend towards the target that came meanwhile, if one did; called by the worker, once a step."""
+        self.halted = -1
         self._since_blend += 1
         target, self._target = self._target, None
         if target is not None:
@@ -76,15 +82,15 @@ class Desk:
             self._since_blend = 0
 
     def conclude(self, parameters: Tensor) -> None:
-        """Take these parameters, in which every rank's last step is: nobody trains any more."""
-        self.steps[:] = [self.last_step] * self.trainers
+        """Take these parameters, in which every rank's steps up to the meeting are: all stand there."""
+        self.steps[:] = [self.meeting] * self.trainers
         self._parameters.copy_(parameters)
         self._target = None
 
     def due(self) -> bool:
-        """Whether this trainer's next copy is to be offered: it has moved on, or come to its end."""
-        ended = self.done == self.last_step and self._offered < self.done
-        return ended or self.done - max(self._offered, 0) >= GAP_STEPS
+        """Whether this trainer's next copy is to be offered: it has moved on, or come to where all meet."""
+        arrived = self.done == self.meeting and self._offered < self.done
+        return arrived or self.done - max(self._offered, 0) >= GAP_STEPS
 
     def take_copy(self) -> tuple[int, Tensor]:
         """Return the worker's last step and a copy; a step that is under way may be in some numbers of it."""
@@ -94,6 +100,11 @@ class Desk:
     def offer_again(self) -> None:
         """The copy that was offered last may never have come: offer another."""
         self._offered = -1
+
+    def meet_at(self, step: int) -> None:
+        """Let all come together after `step`; the copy of then is offered, whatever was offered before."""
+        self.meeting = step
+        self.offer_again()
 
     def put_target(self, target: Tensor) -> None:
         """Let the worker blend towards this, after the step that it is at."""

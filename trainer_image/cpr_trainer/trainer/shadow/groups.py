@@ -44,7 +44,7 @@ class ShadowLeader:
         self._meeting = Leader(lobby, hearing, roster, sums=False)
         self._hub: Hub | None = None
         self._step = 0
-        self._concluded = False
+        self._concluded: int | None = None  # the step of the meeting whose mean was taken
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
         """See `Group`: only who has no state waits for all, because somebody else may have one."""
@@ -79,15 +79,16 @@ class ShadowLeader:
         sleep(SLICE_S)
 
     def conclude(self) -> bool:
-        """See `Group`: the mean of what all ended in is the result."""
-        last = self._hub.last_mean() if self._hub is not None and not self._concluded else None
+        """See `Group`: the mean of what all met with is the state of then."""
+        is_new = self._concluded != self._desk.meeting
+        last = self._hub.last_mean() if self._hub is not None and is_new else None
         if last is not None:
-            self._concluded = True
+            self._concluded = self._desk.meeting
             self._desk.conclude(last)
             counters, losses = self._state.scores.to_merge()
             self._add_arrived(counters, losses)
             self._state.scores.merge(counters, losses)
-        return self._concluded
+        return self._concluded == self._desk.meeting == self._desk.halted
 
     def dismiss(self) -> None:
         """See `Group`."""

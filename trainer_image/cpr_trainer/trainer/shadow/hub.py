@@ -40,6 +40,8 @@ class Hub:
         self._channels: dict[int, Channel] = {}
         self._copies: dict[int, tuple[int, Tensor]] = {}
         self._round_began = 0.0
+        self._halted: dict[int, int] = {}
+        self._named = -1
         self._last_copies: dict[int, Tensor] = {}
         self._merged: bytes | None = None
         self._failure: BaseException | None = None
@@ -79,9 +81,10 @@ class Hub:
         self._merged = merged.numpy().tobytes()
 
     def last_mean(self) -> Tensor | None:
-        """Return the mean of what all other trainers and this one ended in; None while somebody trains."""
+        """Return the mean of what all other trainers and this one met with; None while somebody is on the way."""
         desk, copies = self._desk, tuple(self._last_copies.values())
-        if desk.done < desk.last_step or len(copies) < desk.trainers - 1:
+        stand = {desk.done, desk.halted, *self._halted.values()} == {desk.meeting}
+        if not stand or len(copies) < desk.trainers - 1:
             return None
         _, own = desk.take_copy()
         return mean((own, *copies))
@@ -97,6 +100,7 @@ class Hub:
         received = self._inbox.take(_TURN_S)
         if received is not None:
             self._handle(received)
+        self._name_meeting()
         if self._desk.due():
             self._offer(self._desk.rank, *self._desk.take_copy())
         self._combine(monotonic())
@@ -121,7 +125,10 @@ class Hub:
         if (before := self._channels.get(hello.rank)) is not None:
             before.close()
         self._channels[hello.rank] = channel
-        self._last_copies.pop(hello.rank, None)  # It sends it again.
+        # It says again where it stands, and sends its last copy again.
+        self._last_copies.pop(hello.rank, None)
+        self._halted.pop(hello.rank, None)
+        self._named = -1
         if hello.done == NO_STATE:
             self._welcome(hello.rank, channel)
 
@@ -129,11 +136,26 @@ class Hub:
         if frame.kind is Kind.COPY:
             copy = torch.frombuffer(frame.payload, dtype=torch.float32)
             self._offer(frame.rank, frame.step, copy)
-            if frame.step == self._desk.last_step:
+            if frame.step == self._desk.meeting:
                 self._last_copies[frame.rank] = copy
+        elif frame.kind is Kind.READY:
+            self._halted[frame.rank] = frame.step
         elif frame.kind is Kind.SCORES:
             self._desk.arrived.append(unpack_scores(frame.step, bytearray(frame.payload)))
             self._channels[frame.rank].send(Frame(Kind.SCORES, self._desk.rank, frame.step))
+
+    def _name_meeting(self) -> None:
+        """Once all stand, let them come together where the farthest does. Somebody may find out that it is farther."""
+        desk = self._desk
+        halted = (desk.halted, *self._halted.values())
+        if len(halted) < desk.trainers or min(halted) < 0 or max(halted) == self._named:
+            return
+        self._named = max(halted)
+        self._last_copies.clear()
+        desk.meet_at(self._named)
+        for channel in tuple(self._channels.values()):
+            if not channel.closed:
+                channel.send(Frame(Kind.GO, desk.rank, self._named))
 
     def _offer(self, rank: int, step: int, copy: Tensor) -> None:
         if not self._copies:
@@ -153,10 +175,10 @@ class Hub:
     def _awaited(self) -> frozenset[int]:
         """Ranks that train, are connected, and have not offered a copy in this round."""
         desk = self._desk
-        training = {rank for rank in self.present() if desk.steps[rank] < desk.last_step}
-        if desk.done < desk.last_step:
-            training.add(desk.rank)
-        return frozenset(training - self._copies.keys())
+        training = self.present() - self._last_copies.keys()
+        if desk.done != desk.meeting:
+            training |= {desk.rank}
+        return training - self._copies.keys()
 
     def _answer(self, ranks: tuple[int, ...]) -> None:
         desk = self._desk

@@ -48,6 +48,7 @@ class Spoke:
         self._channel: Channel | None = None
         self._waits_for_target = False
         self._scores_sent = -1
+        self._halted_said = -1
         self._ending: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow-spoke", daemon=True)
@@ -88,6 +89,7 @@ class Spoke:
         if received is not None and received.channel is channel and received.frame is not None:
             self._hear(received.frame)
         self._send_scores(channel)
+        self._say_halted(channel)
         if not self._waits_for_target and self._desk.due():
             step, copy = self._desk.take_copy()
             self._waits_for_target = channel.send(Frame(Kind.COPY, self._lobby.rank, step, payload=_bytes(copy)))
@@ -101,7 +103,7 @@ class Spoke:
         except OSError:
             self._ended.wait(next(self._delays))
             return
-        self._waits_for_target, self._scores_sent = False, -1
+        self._waits_for_target, self._scores_sent, self._halted_said = False, -1, -1
         self._desk.offer_again()
         self._channel = channel
         if self._ended.is_set():
@@ -127,6 +129,8 @@ class Spoke:
             case Kind.SCORES:
                 while desk.outgoing and desk.outgoing[0].step <= frame.step:
                     desk.outgoing.popleft()
+            case Kind.GO:
+                desk.meet_at(frame.step)
             case Kind.FETCH if self._channel is not None:
                 self._channel.send(Frame(Kind.STATE, self._lobby.rank, desk.done, payload=self._pack()))
             case Kind.DONE:
@@ -135,6 +139,11 @@ class Spoke:
                 raise Superseded("the leader knows a newer incarnation of this trainer")
             case _:
                 pass  # A form, or a sign of life.
+
+    def _say_halted(self, channel: Channel) -> None:
+        halted = self._desk.halted
+        if halted != self._halted_said and channel.send(Frame(Kind.READY, self._lobby.rank, halted)):
+            self._halted_said = halted
 
     def _send_scores(self, channel: Channel) -> None:
         for delta in tuple(self._desk.outgoing):

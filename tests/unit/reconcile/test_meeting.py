@@ -1,0 +1,109 @@
+"""Trainers in a shadow mode come to one step before others take their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_operator.api.status import Status
+from cpr_operator.controller import read_report
+from cpr_operator.desired.rosters import trainer_roster
+from cpr_operator.reconcile import World, reconcile
+from cpr_operator.reconcile.observe import NoPod, observe
+from cpr_operator.reconcile.resize import have_met, resize
+from cpr_operator.reconcile.world import change
+from support.driver import TICK_S, Driver, Scenario, spec
+
+WANTED = 3
+
+
+async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> World:
+    """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
+    driver = Driver(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
+    cluster = driver.cluster
+    for _ in range(12):
+        cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+    cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
+    while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
+        await driver.controller.run_pass("default", "job")
+        cluster.tick(TICK_S)
+    job = await driver.controller._read(await cluster.get_job("default", "job"))
+    assert job is not None
+    pods = tuple(pod.view() for pod in cluster.pods.values())
+    reports = {p.uid: r for p in pods if (r := read_report(p, cluster.plane().report(p.name) or b"")) is not None}
+    return World(job, pods, reports, now=cluster.now)
+
+
+def with_status(world: World, status: Status) -> World:
+    return replace(world, job=replace(world.job, status=status))
+
+
+async def test_all_are_asked_to_meet_and_nobody_to_stop() -> None:
+    outcome = reconcile(await world_of(meets=False))
+    assert outcome.status.meeting
+    assert outcome.status.phase == "Running"
+    assert "2 trainers become 3" in next(event.message for event in outcome.events if event.reason == "Meeting")
+    roster = trainer_roster(outcome.status, outcome.status.trainers[0], 1)
+    assert (roster.meet, roster.stop) == (True, False)
+
+
+async def test_in_lockstep_all_stop_at_once() -> None:
+    world = await world_of("AllReduce", meets=False)
+    outcome = reconcile(world)
+    assert have_met(world)
+    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
+
+
+async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known() -> None:
+    world = await world_of(meets=True)
+    met = change(world.job.status, anchors=world.job.status.anchors[-1:])
+    news = with_status(world, change(met, anchors=()))
+    assert not have_met(news)
+    assert reconcile(news).status.phase == "Running"
+    assert reconcile(news).status.anchors[-1:] == met.anchors
+    assert have_met(with_status(world, met))
+    outcome = reconcile(with_status(world, met))
+    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
+
+
+async def test_where_all_met_before_is_not_where_they_stand() -> None:
+    world = await world_of(meets=True)
+    status = world.job.status
+    later = change(status.anchors[-1], key="later", samples=status.anchors[-1].samples + 100)
+    assert not have_met(with_status(world, change(status, anchors=(*status.anchors, later))))
+
+
+async def test_of_an_earlier_generation_nobody_has_met() -> None:
+    world = await world_of(meets=True)
+    status = world.job.status
+    later = change(status, counters=change(status.counters, generation=2))
+    assert not have_met(with_status(world, later))
+
+
+async def test_who_is_suspended_on_the_way_has_not_met() -> None:
+    world = await world_of(meets=False)
+    asked = with_status(world, reconcile(world).status)
+    suspended = replace(asked, job=replace(asked.job, spec=change(asked.job.spec, suspend=True)))
+    outcome = reconcile(suspended)
+    assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
+
+
+@pytest.mark.parametrize("met", [True, False])
+async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None:
+    world = await world_of(meets=True)
+    status = world.job.status
+    nobody = dict.fromkeys(observe(world), NoPod())
+    step = resize(with_status(world, change(status, phase="Suspended", meeting=met)), nobody)
+    assert (step is not None) == met
+    if step is not None:
+        assert len(step.status.trainers) == WANTED
+        assert step.status.anchors == status.anchors[-1:], "older ones are of two ranks"
+
+
+async def test_a_leader_that_does_not_answer_has_not_met() -> None:
+    world = await world_of(meets=True)
+    assert have_met(world)
+    leader = world.job.status.trainers[0].uid
+    assert not have_met(replace(world, reports={u: r for u, r in world.reports.items() if u != leader}))
