@@ -22,10 +22,6 @@ def incarnations(space: Space, name: str) -> set[int]:
     return {pod.incarnation for pod in space.pods(job=name)}
 
 
-def event(space: Space, name: str, reason: str) -> str:
-    return "\n".join(message for found, message in space.events(name) if found == reason)
-
-
 class TestTheStore:
     @pytest.mark.parametrize(
         ("name", "store", "reason", "remedy"),
@@ -45,7 +41,7 @@ class TestTheStore:
         found = space.wait_condition(name, "SnapshotsDegraded", within_s=60)
         assert found["reason"] == reason
         assert remedy in found["message"]
-        assert remedy in event(space, name, "SnapshotsDegraded")
+        assert remedy in "\n".join(space.told(name, "SnapshotsDegraded"))
         assert incarnations(space, name) == {1}
         space.kubectl("delete", "cprjob", name, "--wait=false")
 
@@ -61,7 +57,7 @@ class TestTheStore:
         first, _ = account(cluster.store, status)[1][0]
         assert first == older["samples"]
         assert ledger(status) == account(cluster.store, status)
-        assert "part" in event(space, "damaged", "SnapshotsDegraded")
+        assert "part" in "\n".join(space.told("damaged", "SnapshotsDegraded"))
 
 
 class TestTheData:
@@ -76,7 +72,7 @@ class TestTheData:
         assert failed["reason"] == "BadData"
         assert "line 4" in failed["message"]
         assert "column 9" in failed["message"]
-        assert "line 4" in event(space, "bad-rows", "Failed")
+        assert "line 4" in "\n".join(space.told("bad-rows", "Failed"))
         assert {pod.incarnation for pod in space.pods(job="bad-rows", role="trainer")} == {1}
 
 
@@ -90,7 +86,7 @@ class TestTheCluster:
         message = condition(found, "PodsReady")["message"]
         assert "localhost/not-there:1" in message
         assert "spec.image" in message
-        said = event(space, "no-image", "PodStuck")
+        said = "\n".join(space.told("no-image", "PodStuck"))
         assert "localhost/not-there:1" in said
         assert "spec.image" in said
         assert incarnations(space, "no-image") == {1}
@@ -106,7 +102,7 @@ class TestTheCluster:
         )
         assert "exceeded quota" in condition(found, "PodsReady")["message"]
         assert "free quota" in condition(found, "PodsReady")["message"]
-        said = event(space, "crowded", "Refused")
+        said = "\n".join(space.told("crowded", "Refused"))
         assert "exceeded quota" in said
         assert "free quota" in said
         space.apply(_quota("20"))

@@ -43,10 +43,6 @@ def cuts(cluster: Cluster, status: dict[str, Any], shard: int) -> dict[int, floa
     return dict(sorted((int(s), at) for save, at in saves.items() if (s := save.removeprefix("step-")).isdigit()))
 
 
-def events(space: Space, name: str, reason: str) -> list[str]:
-    return [message for found, message in space.events(name) if found == reason]
-
-
 def action(status: dict[str, Any]) -> str:
     """What was done about the newest failure."""
     return str(status["failures"][-1]["action"])
@@ -79,7 +75,7 @@ class TestThePlan:
         assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (3, 1)
         assert after["intervalSeconds"] < 0.75 * before["intervalSeconds"]  # an interval that hardly moves stays
         until("the leader is told", lambda: interval_of_rosters(run) == run.status()["plan"]["intervalSeconds"], 30)
-        told = {message.partition(":")[0] for message in events(space, "learning", "Planned")}
+        told = {message.partition(":")[0] for message in space.told("learning", "Planned")}
         assert before["reason"].partition(":")[0] in told
         assert len(told) > 1, "a new interval is told; the plan in force may have taken newer figures since"
         status = run.finish()
@@ -135,7 +131,7 @@ class TestTheLimit:
         exhausted = space.wait_condition("tiny", "BudgetExhausted")
         assert exhausted["reason"] == "NothingFits"
         assert "roll the job back" in exhausted["message"]
-        assert exhausted["message"] in events(space, "tiny", "BudgetExhausted")
+        assert exhausted["message"] in space.told("tiny", "BudgetExhausted")
         for number, shard in enumerate((3, 0), start=1):
             run.reach(0.2 * number)
             status = lose(cluster, run, shard)

@@ -35,10 +35,6 @@ def delete(run: Run, within_s: float = 90) -> None:
     until(f"{run.name} is gone", gone, within_s, every_s=0.5)
 
 
-def told(space: Space, name: str, reason: str) -> str:
-    return "\n".join(message for found, message in space.events(name) if found == reason)
-
-
 class TestWithItsSaves:
     def test_the_saves_of_a_deleted_job_go_and_those_of_others_stay(self, cluster: Cluster, space: Space) -> None:
         other, doomed = start(space, "bystander", delete_with_job=False), start(space, "doomed")
@@ -46,7 +42,7 @@ class TestWithItsSaves:
         assert cluster.store.keys(prefix)
         delete(doomed)
         assert cluster.store.keys(prefix) == ()
-        assert "deleted" in told(space, "doomed", "SavesDeleted")
+        assert "deleted" in "\n".join(space.told("doomed", "SavesDeleted"))
         until("its pods are gone", lambda: not space.pods(job="doomed"), 30)
         assert other.uids() == other.before
         delete(other)
@@ -72,7 +68,7 @@ class TestWithItsSaves:
         delete(first)
         after = set(cluster.store.keys(prefix))
         assert result in after < before
-        assert result in told(space, "yesterday", "SavesDeleted")
+        assert result in "\n".join(space.told("yesterday", "SavesDeleted"))
         again = start(space, "today-again", data=SHORT, snapshots__restoreFrom=result)
         verify(again, again.finish(), replaced=())
         for run in (heir, again):
@@ -86,7 +82,7 @@ class TestWhatIsInTheWay:
         prefix = wait_for_anchor(run)
         with cluster.store_down():
             delete(run, within_s=280)
-        message = told(space, "stuck", "SavesLeft")
+        message = "\n".join(space.told("stuck", "SavesLeft"))
         assert "does not answer" in message
         assert (
             f"cprjob snapshots prune s3://cprjob --endpoint http://minio.cprjob-store:9000 --job {prefix[:-1]}"

@@ -84,7 +84,7 @@ class TestTheStoreIsDown:
         space.wait_condition(run.name, "SnapshotsDegraded", "False", within_s=90)
         wait_for_anchor(run, before)
         assert untouched(run)
-        assert any(reason == "SnapshotsDegraded" for reason, _ in space.events(run.name))
+        assert space.told(run.name, "SnapshotsDegraded")
         delete(run)
 
     def test_a_shard_that_dies_meanwhile_waits_and_says_so(self, cluster: Cluster, space: Space) -> None:

@@ -89,6 +89,14 @@ class Space:
         ours = (e for e in listed if (e["involvedObject"]["kind"], e["involvedObject"].get("name")) == ("CPRJob", name))
         return tuple((e.get("reason", ""), e.get("message", "")) for e in ours)
 
+    def told(self, name: str, reason: str, within_s: float = 30.0) -> tuple[str, ...]:
+        """Return the messages of the CPRJob's events of a kind, once there is one: they come after the status."""
+
+        def probe() -> tuple[str, ...] | None:
+            return tuple(message for found, message in self.events(name) if found == reason) or None
+
+        return until(f"an event {reason} of {name}", probe, within_s)
+
     # --- pods ---
 
     def pod(self, name: str) -> Pod | None:
