@@ -284,12 +284,6 @@ RULES = (
         "needs another shard",
     ),
     Case(
-        "spec.recovery.onShardLoss",
-        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.trainers": {"replicas": 2}},
-        {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
-        "needs trainers in lockstep",
-    ),
-    Case(
         "spec.recovery.mode",
         AUC_DROP | {"spec.recovery.mode": "Partial"},
         AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},

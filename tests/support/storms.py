@@ -70,7 +70,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     jobs = st.builds(
         lambda mode, loss, portion, shards, trainers, sync, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
-            recovery__onShardLoss=loss if portion and mode != "Full" and sync == "AllReduce" else "Pause",
+            recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
             accuracyBudget__portionOfLostSamples=portion,
             shards__replicas=shards,
             trainers={"replicas": trainers if sync == "AllReduce" else 1 + trainers, "denseSync": sync},

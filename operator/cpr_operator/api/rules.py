@@ -307,13 +307,6 @@ DEGRADE_NEEDS_SHARDS = Rule(
     "set it to Pause, or raise spec.shards.replicas to 2 at least",
     f"{_PAUSES} || self.shards.replicas > 1",
 )
-DEGRADE_LOCKSTEP = Rule(
-    "spec",
-    "spec.recovery.onShardLoss",
-    "Degrade needs trainers in lockstep",
-    "set it to Pause, or set spec.trainers.denseSync to AllReduce",
-    f"{_PAUSES} || self.trainers.denseSync == 'AllReduce'",
-)
 STATIC = (
     NAME,
     BOTTOM_MLP,
@@ -348,5 +341,4 @@ STATIC = (
     PARTIAL_NEEDS_BUDGET,
     DEGRADE_NEEDS_BUDGET,
     DEGRADE_NEEDS_SHARDS,
-    DEGRADE_LOCKSTEP,
 )

@@ -265,14 +265,6 @@ class CPRJobSpec(SpecModel):
             rules.DEGRADE_NEEDS_BUDGET.require(value.on_shard_loss == "Pause" or loses)
         return value
 
-    @field_validator("trainers")
-    @classmethod
-    def _degrade_needs_lockstep(cls, value: Trainers, info: ValidationInfo) -> Trainers:
-        recovery: RecoveryPolicy | None = info.data.get("recovery")
-        if recovery is not None:
-            rules.DEGRADE_LOCKSTEP.require(recovery.on_shard_loss == "Pause" or value.dense_sync == "AllReduce")
-        return value
-
     @field_validator("shards")
     @classmethod
     def _degrade_needs_shards(cls, value: Shards, info: ValidationInfo) -> Shards:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
@@ -16,7 +18,7 @@ from cpr_contract.roster import Counters
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Mark, Progress, Service
 from cpr_trainer.tables.arena import Arena
@@ -182,6 +184,48 @@ def test_a_loose_cut_holds_nobody_and_says_what_it_holds_by_rank() -> None:
     assert marks[-1].step == 3, "passed by all, and still the cut that the others take"
     assert marks[-1].applied == (4, 5)
     assert service.mark(service.progress).step == 4  # type: ignore[arg-type]
+
+
+def test_a_loose_cut_is_given_up_as_long_as_steps_after_it_are_lost() -> None:
+    """Who went back to it would push them again, and the shard would drop them."""
+    _service, (one, two), marks = serving(trainers=2, loose=True)
+    one.pushes(9, cut_step=4)
+    assert two.pushes(3) == ["ACK"]
+    assert two.pushes(4) == ["ACK"]
+    assert marks == []
+    assert two.pushes(5) == ["ACK"]
+    assert two.sent[-1][0].cut_step == 4, "given up"
+    for step in range(6, 9):
+        two.pushes(step)
+    one.says(Operation.PING, cut_step=8)
+    (mark,) = marks
+    assert (mark.step, mark.applied) == (8, (9, 8))
+    assert mark.lost[-1][1] <= mark.samples
+
+
+@given(
+    first=st.lists(st.integers(1, 12), min_size=2, max_size=3),
+    order=st.lists(st.integers(0, 2), min_size=20, max_size=80),
+    announced=st.lists(st.integers(0, 14), min_size=80, max_size=80),
+)
+def test_a_loose_cut_says_all_that_it_lacks_and_lacks_nothing_after_it(
+    first: list[int], order: list[int], announced: list[int]
+) -> None:
+    """Ranks come back to a shard at steps of their own, and go on at their pace."""
+    trainers = len(first)
+    _service, clients, marks = serving(trainers=trainers, loose=True)
+    following = list(first)
+    for rank, cut in zip(order, announced, strict=False):
+        if rank < trainers and following[rank] <= 100:
+            clients[rank].pushes(following[rank], cut_step=cut)
+            following[rank] += 1
+    batches = order_of(1000, 10)
+    for mark in marks:
+        assert all(end <= mark.samples for _, end in mark.lost)
+        for rank, step in enumerate(mark.applied):
+            for missing in range(1, min(first[rank], step + 1)):
+                samples = batches.slice_of(missing, rank, trainers)
+                assert any(start <= samples.start and samples.stop <= end for start, end in mark.lost)
 
 
 def test_a_cut_is_copied_before_the_held_pushes_change_it() -> None:

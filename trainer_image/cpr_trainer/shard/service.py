@@ -274,10 +274,19 @@ class Service:
         return True
 
     def _cut_if_due(self, progress: Progress) -> None:
-        if progress.cuts.due(progress.applied):
-            self.on_cut()
-            progress.cuts, self._held_free = progress.cuts.take(), True
-            progress.dirty = False
+        if not progress.cuts.due(progress.applied):
+            return
+        if progress.cuts.loose and self._lost_beyond(progress):
+            self.given_up_step, progress.cuts = progress.cuts.pending, progress.cuts.void()
+            return
+        self.on_cut()
+        progress.cuts, self._held_free = progress.cuts.take(), True
+        progress.dirty = False
+
+    def _lost_beyond(self, progress: Progress) -> bool:
+        """Whether the rows lack steps of after the cut, which nobody would push again who went back to it."""
+        mark = self.mark(progress)
+        return any(end > mark.samples for _, end in mark.lost)
 
     def _slots(self, frame: Frame) -> tuple[Ints, Ints]:
         """Return the slots and the numbers of the rows that a frame names. Raises FrameError."""
