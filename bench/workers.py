@@ -1,8 +1,8 @@
-"""Whether several worker threads on one dense copy (Hogwild) would pay: .venv/bin/python bench/workers.py.
+"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python bench/workers.py.
 
-Trains the dense network of a preset on the same random batches, in turn with one worker that computes on all cores and
-with as many workers as there are cores, each computing on one. Workers share the parameters, take steps without waiting
-for each other, and have gradients of their own. Only the ratio means something.
+Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
+workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and
+as many that take whole batches, change the same parameters and do not wait (Hogwild). Only ratios mean something.
 """
 
 from __future__ import annotations
@@ -15,97 +15,132 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cpr_contract.spec import ModelSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.bench.train.presets import BATCH_SIZE, Preset, document
-from cpr_trainer.model.entrypoint import DTYPES, build_network
+from cpr_trainer.access import Access, BandedAccess, find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
 
-BATCHES = 8
-Batch = tuple[Tensor, Tensor, Tensor]
+BATCHES, ROWS, SKEW = 8, 1000, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """A batch, the rows that it needs, and their vectors, [u, D]."""
+
+    batch: Batch
+    access: Access | BandedAccess
+    vectors: Tensor
 
 
 def model_of(preset: Preset) -> ModelSpec:
-    """The model of a preset; its rows do not matter here."""
+    """The model of a preset, with small tables."""
     nowhere = Path("/nowhere")
     manifest = document(
-        preset, rows=1000, trainers=1, shards=1, precision="fp32", samples=nowhere, store=nowhere, interval_s=1
+        preset, rows=ROWS, trainers=1, shards=1, precision="fp32", samples=nowhere, store=nowhere, interval_s=1
     )
     return to_job_spec(parse_spec(manifest["spec"]), uid="bench", name="bench").model
 
 
-def batches_of(model: ModelSpec) -> list[Batch]:
-    """Random features, embeddings and labels."""
-    torch.manual_seed(1)
-    shape = (BATCH_SIZE, len(model.tables), model.embedding_dim)
-    return [(torch.randn(BATCH_SIZE, 13), torch.randn(shape), torch.rand(BATCH_SIZE).round()) for _ in range(BATCHES)]
+def work_of(model: ModelSpec) -> list[Work]:
+    """Random batches; some rows are used far more often than others."""
+    rng, placement = np.random.default_rng(1), Placement.of(model, 1)
+    works = []
+    for _ in range(BATCHES):
+        least = min(table.rows for table in model.tables)
+        ids = (least * rng.random((BATCH_SIZE, len(model.tables))) ** SKEW).astype(np.int64)
+        dense, labels = rng.normal(size=(BATCH_SIZE, 13)), rng.integers(0, 2, BATCH_SIZE)
+        access = find_access(placement, ids)
+        batch = Batch(dense.astype(np.float32), ids, labels.astype(np.float32))
+        works.append(Work(batch, access, torch.randn(len(access.unique), model.embedding_dim)))
+    return works
 
 
-class Worker(threading.Thread):
-    """Takes steps until an instant of the monotonic clock, with parameters that others change too."""
-
-    def __init__(self, network: torch.nn.Module, batches: Sequence[Batch], precision: Precision, end_s: float) -> None:
-        super().__init__()
-        self.steps = 0
-        self._network = network
-        self._parameters = list(network.parameters())
-        self._batches = batches
-        self._dtype = DTYPES[precision]
-        self._end_s = end_s
-
-    def run(self) -> None:
-        """See `threading.Thread`."""
-        while time.monotonic() < self._end_s:
-            dense, embeddings, labels = self._batches[self.steps % len(self._batches)]
-            vectors = embeddings.to(self._dtype).detach().requires_grad_()
-            with torch.autocast("cpu", self._dtype, enabled=self._dtype is not torch.float32):
-                logits = self._network(dense, vectors)
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
-            gradients = torch.autograd.grad(loss, [*self._parameters, vectors])
-            for parameter, gradient in zip(self._parameters, gradients, strict=False):
-                parameter.data.add_(gradient, alpha=-0.01)  # unseen by autograd: others may be in their backward pass
-            self.steps += 1
+def train(replica: DenseReplica, works: Sequence[Work], crew: Crew, end_s: float) -> int:
+    """Take steps until an instant of the monotonic clock; return how many."""
+    steps = 0
+    while time.monotonic() < end_s:
+        work = works[steps % len(works)]
+        compute(replica, work.batch, work.access, work.vectors.detach, BATCH_SIZE, crew)
+        replica.step()
+        steps += 1
+    return steps
 
 
-def samples_per_s(
-    model: ModelSpec, batches: Sequence[Batch], precision: Precision, workers: int, wanted_s: float
-) -> float:
-    """Train with so many workers for a while, on all cores together."""
-    torch.set_num_threads((os.cpu_count() or 1) // workers)
-    network = build_network(model, 1)
-    began_s = time.monotonic()
-    threads = [Worker(network, batches, precision, began_s + wanted_s) for _ in range(workers)]
+def race(replicas: Sequence[DenseReplica], works: Sequence[Work], end_s: float) -> int:
+    """Let all replicas, which share their parameters, train at once; return the steps of all."""
+    taken = [0] * len(replicas)
+
+    def run(worker: int) -> None:
+        taken[worker] = train(replicas[worker], works, Crew(), end_s)
+
+    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(len(replicas))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(thread.steps for thread in threads) * BATCH_SIZE / (time.monotonic() - began_s)
+    return sum(taken)
+
+
+def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseReplica]:
+    """Return replicas with gradients of their own and the parameters of the first."""
+    replicas = [DenseReplica(model, 1, precision=precision) for _ in range(count)]
+    for other in replicas[1:]:
+        other.parameters = replicas[0].parameters
+        for mine, shared in zip(other.model.parameters(), replicas[0].model.parameters(), strict=True):
+            mine.data = shared.data
+    return replicas
 
 
 def main() -> None:
-    """Measure both in turn, and print medians and the ratio of windows of the same repeat."""
+    """Measure all three in turn, and print medians, and ratios of windows of the same repeat."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--preset", type=Preset, choices=list(Preset), default=Preset.KAGGLE)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
-    model, several = model_of(options.preset), os.cpu_count() or 1
-    batches = batches_of(model)
-    found: dict[int, list[float]] = {1: [], several: []}
-    samples_per_s(model, batches, options.precision, 1, 1.0)  # warm
+    model, cores = model_of(options.preset), os.cpu_count() or 1
+    works, replicas = work_of(model), sharing(model, options.precision, cores)
+    alone, crew = Crew(), Crew(cores)
+
+    def samples_per_s(way: str) -> float:
+        torch.set_num_threads(1 if way == "hogwild" else cores)
+        end_s = time.monotonic() + options.seconds
+        if way == "hogwild":
+            steps = race(replicas, works, end_s)
+        else:
+            steps = train(replicas[0], works, alone if way == "one" else crew, end_s)
+        return float(steps * BATCH_SIZE / (options.seconds + time.monotonic() - end_s))
+
+    ways = ["one", "side by side", "hogwild"]
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for way in ways:
+        samples_per_s(way)  # warm
     for repeat in range(options.repeats):
-        for workers in (1, several) if repeat % 2 else (several, 1):
-            found[workers].append(samples_per_s(model, batches, options.precision, workers, options.seconds))
-    ratios = [many / one for one, many in zip(found[1], found[several], strict=True)]
-    medians = {f"{workers} workers": statistics.median(values) for workers, values in found.items()}
-    json.dump({"precision": options.precision, **medians, "ratio": statistics.median(ratios)}, sys.stdout)
+        for place in range(len(ways)):
+            way = ways[(repeat + place) % len(ways)]
+            found[way].append(samples_per_s(way))
+    ratios = {way: [mine / one for mine, one in zip(found[way], found["one"], strict=True)] for way in ways[1:]}
+    figures = {
+        "precision": options.precision,
+        "workers": cores,
+        "samples_per_s": {way: round(statistics.median(rates)) for way, rates in found.items()},
+        "ratio_to_one": {way: round(statistics.median(each), 3) for way, each in ratios.items()},
+    }
+    json.dump(figures, sys.stdout)
 
 
 if __name__ == "__main__":
