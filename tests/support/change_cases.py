@@ -39,6 +39,7 @@ CHANGES = (
     _frozen("model", {"spec.model.tables.0.rows": 11}),
     _frozen("data", {"spec.data.samples": 1001}),
     _frozen("trainers.denseSync", {"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}}),
+    _frozen("trainers.device", {"spec.trainers.device": "cuda"}),
     _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
     _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
     _frozen("failurePolicy", {"spec.failurePolicy.silenceSeconds": 11}),

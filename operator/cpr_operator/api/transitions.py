@@ -60,6 +60,7 @@ FROZEN = tuple(
         "model",
         "data",
         "trainers.denseSync",
+        "trainers.device",
         "snapshots",
         "failurePolicy",
     )
