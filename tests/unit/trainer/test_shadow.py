@@ -19,7 +19,7 @@ from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import Finished
 from cpr_trainer.trainer.shadow import hub
-from cpr_trainer.trainer.shadow.desk import GAP_STEPS
+from cpr_trainer.trainer.shadow.desk import GAP_STEPS, Desk
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
 from support.devices import on_each_device
@@ -138,6 +138,15 @@ def test_copies_are_averaged_while_nobody_waits(
     assert [member.state.desk.sync_gap for member in members] == [GAP_STEPS + 1] * 3  # type: ignore[union-attr]
     eventually(lambda: members[0].state.reached == GAP_STEPS, "the leader knows what all have reached")
     assert members[0].state.samples == 100 * GAP_STEPS
+
+
+@on_each_device
+def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> None:
+    parameters = torch.zeros(3, device=device)
+    _, copy = Desk(parameters, rank=0, trainers=2, last_step=LAST_STEP).take_copy()
+    parameters.fill_(1.0)
+    assert copy.device.type == "cpu"
+    assert not copy.any()
 
 
 def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
