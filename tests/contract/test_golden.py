@@ -82,6 +82,7 @@ EXAMPLES: dict[str, Any] = {
         dense_sync="ShadowMA",
         prefetch=4,
         workers=2,
+        device="cuda",
     ),
     "shard_roster": ShardRoster(
         contract=1,

@@ -185,6 +185,18 @@ RULES = (
         "nobody to be averaged with",
     ),
     Case(
+        "spec.trainers.workers",
+        {"spec.trainers": {"device": "cpu", "workers": 2}},
+        {"spec.trainers": {"device": "cuda", "workers": 2}},
+        "a GPU takes one worker",
+    ),
+    Case(
+        "spec.trainers.workers",
+        {"spec.trainers": {"device": "cuda", "workers": 1}},
+        {"spec.trainers": {"workers": 64, "device": "cuda"}},
+        "a GPU takes one worker",
+    ),
+    Case(
         "spec.snapshots.interval.seconds",
         {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 60}},
         {"spec.snapshots.interval": {"mode": "Fixed"}},

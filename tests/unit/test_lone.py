@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import Device, JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
@@ -18,6 +18,7 @@ from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.lone import Injection, LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Uris
+from support.devices import on_each_device
 from support.local_job import small_job
 from support.model import SavedModel, assert_close, train_alone
 
@@ -46,10 +47,11 @@ def shard_rows(job: JobSpec, shard: int) -> slice:
     return slice(starts[shard], starts[shard + 1])
 
 
+@on_each_device
 @pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str) -> None:
+def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str, device: Device) -> None:
     sparse = replace(job.model.sparse_optimizer, kind=kind)
-    job = replace(job, model=replace(job.model, sparse_optimizer=sparse))
+    job = replace(job, model=replace(job.model, sparse_optimizer=sparse), device=device)
     trainer = LoneTrainer(job, samples_of(job), job.data.seed)
     trainer.train(None, lambda _: None)
     placement = Placement.of(job.model, 1)
@@ -58,7 +60,7 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str) -> None:
         for offset, table in zip(placement.offsets, job.model.tables, strict=True)
     )
     scores = trainer.scores.validation
-    found = SavedModel(trainer.replica.parameters, tables, scores.auc(), scores.log_loss(), scores.samples, {})
+    found = SavedModel(trainer.replica.parameters.cpu(), tables, scores.auc(), scores.log_loss(), scores.samples, {})
     assert_close(found, train_alone(job))
     assert scores.samples == STEPS * BATCH * 4 // 5
 

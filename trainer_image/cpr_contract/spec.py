@@ -177,6 +177,8 @@ class SnapshotSpec:
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: What the dense network computes with, and embedding vectors and their gradients travel as.
 Precision = Literal["fp32", "bf16"]
+#: Where trainers compute the dense network.
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class JobSpec:
     `silence_s` is how long a member may owe its peers a heartbeat before they call it silent. Whatever the
     `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
-    threads side by side.
+    threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
     """
 
     contract: int
@@ -202,6 +204,7 @@ class JobSpec:
     dense_sync: DenseSync = "AllReduce"
     prefetch: int = 1
     workers: int = 1
+    device: Device = "cpu"
 
     @property
     def lockstep(self) -> bool:

@@ -41,6 +41,16 @@ class Access:
     tables: int
     pooling: Pooling | None = None
 
+    def to(self, device: torch.device) -> Access:
+        """Return the same access with its tensors on `device`; `unique` stays where shards are asked from."""
+        return replace(
+            self,
+            inverse=self.inverse.to(device),
+            order=self.order.to(device),
+            starts=self.starts.to(device),
+            pooling=None if self.pooling is None else self.pooling.to(device),
+        )
+
     def embeddings(self, vectors: Rows) -> Tensor:
         """Return the vector of each bag, [n, T, D], from those of the unique rows, [u, D]; zeros for empty bags."""
         vectors = the_only(vectors)
@@ -74,6 +84,10 @@ class BandedAccess:
     unique: UniqueRows
     bands: tuple[Access, ...]
     tables: tuple[Ints, ...]
+
+    def to(self, device: torch.device) -> BandedAccess:
+        """See `Access.to`."""
+        return replace(self, bands=tuple(access.to(device) for access in self.bands))
 
     def embeddings(self, vectors: Rows) -> tuple[Tensor, ...]:
         """Return the vectors of the bags of each table, [n, D_t], from those of the unique rows, [u_b, D_b]."""
@@ -126,6 +140,10 @@ class Pooling:
         if bags.means.any():
             weights = torch.from_numpy(np.where(bags.means, 1 / np.maximum(bags.lengths, 1), 1).astype(np.float32))
         return cls(torch.from_numpy(bags.offsets), None if weights is None else weights.view(-1, 1))
+
+    def to(self, device: torch.device) -> Pooling:
+        """Return the same pooling with its tensors on `device`."""
+        return Pooling(self.offsets.to(device), None if self.weights is None else self.weights.to(device))
 
     def scale(self, values: Tensor) -> Tensor:
         """Return sums, or gradients, of all bags times their weights, [n T, D] in the same type."""

@@ -47,7 +47,7 @@ class LoneTrainer:
 
     def __init__(self, job: JobSpec, dataset: Dataset, seed: int, factory: Factory | None = None) -> None:
         self.order = BatchOrder.of(replace(job.data, seed=seed), dataset.layout)
-        self.replica = DenseReplica(job.model, seed, precision=job.precision, factory=factory)
+        self.replica = DenseReplica(job.model, seed, job.device, job.precision, factory)
         self.scores = Scores(ProgressiveValidation.of(self.order.total_samples, job.model, self.replica.model))
         self.placement = Placement.of(job.model, 1)
         self.arena = Arena.empty(job, *self.placement.sizes(0))

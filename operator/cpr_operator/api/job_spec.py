@@ -26,6 +26,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
         dense_sync=spec.trainers.dense_sync,
         prefetch=spec.trainers.prefetch,
         workers=spec.trainers.workers,
+        device=spec.trainers.device,
     )
 
 

@@ -229,6 +229,13 @@ DENSE_SYNC = Rule(
     "remove it, or raise spec.trainers.replicas",
     "self.denseSync == 'AllReduce' || self.replicas > 1",
 )
+WORKERS = Rule(
+    "spec.trainers",
+    "spec.trainers.workers",
+    "a GPU takes one worker",
+    "remove it, or set spec.trainers.device to cpu",
+    "self.workers == 1 || self.device != 'cuda'",
+)
 PRIORITY_LOCKSTEP = Rule(
     "spec",
     "spec.snapshots.strategy",
@@ -331,6 +338,7 @@ STATIC = (
     BAGS,
     POOLED,
     DENSE_SYNC,
+    WORKERS,
     PRIORITY_LOCKSTEP,
     FIXED_INTERVAL,
     FIXED_BITS,

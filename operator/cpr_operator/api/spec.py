@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import DenseSync
+from cpr_contract.spec import DenseSync, Device
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.data_spec import Data
@@ -66,13 +66,23 @@ class Trainers(SpecModel):
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
     """For how many steps ahead embedding vectors are asked for. With 1 a lone trainer reads what it would have read one
     step after the other. More hides a longer way to the shards; vectors then miss what so many steps before changed."""
+    device: Device = "cpu"
+    """Where the dense network is computed. cuda: on a GPU, which trainers.template has to ask for, with nvidia.com/gpu
+    in the resources of its container `main`; the image needs a CUDA build of torch. Tables stay with the shards, on
+    processors."""
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
     """Threads of a trainer that compute parts of its slice side by side, on one copy of the dense network, each on its
     share of the trainer's processors. Results are the same to rounding. More than one pays where the network is too
-    small to keep all processors busy."""
+    small to keep all processors busy; with device cuda there is one."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""
+
+    @field_validator("workers")
+    @classmethod
+    def _one_on_a_gpu(cls, value: int, info: ValidationInfo) -> int:
+        rules.WORKERS.require(value == 1 or info.data.get("device") != "cuda")
+        return value
 
     @field_validator("dense_sync")
     @classmethod

@@ -56,6 +56,10 @@ FROZEN = tuple(
         "model",
         "data",
         "trainers.denseSync",
+        "trainers.precision",
+        "trainers.prefetch",
+        "trainers.device",
+        "trainers.workers",
         "snapshots",
         "failurePolicy",
     )

@@ -106,3 +106,17 @@ def test_no_samples_need_no_rows() -> None:
 def test_several_tensors_are_never_taken_for_one() -> None:
     with pytest.raises(TypeError, match="2 tensors"):
         the_only((torch.zeros(1), torch.zeros(1)))
+
+
+@pytest.mark.parametrize("bags", [False, True])
+def test_an_access_goes_to_a_device_whole(bags: bool) -> None:  # noqa: FBT001
+    rng = np.random.default_rng(5)
+    access = found_of(Placement(ROWS, 2, BANDS), bags_of(rng) if bags else ids_of(rng))
+    there = access.to(torch.device("meta"))
+    assert there.unique is access.unique, "shards are asked from the CPU"
+    for band in there.bands:
+        tensors = [band.inverse, band.order, band.starts]
+        if band.pooling is not None:
+            tensors += [each for each in (band.pooling.offsets, band.pooling.weights) if each is not None]
+        assert {each.device.type for each in tensors} == {"meta"}
+        assert (band.pooling is None) != bags

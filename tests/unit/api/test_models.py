@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -77,6 +78,17 @@ def test_the_contract_gets_all_that_pods_need() -> None:
     assert job.model.table_optimizers == (SparseOptimizerSpec("SGD", 0.5), adam)
     assert [table.rows for table in job.model.tables] == [10, 5]
     assert from_json(JobSpec, to_json(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("precision", "bf16"), ("prefetch", 3), ("workers", 2), ("device", "cuda")]
+)
+def test_pods_learn_how_trainers_compute(field: str, value: object) -> None:
+    usual, other = (
+        to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, {f"spec.trainers.{field}": value})
+    )
+    assert getattr(usual, field) != value
+    assert other == replace(usual, **{field: value})
 
 
 def test_models_take_python_names_where_python_makes_them() -> None:

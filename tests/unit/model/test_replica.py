@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.replica import DenseReplica
+from support.devices import on_each_device
 
 SPEC = ModelSpec(
     embedding_dim=4,
@@ -28,7 +29,8 @@ def train(replica: DenseReplica, steps: int, slices: tuple[slice, ...] = (slice(
     for _ in range(steps):
         replica.zero_gradients()
         for part in slices:
-            loss_share(replica.model, replica.model(DENSE[part], EMBEDDINGS[part]), LABELS[part], 16).backward()
+            dense, embeddings, labels = (each[part].to(replica.device) for each in (DENSE, EMBEDDINGS, LABELS))
+            loss_share(replica.model, replica.model(dense, embeddings), labels, 16).backward()
         replica.step()
 
 
@@ -44,8 +46,9 @@ def test_steps_equal_those_of_torch_bit_for_bit(spec: ModelSpec, reference: type
     assert torch.equal(replica.parameters, torch.cat([p.detach().flatten() for p in model.parameters()]))
 
 
-def test_buffers_are_what_the_model_computes_with() -> None:
-    replica = DenseReplica(SPEC, seed=1)
+@on_each_device
+def test_buffers_are_what_the_model_computes_with(device: Device) -> None:
+    replica = DenseReplica(SPEC, 1, device)
     assert replica.parameters.is_contiguous()
     assert replica.gradients.is_contiguous()
     assert replica.parameters.shape == replica.gradients.shape
@@ -53,19 +56,21 @@ def test_buffers_are_what_the_model_computes_with() -> None:
     assert torch.equal(replica.gradients, torch.cat([p.grad.flatten() for p in replica.model.parameters()]))
     assert replica.gradients.abs().sum() > 0
     replica.parameters.zero_()
-    assert not replica.model(DENSE, EMBEDDINGS).any()
+    assert not replica.model(DENSE.to(device), EMBEDDINGS.to(device)).any()
 
 
-def test_gradients_of_slices_add_up_to_those_of_the_batch() -> None:
-    whole, sliced = DenseReplica(SPEC, seed=1), DenseReplica(SPEC, seed=1)
+@on_each_device
+def test_gradients_of_slices_add_up_to_those_of_the_batch(device: Device) -> None:
+    whole, sliced = DenseReplica(SPEC, 1, device), DenseReplica(SPEC, 1, device)
     train(whole, 3)
     train(sliced, 3, (slice(0, 5), slice(5, 5), slice(5, 16)))
     torch.testing.assert_close(sliced.state(), whole.state())
 
 
+@on_each_device
 @pytest.mark.parametrize(("spec", "tensors"), [(SGD, 1), (SPEC, 2)])
-def test_a_replica_goes_on_from_another_ones_state(spec: ModelSpec, tensors: int) -> None:
-    whole, first, resumed = (DenseReplica(spec, seed) for seed in (1, 1, 2))
+def test_a_replica_goes_on_from_another_ones_state(spec: ModelSpec, tensors: int, device: Device) -> None:
+    whole, first, resumed = (DenseReplica(spec, seed, device) for seed in (1, 1, 2))
     train(whole, 6)
     train(first, 3)
     state = first.state()
@@ -83,6 +88,15 @@ def test_a_state_of_another_model_is_refused() -> None:
             replica.load_state(state)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_starts_from_the_same_parameters() -> None:
-    assert torch.equal(DenseReplica(SPEC, 1, "cuda").state().cpu(), DenseReplica(SPEC, 1).state())
+@on_each_device
+def test_all_devices_start_alike_and_a_save_fits_them_all(device: Device) -> None:
+    here, there = DenseReplica(SPEC, 1), DenseReplica(SPEC, 1, device)
+    assert torch.equal(there.tensors()["network"], here.state())
+    train(there, 2)
+    saved = there.tensors()
+    assert {each.device.type for each in saved.values()} == {"cpu"}
+    train(there, 1)  # The copy is a copy.
+    here.load(saved)
+    there.load(saved)
+    assert torch.equal(here.state(), saved["network"])
+    assert torch.equal(there.state().cpu(), saved["network"])

@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
+from cpr_trainer.model.entrypoint import build_network, loss_share
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import Computed, compute
 from cpr_trainer.trainer.crew import Crew
+from support.devices import on_each_device
 
 SPEC = ModelSpec(
     embedding_dim=8,
@@ -41,15 +43,32 @@ def batch() -> tuple[Batch, Access, Tensor]:
     return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
 
 
-def computed(precision: Precision, workers: int = 1) -> tuple[Computed, DenseReplica]:
+def computed(precision: Precision, workers: int = 1, device: Device = "cpu") -> tuple[Computed, DenseReplica]:
     samples, access, vectors = batch()
-    replica = DenseReplica(SPEC, 1, precision=precision)
+    replica = DenseReplica(SPEC, 1, device, precision)
     return compute(replica, samples, access, lambda: vectors, SAMPLES, Crew(workers)), replica
 
 
-def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done() -> None:
+@on_each_device
+def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
+    """And all of it is on the CPU, but for the gradient in the replica."""
     samples, access, vectors = batch()
-    replica, happened = DenseReplica(SPEC, 1), []
+    network, leaf = build_network(SPEC, 1), vectors.clone().requires_grad_()
+    logits = network(torch.from_numpy(samples.dense), leaf[access.inverse.long()].view(SAMPLES, 3, 8))
+    loss_share(network, logits, torch.from_numpy(samples.labels), SAMPLES).backward()
+    found, replica = computed("fp32", device=device)
+    assert {each.device.type for each in (found.row_gradients, found.logits, found.labels)} == {"cpu"}
+    assert replica.gradients.device.type == device
+    torch.testing.assert_close(found.logits, logits.detach())
+    torch.testing.assert_close(found.row_gradients, leaf.grad)
+    gradients = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+    torch.testing.assert_close(replica.gradients.cpu(), gradients)
+
+
+@on_each_device
+def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(device: Device) -> None:
+    samples, access, vectors = batch()
+    replica, happened = DenseReplica(SPEC, 1, device), []
     replica.model.bottom.register_forward_hook(lambda *_: happened.append("bottom"))
     replica.model.top.register_forward_hook(lambda *_: happened.append("top"))
 
@@ -61,8 +80,9 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done() -> 
     assert happened == ["bottom", "fetch", "top"]
 
 
-def test_bfloat16_changes_a_step_by_its_rounding_alone() -> None:
-    (exact, full), (rounded, half) = computed("fp32"), computed("bf16")
+@on_each_device
+def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
+    (exact, full), (rounded, half) = computed("fp32", device=device), computed("bf16", device=device)
     assert exact.row_gradients.dtype is torch.float32
     assert rounded.row_gradients.dtype is torch.bfloat16
     assert half.gradients.dtype is half.parameters.dtype is rounded.logits.dtype is torch.float32
@@ -71,17 +91,19 @@ def test_bfloat16_changes_a_step_by_its_rounding_alone() -> None:
         assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
 
 
-def test_a_loss_that_is_no_number_ends_training() -> None:
+@on_each_device
+def test_a_loss_that_is_no_number_ends_training(device: Device) -> None:
     samples, access, vectors = batch()
     with pytest.raises(DivergedError, match="not finite"):
-        compute(DenseReplica(SPEC, 1), samples, access, lambda: vectors * torch.nan, SAMPLES, Crew())
+        compute(DenseReplica(SPEC, 1, device), samples, access, lambda: vectors * torch.nan, SAMPLES, Crew())
 
 
-def test_an_empty_slice_is_computed_as_well() -> None:
+@on_each_device
+def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
     samples, _, _ = batch()
     none = replace(samples, dense=samples.dense[:0], ids=samples.ids[:0], labels=samples.labels[:0])
     access = find_access(Placement.of(SPEC, 2), none.ids)
-    found = compute(DenseReplica(SPEC, 1), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
+    found = compute(DenseReplica(SPEC, 1, device), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
     assert found.row_gradients.shape == (0, 8)
     assert found.loss_share == 0.0
 

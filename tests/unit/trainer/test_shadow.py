@@ -13,15 +13,16 @@ import torch
 
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
-from cpr_contract.spec import DenseSync
+from cpr_contract.spec import DenseSync, Device
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import Finished
 from cpr_trainer.trainer.shadow import hub
-from cpr_trainer.trainer.shadow.desk import GAP_STEPS
+from cpr_trainer.trainer.shadow.desk import GAP_STEPS, Desk
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
+from support.devices import on_each_device
 from support.local_job import small_job
 from support.patience import attend
 
@@ -35,6 +36,7 @@ class Member:
     rank: int
     kind: DenseSync = "ShadowMA"
     incarnation: int = 1
+    device: Device = "cpu"
     state: DenseState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,8 @@ class Member:
         self.lobby = Lobby(me, b"key", HOST, 0, silence_s=5)
         self.hearing = Hearing(silence_s=5)
         self.lobby.start()
-        job = replace(small_job(Path("unused"), samples=100 * LAST_STEP, trainers=3), dense_sync=self.kind)
+        job = small_job(Path("unused"), samples=100 * LAST_STEP, trainers=3)
+        job = replace(job, dense_sync=self.kind, device=self.device)
         self.state = DenseState(job, 100 * LAST_STEP, self.rank)
 
     @property
@@ -112,8 +115,8 @@ def made() -> Iterator[list[Member]]:
         member.lobby.close()
 
 
-def trio(made: list[Member], kind: DenseSync = "ShadowMA") -> list[Member]:
-    made += [Member(rank, kind) for rank in range(3)]
+def trio(made: list[Member], kind: DenseSync = "ShadowMA", device: Device = "cpu") -> list[Member]:
+    made += [Member(rank, kind, device=device) for rank in range(3)]
     return list(made)
 
 
@@ -125,9 +128,12 @@ def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
     assert all(torch.equal(member.parameters, members[0].parameters) for member in members)
 
 
-def test_copies_are_averaged_while_nobody_waits(made: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+@on_each_device
+def test_copies_are_averaged_while_nobody_waits(
+    made: list[Member], device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "PATIENCE_S", WAIT_S)  # On a busy machine one may be late.
-    members = trio(made)
+    members = trio(made, device=device)
     meet(members, roster_of(members))
     eventually(lambda: not members[0].group.absent(), "a round waits for those who are connected")
     for member in members:
@@ -143,6 +149,15 @@ def test_copies_are_averaged_while_nobody_waits(made: list[Member], monkeypatch:
     assert members[0].state.samples == 100 * GAP_STEPS
 
 
+@on_each_device
+def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> None:
+    parameters = torch.zeros(3, device=device)
+    _, copy = Desk(parameters, rank=0, trainers=2, last_step=LAST_STEP).take_copy()
+    parameters.fill_(1.0)
+    assert copy.device.type == "cpu"
+    assert not copy.any()
+
+
 def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
     members = trio(made)
     meet(members, roster_of(members))
@@ -151,9 +166,10 @@ def test_gradients_stand_for_those_of_all(made: list[Member]) -> None:
     assert float(members[1].state.replica.gradients[0]) == 6.0
 
 
+@on_each_device
 @pytest.mark.parametrize("kind", ["ShadowMA", "ShadowEASGD"])
-def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync) -> None:
-    members = trio(made, kind)
+def test_one_that_is_gone_stops_nobody(made: list[Member], kind: DenseSync, device: Device) -> None:
+    members = trio(made, kind, device)
     meet(members, roster_of(members))
     members[2].group.leave()
     members[2].lobby.close()

@@ -40,7 +40,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
-    tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, precision=job.precision)
+    tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)
     loader, crew = Loader(dataset, order, rank=0, trainers=1, first_step=1), Crew(job.workers)
     with Feed(loader, placement, split=False) as feed:
         while (wanted := feed.take()) is not None:

@@ -16,8 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import DENSE_FEATURES, ModelSpec, Precision
+from cpr_contract.spec import DENSE_FEATURES, Device, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
+from cpr_trainer.model.device import open_device
 
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
 #: Returns the dense network of a model, from its spec and a seed.
@@ -60,13 +61,18 @@ class OwnMetrics(Protocol):
 
 
 def build_network(
-    spec: ModelSpec, seed: int, precision: Precision = "fp32", factory: Factory | None = None
+    spec: ModelSpec,
+    seed: int,
+    precision: Precision = "fp32",
+    factory: Factory | None = None,
+    device: Device = "cpu",
 ) -> nn.Module:
-    """Return the dense network of a model; torch's random numbers follow from `seed` while it is built.
+    """Return the dense network of a model, on `device`; torch's random numbers follow from `seed` while it is built.
 
-    `factory`, if there is one, is what `spec.entrypoint` names, and nothing is imported. Raises ModelError if it cannot
-    be built, or a first pass in `precision` shows that it is not what it has to be.
+    `factory`, if there is one, is what `spec.entrypoint` names, and nothing is imported. Raises ModelError if there is
+    no such device, it cannot be built, or a first pass in `precision` shows that it is not what it has to be.
     """
+    place = open_device(device)
     name = spec.entrypoint or DLRM
     factory = factory or _load(name)
     with torch.random.fork_rng(devices=()):
@@ -83,7 +89,8 @@ def build_network(
                 f"The entrypoint {name} returned {type(network).__name__}, not a torch.nn.Module.",
                 "Let it return the dense network.",
             )
-        _probe(network, spec, DTYPES[precision], name)
+        network.to(place)
+        _probe(network, spec, DTYPES[precision], name, place)
     return network
 
 
@@ -127,10 +134,10 @@ def _load(name: str) -> Factory:
 
 
 @torch.enable_grad()
-def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -> None:
+def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, device: torch.device) -> None:
     """Raise ModelError if a network does not map features and embeddings to logits that can be trained.
 
-    dtype: what it computes with.
+    dtype: what it computes with. device: where it is.
     """
     wanted = (_PROBED_SAMPLES, *spec.output_shape)
     if spec.targets and not isinstance(network, OwnLoss):
@@ -138,18 +145,21 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str) -
             f"The network of {name} has no loss for {', '.join(spec.targets)}, which need not be 0 or 1.",
             "Give it sample_losses, or name them in spec.data.columns.labels.",
         )
-    dense = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES)
-    leaves = [torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype).requires_grad_() for shape in _embedding_shapes(spec)]
+    dense = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES, device=device)
+    leaves = [
+        torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype, device=device).requires_grad_()
+        for shape in _embedding_shapes(spec)
+    ]
     try:
         network.eval()  # A probe is no sample: running statistics stay as they are.
-        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
             logits = start(network, dense)(leaves[0] if len(spec.dims) == 1 else tuple(leaves))
         _require_shape(logits, wanted, name, "forward")
-        logits, labels = logits.float(), torch.zeros(wanted)
+        logits, labels = logits.float(), torch.zeros(wanted, device=device)
         if isinstance(network, OwnLoss):
             _require_shape(network.sample_losses(logits, labels), wanted[:1], name, "sample_losses")
         if isinstance(network, OwnMetrics):
-            _require_metrics(network, logits.detach(), torch.ones(wanted), name)
+            _require_metrics(network, logits.detach().cpu(), torch.ones(wanted), name)
         gradients = torch.autograd.grad(loss_share(network, logits, labels, 1), leaves, allow_unused=True)
         network.train()
     except ModelError:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cpr_contract.spec import ModelSpec, Precision
+from cpr_contract.spec import Device, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
@@ -28,21 +28,21 @@ class DenseReplica:
     model: the network; its parameters and their gradients are views of the buffers below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
     computes with, and takes embeddings in. `factory`: see `build_network`. Raises ModelError if the network cannot be
-    built.
+    built, or there is no such device.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
         seed: int,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         precision: Precision = "fp32",
         factory: Factory | None = None,
     ) -> None:
         self._optimizer = spec.dense_optimizer
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self.dtype = DTYPES[precision]
-        self.model = build_network(spec, seed, precision, factory).to(device)
+        self.model = build_network(spec, seed, precision, factory, device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
         self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
         self.parameters = self._state[0]
@@ -57,7 +57,7 @@ class DenseReplica:
 
     def autocast(self) -> torch.autocast:
         """Return the context to compute the forward pass in."""
-        return torch.autocast(self._device.type, self.dtype, enabled=self.dtype is not torch.float32)
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero in place: backward adds to them."""

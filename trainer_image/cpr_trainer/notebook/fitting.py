@@ -31,13 +31,15 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
     """
     if factory is not None:
         job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
-    build_network(job.model, job.data.seed, job.precision, factory)  # Better known before the data is indexed.
+    # Better known before the data is indexed.
+    build_network(job.model, job.data.seed, job.precision, factory, job.device)
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     trainer = LoneTrainer(job, dataset, job.data.seed, factory)
     tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
     began = perf_counter()
     trainer.train(None, tell)
     took_s = perf_counter() - began
+    network = trainer.replica.model.cpu().eval()  # `predict` computes where the rows are.
     samples, loss = trainer.order.total_samples, trainer.scores.loss
     assert loss is not None  # noqa: S101 -- the last step was scored
     return Fitted(
@@ -46,7 +48,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         loss=loss,
         progressive=Score.of(trainer.scores.validation),
         held_out=_score_held_out(job, dataset, trainer),
-        network=trainer.replica.model.eval(),
+        network=network,
         dataset=dataset,
         model=job.model,
         arena=trainer.arena,

@@ -21,7 +21,7 @@ from cpr_trainer.trainer.crew import Crew
 class Computed:
     """One slice, computed. The dense gradient is in the replica.
 
-    row_gradients: of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L].
+    row_gradients: of the unique rows, in the replica's dtype. logits, labels: float32 [n] or [n, L]. All on the CPU.
     loss_share: see `cpr_trainer.model.entrypoint.loss_share`.
     """
 
@@ -41,7 +41,8 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
 ) -> Computed:
     """Compute a slice of a global batch of `batch_size` samples; its gradients add up over workers and trainers.
 
-    fetch: returns the vectors of the unique rows of `access`; called when nothing is left to compute without them.
+    fetch: returns the vectors of the unique rows of `access`, on the CPU; called when nothing is left to compute
+    without them. The slice goes to the replica's device, and what comes out of it back.
     Raises DivergedError if the loss is not finite, and what `fetch` raises.
     """
     labels = torch.from_numpy(batch.labels)
@@ -50,14 +51,15 @@ def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
         nothing = each(lambda vectors: torch.zeros_like(vectors, dtype=replica.dtype), fetch())
         return Computed(nothing, labels, labels, 0.0)
     replica.model.train(len(batch) > 1)  # One sample has no statistics to normalise by, as BatchNorm does in training.
-    parts = [_Part(replica, labels[samples], samples, batch_size) for samples in crew.parts(len(batch))]
-    dense = torch.from_numpy(batch.dense)
+    device = replica.device
+    dense, truth, there = torch.from_numpy(batch.dense).to(device), labels.to(device), access.to(device)
+    parts = [_Part(replica, truth[samples], samples, batch_size) for samples in crew.parts(len(batch))]
     crew.each(lambda part: part.begin(dense), parts)
-    embeddings = access.embeddings(each(lambda values: values.to(replica.dtype), fetch()))
+    embeddings = there.embeddings(each(lambda values: values.to(device, replica.dtype), fetch()))
     shares = crew.each(lambda part: part.finish(embeddings), parts)
-    gradients = access.sum_gradients(_joined([part.gradients for part in parts]))
+    gradients = there.sum_gradients(_joined([part.gradients for part in parts]))
     logits = torch.cat([part.logits for part in parts])
-    return Computed(gradients, logits, labels, sum(shares))
+    return Computed(each(Tensor.cpu, gradients), logits.cpu(), labels, sum(shares))
 
 
 class _Part:

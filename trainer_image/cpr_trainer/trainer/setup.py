@@ -40,7 +40,7 @@ class Setup:
         """Read the data and open the store. Raises ModelError, DataError, BadSpecError, StoreError."""
         job = environment.job
         # Cheap, and better known now than after the data is indexed.
-        build_network(job.model, job.data.seed, job.precision)
+        build_network(job.model, job.data.seed, job.precision, device=job.device)
         try:
             placement = Placement.of(job.model, job.shards)
         except ValueError as error:

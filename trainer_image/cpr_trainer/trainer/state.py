@@ -34,7 +34,7 @@ class DenseState:
         self.desk: Desk | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
-        self.replica = DenseReplica(job.model, job.data.seed, precision=job.precision)
+        self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
         self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
         self._batch_size = job.data.batch_size
         self._total_samples = total_samples

@@ -62,17 +62,20 @@ class Collective:
         self._works: tuple[Any, ...] = ()
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
-        """Sum each tensor over all trainers, in place; all get the same bits.
+        """Sum each tensor over all trainers, in place; all get the same bits. Gloo sums on the CPU: others are copied.
 
         Raises GroupBroken if a trainer is lost, and what `attend` raises; the tensors are then undefined.
         """
         try:
-            self._works = tuple(self._group.allreduce([tensor]) for tensor in tensors)
+            here = tuple(tensor.cpu() for tensor in tensors)  # one that is there already is itself
+            self._works = tuple(self._group.allreduce([tensor]) for tensor in here)
             for work in self._works:
                 _wait(work, attend)
         except RuntimeError as error:
             raise GroupBroken(f"the all-reduce failed: {error}") from error
         self._works = ()
+        for tensor, total in zip(tensors, here, strict=True):
+            tensor.copy_(total)
 
     def leave(self) -> None:
         """Never use this group again."""

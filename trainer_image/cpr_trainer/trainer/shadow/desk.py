@@ -26,7 +26,9 @@ class ScoreDelta:
 
 
 class Desk:
-    """One generation's, of rank `rank`; `parameters` are the worker's own, float32 [p], flat.
+    """One generation's, of rank `rank`; `parameters` are the worker's own, float32 [p], flat, on its device.
+
+    Copies and targets are on the CPU.
 
     The worker calls `begin`, `stepped`, `take_merged` and `conclude`, and halts; the thread does the rest. `steps[r]`
     is the last step of rank r whose copy was combined, as far as this trainer has heard; the worker is at `done`.
@@ -77,7 +79,7 @@ class Desk:
         self._since_blend += 1
         target, self._target = self._target, None
         if target is not None:
-            blend(self._parameters, target)
+            blend(self._parameters, target.to(self._parameters.device))
             self._gaps.append(self._since_blend)
             self._since_blend = 0
 
@@ -95,7 +97,7 @@ class Desk:
     def take_copy(self) -> tuple[int, Tensor]:
         """Return the worker's last step and a copy; a step that is under way may be in some numbers of it."""
         step = self._offered = self.done
-        return step, self._parameters.detach().clone()
+        return step, self._parameters.detach().to("cpu", copy=True)
 
     def offer_again(self) -> None:
         """The copy that was offered last may never have come: offer another."""

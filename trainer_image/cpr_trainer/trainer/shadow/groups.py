@@ -49,7 +49,7 @@ class ShadowLeader:
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
         """See `Group`: only who has no state waits for all, because somebody else may have one."""
         survived = replica.done != NO_STATE or self._meeting.meet(replica, provide, attend)
-        combiner = combiner_of(self._kind, self._state.replica.parameters)
+        combiner = combiner_of(self._kind, self._state.replica.parameters.cpu())
         hub = Hub(self._lobby.inbox, self._meeting.admit, self._desk, combiner, self._welcome)
         hub.start(self._meeting.members.items())
         self._hub = hub

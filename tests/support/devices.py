@@ -1,0 +1,10 @@
+"""The devices that a test runs on: the processors, and a GPU where there is one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch.cuda.is_available() is false")
+CUDA = pytest.param("cuda", marks=NO_GPU)
+on_each_device = pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -1,0 +1,24 @@
+"""A job that wants a GPU where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cpr_contract.spec import Device
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.device import open_device
+from support.devices import on_each_device
+
+
+@on_each_device
+def test_a_device_that_is_there_is_opened(device: Device) -> None:
+    assert torch.zeros(1, device=open_device(device)).device.type == device
+
+
+def test_without_a_gpu_the_field_and_the_remedy_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=r"^spec\.trainers\.device is cuda, .* sees no GPU\.") as caught:
+        open_device("cuda")
+    assert "nvidia.com/gpu" in caught.value.remedy
+    assert "set spec.trainers.device to cpu" in caught.value.remedy
