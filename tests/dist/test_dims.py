@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,7 +20,8 @@ from cpr_trainer.evaluate import evaluate
 from cpr_trainer.store import Uris, open_store
 from cprjob import fit
 from support.local_job import LocalJob, small_job
-from support.model import SavedModel, assert_close, assert_same, saved_model, train_alone
+from support.lost_shards import WITHOUT_LOSS
+from support.model import SavedModel, assert_close, assert_fitted, assert_same, saved_model, train_alone
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
 
@@ -67,23 +66,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(job, anchor, saved_model(job, anchor, folder / "model"))
 
 
-def kill_and_roll_back(running: LocalJob) -> None:
-    """All go back to an anchor: nothing but steps is lost."""
-    running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
-    running.reach(SAMPLES // 2)
-    running.kill(running.shards[1])
-    running.roll_back(running.trainer().anchors[-1])
-
-
-def stop_one(running: LocalJob) -> None:
-    """The shard saves all that it has, and its successor goes on from there."""
-    running.reach(SAMPLES // 2)
-    running.kill(running.shards[1], signal.SIGTERM)
-    assert running.wait_exit(running.shards[1]) == ExitCode.FLUSHED
-
-
 @pytest.mark.parametrize("entrypoint", [None, "several_dims:Network"])
-@pytest.mark.parametrize("lose", [kill_and_roll_back, stop_one])
+@pytest.mark.parametrize("lose", WITHOUT_LOSS)
 def test_a_job_that_lost_a_shard_ends_like_the_oracle(
     tmp_path: Path, lose: Callable[[LocalJob], None], entrypoint: str | None
 ) -> None:
@@ -150,15 +134,11 @@ def test_training_goes_on_without_a_shard(tmp_path: Path) -> None:
 
 
 def test_fit_ends_in_the_same_model_and_evaluate_scores_it_alike(undisturbed: Ended) -> None:
-    job, model = undisturbed.job, undisturbed.model
+    job = undisturbed.job
     torch.set_num_threads(1)  # as the job's processes have: sums are in the same order
     found = fit(spec_of(job))
-    for table, rows in zip(job.model.tables, model.tables, strict=True):
-        assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
-    parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
-    assert torch.equal(parameters, model.dense)
-    score, held_out = found.progressive, found.held_out
-    assert (score.auc, score.log_loss, score.samples) == (model.auc, model.log_loss, model.scored)
+    assert_fitted(found, job, undisturbed.model)
+    held_out = found.held_out
     dataset, store = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)), open_store(job.snapshots.store, None, None)
     scored = evaluate(job, dataset, store, undisturbed.anchor.key)
     assert held_out is not None

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from cpr_contract.spec import JobSpec
 from cprjob import fit
 from support.local_job import small_job
-from support.model import SavedModel
+from support.model import SavedModel, assert_fitted
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -36,9 +35,4 @@ def test_a_job_and_fit_end_in_the_same_model(calm: SavedModel, tmp_path: Path) -
     job = small_job(tmp_path, samples=60_000)
     torch.set_num_threads(1)  # as the job's processes have: sums are in the same order
     found = fit(spec_of(job))
-    for table, rows in zip(job.model.tables, calm.tables, strict=True):
-        assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
-    parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
-    assert torch.equal(parameters, calm.dense)
-    score = found.progressive
-    assert (score.auc, score.log_loss, score.samples) == (calm.auc, calm.log_loss, calm.scored)
+    assert_fitted(found, job, calm)

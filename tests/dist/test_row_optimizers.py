@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cpr_contract.exits import ExitCode
 from support.local_job import LocalJob, small_job
+from support.lost_shards import WITHOUT_LOSS
 from support.model import assert_close, saved_model, train_alone
 from support.row_optimizers import mixed
 
@@ -17,22 +16,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 40_000
 
 
-def kill_and_roll_back(running: LocalJob) -> None:
-    """All go back to an anchor: nothing but steps is lost."""
-    running.wait_for(lambda: running.trainer().anchors, "there is an anchor")
-    running.reach(SAMPLES // 2)
-    running.kill(running.shards[1])
-    running.roll_back(running.trainer().anchors[-1])
-
-
-def stop(running: LocalJob) -> None:
-    """The shard saves all that it has, and its successor goes on from there."""
-    running.reach(SAMPLES // 2)
-    running.kill(running.shards[1], signal.SIGTERM)
-    assert running.wait_exit(running.shards[1]) == ExitCode.FLUSHED
-
-
-@pytest.mark.parametrize("lose", [kill_and_roll_back, stop])
+@pytest.mark.parametrize("lose", WITHOUT_LOSS)
 def test_a_job_of_several_optimizers_that_lost_a_shard_ends_like_the_oracle(tmp_path: Path, lose: Callable[[LocalJob], None]
 ) -> None:
     job = mixed(small_job(tmp_path, samples=SAMPLES))

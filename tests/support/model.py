@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,6 +19,7 @@ from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.export import export_model
 from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.notebook import Fitted
 from cpr_trainer.snapshot import read_anchor
 from cpr_trainer.snapshot.dense import read_tensors
 from cpr_trainer.store import Uris, open_store
@@ -86,3 +88,13 @@ def assert_close(model: SavedModel, expected: OracleResult) -> None:
     assert model.metrics.keys() == expected.metrics.keys()
     for name, value in expected.metrics.items():
         assert model.metrics[name] == pytest.approx(value, abs=1e-4), name
+
+
+def assert_fitted(found: Fitted, job: JobSpec, model: SavedModel) -> None:
+    """What `fit` found is the model of the job, bit for bit."""
+    for table, rows in zip(job.model.tables, model.tables, strict=True):
+        assert np.array_equal(found.rows(table.name, range(table.rows)), rows.numpy())
+    parameters = torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
+    assert torch.equal(parameters, model.dense)
+    score = found.progressive
+    assert (score.auc, score.log_loss, score.samples) == (model.auc, model.log_loss, model.scored)
