@@ -152,7 +152,7 @@ def test_copies_are_averaged_while_nobody_waits(
 @on_each_device
 def test_an_offered_copy_is_on_the_cpu_and_stays_as_it_is(device: Device) -> None:
     parameters = torch.zeros(3, device=device)
-    _, copy = Desk(parameters, rank=0, trainers=2, last_step=LAST_STEP).take_copy()
+    _, copy = Desk(parameters, rank=0, trainers=2).take_copy()
     parameters.fill_(1.0)
     assert copy.device.type == "cpu"
     assert not copy.any()
