@@ -77,8 +77,13 @@ def _begin(world: World, step: Step) -> Outcome:
 
 
 def _with_meeting(world: World, step: Step) -> Step:
-    """Trainers whose number is to change come to one step first, where ranks stand at steps of their own."""
-    meeting = _wants_others(world, step.status)
+    """Trainers whose number is to change come to one step first, where ranks stand at steps of their own.
+
+    Not before each shard has told what it lost, which takes pushes: at its worst that may not fit into the budget, and
+    then no anchor would do.
+    """
+    told = all(shard.lost_at is None for shard in step.status.shards)
+    meeting = told and _wants_others(world, step.status)
     status = change(step.status, meeting=meeting)
     if not meeting or step.status.meeting:
         return step.to(status)

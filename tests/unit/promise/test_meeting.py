@@ -34,6 +34,7 @@ def numbers(life: Life) -> list[int]:
 
 
 MORE = Strike("scale trainers", 2, 1.25, 0.0)
+KILL, SUSPEND = Strike("kill shard", 1, 1.0, 1.0), Strike("suspend", 0, 0.25, 1.0)
 FEWER = Strike("scale trainers", 1, 2.0, 0.0)
 
 
@@ -50,6 +51,11 @@ FEWER = Strike("scale trainers", 1, 2.0, 0.0)
         (Storm(job(), (MORE, Strike("suspend", 1, 0.25, 2.0)), mail_s=1.5), [2, 3], 0),
         (Storm(job(), (MORE, Strike("operator killed", 1, 0.25, 0.0), FEWER), mail_s=0.5), [2], 0),
         (Storm(job(), (MORE, replace(FEWER, after_s=7.5))), [2, 3, 2], 0),
+        (
+            Storm(job(portion=0.15), (KILL, replace(MORE, after_s=0.75), SUSPEND), mail_s=0.5, report_age_s=1.5),
+            [2, 3],
+            0,
+        ),
         (Storm(job(), (MORE, Strike("damage anchor", 1, 1.75, 0.0), Strike("kill shard", 1, 0.5, 0.0))), [2, 3], 1),
     ],
     ids=[
@@ -63,6 +69,7 @@ FEWER = Strike("scale trainers", 1, 2.0, 0.0)
         "the job is suspended on the way",
         "and back before they have stopped",
         "and back again",
+        "a shard has not told what it lost, and its worst fits at no anchor",
         "the anchor is damaged later",
     ],
 )
