@@ -52,11 +52,9 @@ def undisturbed(visits: str, tmp_path_factory: pytest.TempPathFactory) -> SavedM
 
 
 def assert_near(model: SavedModel, expected: OracleResult, tolerance: float) -> None:
-    """Metrics are near; calibration, a ratio of sums, moves by a hundredth with the order of two trainers' pushes."""
     assert model.metrics.keys() == expected.metrics.keys() == METRICS
     for name, value in expected.metrics.items():
-        within = max(tolerance, 0.03) if name.endswith(".calibration") else tolerance
-        assert model.metrics[name] == pytest.approx(value, abs=within), name
+        assert model.metrics[name] == pytest.approx(value, abs=tolerance), name
 
 
 def test_one_trainer_equals_the_oracle_to_rounding(undisturbed: SavedModel, alone: OracleResult) -> None:
