@@ -5,7 +5,7 @@
     3  the main container ended                      OOMKilled, Flushed, Superseded, BadSpec, ..., Killed, Crashed
     4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but somebody has to act
     5  gone without a terminal state                 Vanished
-    6  deleted and still there                       NodeLost (phase Unknown), else Deleted
+    6  deleted and still there                       Vanished (by force), NodeLost (phase Unknown), else Deleted
 
 A hang is not seen on a pod: `hung` makes that failure from what its peers report.
 """
@@ -149,7 +149,7 @@ class Trouble:
 def classify(pod: PodView | None) -> Failure | Trouble | None:
     """What happened to a pod that was seen before; None for a pod that starts, runs, or (a trainer) finished."""
     if pod is None:
-        return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and nobody saw it end", ended=True)
+        return _vanished()
     if _finished(pod):
         return None
     return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _going(pod) or _trouble(pod)
@@ -158,6 +158,10 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
 def hung(reporters: tuple[str, ...]) -> Failure:
     """The failure of a member that its peers (such as trainer/0) call silent while its pod runs."""
     return Failure(Kind.HUNG, "HeartbeatLost", f"{', '.join(reporters)} miss its heartbeat", ended=False)
+
+
+def _vanished() -> Failure:
+    return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and nobody saw it end", ended=True)
 
 
 def _finished(pod: PodView) -> bool:
@@ -205,6 +209,8 @@ def _going(pod: PodView) -> Failure | None:
         return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
     if pod.deleting_until is None:
         return None
+    if pod.deletion_grace_s == 0:  # The API server marks it, then removes it: whether a pass sees the mark is chance.
+        return _vanished()
     if pod.phase == "Unknown":
         return Failure(Kind.NODE_LOST, "NodeLost", "the pod's node does not answer", ended=False)
     return Failure(Kind.DELETED, "Deleted", "the pod is being deleted", ended=False)

@@ -84,6 +84,9 @@ ROWS: list[tuple[dict[str, Any], Kind, str, bool]] = [
     ({"phase": "Failed"}, Kind.CRASHED, "Failed", False),
     ({"phase": "Unknown", "deleting_until": 9.0}, Kind.NODE_LOST, "NodeLost", False),
     ({"deleting_until": 9.0}, Kind.DELETED, "Deleted", False),
+    ({"deleting_until": 9.0, "deletion_grace_s": 30}, Kind.DELETED, "Deleted", False),
+    ({"deleting_until": 9.0, "deletion_grace_s": 0}, Kind.VANISHED, "Vanished", True),
+    ({"container": exited(143), "deleting_until": 9.0, "deletion_grace_s": 0}, Kind.DELETED, "Error", True),
     ({"phase": "Pending", "container": None, "deleting_until": 9.0}, Kind.DELETED, "Deleted", False),
 ]
 

@@ -22,6 +22,7 @@ class PodView:
     """One pod. Times are seconds since the epoch; `host` is its address, empty until it has one.
 
     `deleting_until` is deletionTimestamp (which already includes the grace), None while nobody deletes the pod.
+    `deletion_grace_s` is 0 where it is deleted by force, or its kubelet is done with it.
     `disruption` is the reason of the condition DisruptionTarget=True, `unschedulable` the scheduler's message.
     `owner_uid` is the uid of the controlling CPRJob. `roster_version` is the one last written to its annotation,
     -1 if none.
