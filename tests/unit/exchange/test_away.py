@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 from collections.abc import Callable
@@ -93,6 +94,21 @@ def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange) -
             wait_for(lambda: bool(exchange.problems()))
     assert exchange.problems() == ("WELCOME before the handshake was over",)
     assert exchange.away() == (0, 1)
+
+
+def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
+    serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cpr_trainer.exchange")
+    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, free_block(1, set(), random.Random()))), roster=2))
+    with pytest.raises(ShardsAwayError):
+        exchange.wait_ready(1.0)  # it is tried several times
+    follow(exchange, pair[0], serve(1, 3), roster=3)
+    exchange.wait_ready(WAIT_S)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no connection to shard 1 (incarnation 2) at {HOST}: Connection refused",
+        "shard 1 (incarnation 3) is ready",
+    ]
 
 
 def test_a_restoring_shard_is_away_until_it_says_otherwise(

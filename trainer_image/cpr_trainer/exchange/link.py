@@ -228,6 +228,7 @@ class Link:
         """Be down, with nothing tried yet."""
         self._reader, self._writer = FrameReader(0), FrameWriter()
         self._next_attempt = self._patience_until = self._next_ping = now
+        self._said = ""
         self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
 
     def _connect(self, now: float) -> None:
@@ -251,8 +252,12 @@ class Link:
         self._say(Operation.HELLO, self._initiator.hello())
 
     def _drop(self, now: float, why: str) -> None:
-        if self.state in {LinkState.JOINED, LinkState.READY} or self.problem:
-            _LOG.info("lost shard %d (incarnation %d): %s", self.peer.index, self.peer.incarnation, why)
+        shard = (self.peer.index, self.peer.incarnation)
+        if self.state in {LinkState.JOINED, LinkState.READY}:
+            _LOG.info("lost shard %d (incarnation %d): %s", *shard, why)
+        elif why != self._said:  # tried several times a second
+            _LOG.info("no connection to shard %d (incarnation %d) at %s: %s", *shard, self.peer.host, why)
+            self._said = why
         self.close()
         self._next_attempt = now + next(self._delays)
 
@@ -304,7 +309,7 @@ class Link:
 
     def _join(self, now: float) -> None:
         self.state = LinkState.JOINED
-        self.problem = None
+        self.problem, self._said = None, ""
         self._next_ping = now
         self._delays = backoff(self._rng, first_s=_FIRST_RETRY_S, cap_s=_LAST_RETRY_S)
         self._reader.limit_bytes = 2**32
@@ -322,6 +327,7 @@ class Link:
             self.unacknowledged.popleft()
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
             self.state, self._served = LinkState.READY, True
+            _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
             for push in self.unacknowledged:
                 self._transmit(push)
 
