@@ -25,7 +25,7 @@ MACHINE = Machine(100.0, 0.0)
 
 def job(preset: Preset = Preset.KAGGLE) -> dict[str, object]:
     places = {"samples": Path("/data/samples.tsv"), "store": Path("/data/store")}
-    return document(preset, rows=1000, trainers=1, shards=2, precision="bf16", interval_s=5, **places)
+    return document(preset, rows=1000, trainers=1, shards=2, workers=2, precision="bf16", interval_s=5, **places)
 
 
 def spec() -> JobSpec:
@@ -47,7 +47,7 @@ def test_each_preset_is_a_valid_job_of_26_tables_of_no_more_rows_than_asked(pres
     assert len(rows) == 26
     assert max(rows) == 1000
     assert min(rows) == 3
-    assert parsed.precision == "bf16"
+    assert (parsed.precision, parsed.workers) == ("bf16", 2)
 
 
 # --- windows

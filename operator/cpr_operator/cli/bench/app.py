@@ -52,6 +52,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
     rows: Annotated[int, typer.Option(min=1, help="The most rows that a table has.")] = 100_000,
     trainers: Annotated[int, typer.Option(min=1, help="Trainers of CPRJob.")] = 1,
     shards: Annotated[int, typer.Option(min=1, help="Shards of CPRJob.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers that divide a step, of every contender.")] = 1,
     precision: Annotated[Precision, typer.Option(help="What the dense network computes in.")] = "fp32",
     repeats: Annotated[int, typer.Option(min=1, help="Windows of each contender, in turn.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window.")] = 15,
@@ -63,7 +64,18 @@ def train(  # noqa: PLR0913 -- one parameter per option
 ) -> None:
     """Compare the speed of CPRJob on this machine with training the same model in one process."""
     with usage_errors():
-        options = TrainOptions(preset, rows, trainers, shards, precision, repeats, seconds, json, tuple(peer or ()))
+        options = TrainOptions(
+            preset=preset,
+            rows=rows,
+            trainers=trainers,
+            shards=shards,
+            workers=workers,
+            precision=precision,
+            repeats=repeats,
+            seconds=seconds,
+            json=json,
+            peers=tuple(peer or ()),
+        )
         bench_train(options, out, err, os.environ)
 
 

@@ -46,6 +46,7 @@ class TrainOptions:
     rows: int
     trainers: int
     shards: int
+    workers: int
     precision: Precision
     repeats: int
     seconds: int
@@ -66,6 +67,7 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
         "batch_size": BATCH_SIZE,
         "trainers": options.trainers,
         "shards": options.shards,
+        "workers": options.workers,
     }
     if options.json:
         out.print_json(json.dumps(as_json(setting, windows)))
@@ -99,6 +101,7 @@ def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, s
         rows=options.rows,
         trainers=options.trainers,
         shards=options.shards,
+        workers=options.workers,
         precision=options.precision,
         samples=samples,
         store=folder / "store",

@@ -55,6 +55,7 @@ def document(  # noqa: PLR0913 -- a job has so many sides
     rows: int,
     trainers: int,
     shards: int,
+    workers: int,
     precision: Precision,
     samples: Path,
     store: Path,
@@ -75,7 +76,7 @@ def document(  # noqa: PLR0913 -- a job has so many sides
             "tables": tables,
         },
         data={"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
-        trainers={"replicas": trainers, "precision": precision},
+        trainers={"replicas": trainers, "workers": workers, "precision": precision},
         shards={"replicas": shards},
         snapshots={
             "store": {"endpoint": f"file://{store}", "bucket": "saves"},
