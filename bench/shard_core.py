@@ -94,6 +94,7 @@ def job_of(preset: Preset, rows: int, folder: Path, precision: str, data: Path |
         rows=rows,
         trainers=1,
         shards=1,
+        workers=1,
         precision="bf16" if precision == "bf16" else "fp32",
         samples=folder,
         store=folder,

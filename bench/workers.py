@@ -49,7 +49,15 @@ def model_of(preset: Preset) -> ModelSpec:
     """The model of a preset, with small tables."""
     nowhere = Path("/nowhere")
     manifest = document(
-        preset, rows=ROWS, trainers=1, shards=1, precision="fp32", samples=nowhere, store=nowhere, interval_s=1
+        preset,
+        rows=ROWS,
+        trainers=1,
+        shards=1,
+        workers=1,
+        precision="fp32",
+        samples=nowhere,
+        store=nowhere,
+        interval_s=1,
     )
     return to_job_spec(parse_spec(manifest["spec"]), uid="bench", name="bench").model
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from harness import Pod, Space, Store, until
 from harness.pods import TRAINER_IMAGE
 from harness.space import Role
@@ -117,13 +116,7 @@ class Run:
     def report(self, role: Role, index: int) -> dict[str, Any] | None:
         """Return a member's own report, None if it does not answer."""
         pod = self.find(role, index)
-        if pod is None or not pod.ip:
-            return None
-        try:
-            answer = httpx.get(f"http://{pod.ip}:7071/status", timeout=2)
-        except httpx.HTTPError:
-            return None
-        return dict(answer.json())
+        return None if pod is None else self.space.report(pod)
 
     def leader(self) -> int:
         """Return the rank that leads."""

@@ -1,10 +1,12 @@
 """A namespace of one class of tests: its jobs, their pods, and what to print when a test fails."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import httpx
 from kubernetes.client.exceptions import ApiException
 
 from harness import store
@@ -132,6 +134,13 @@ class Space:
         )
         self.all("create", "--raw", f"/api/v1/namespaces/{self.name}/pods/{name}/eviction", "-f", "-", stdin=body)
 
+    def report(self, pod: Pod) -> Object | None:
+        """Return what a pod reports of itself, None if it does not answer."""
+        try:
+            return dict(httpx.get(f"http://{pod.ip}:7071/status", timeout=2).json()) if pod.ip else None
+        except (httpx.HTTPError, ValueError):
+            return None
+
     def logs(self, pod: str, *, previous: bool = False, lines: int = -1) -> str:
         """Return what a pod's containers printed."""
         return self.kubectl(
@@ -145,7 +154,7 @@ class Space:
     # --- when a test fails ---
 
     def diagnostics(self) -> str:
-        """Return all that explains a failure here: jobs, events, pods, rosters and logs."""
+        """Return all that explains a failure here: jobs, events, pods, rosters, reports and logs."""
         parts = [
             self._part("jobs", "get", "cprjobs", "-o", "yaml"),
             self._part("events", "get", "events", "--sort-by=.metadata.creationTimestamp"),
@@ -157,6 +166,7 @@ class Space:
         except (ApiException, OSError) as error:
             return "\n".join([*parts, f"pods cannot be listed: {error}"])
         parts += [f"=== roster of {pod.name}\n{pod.roster}" for pod in pods if pod.roster]
+        parts += [f"=== report of {pod.name}\n{json.dumps(report)}" for pod in pods if (report := self.report(pod))]
         parts += [f"=== log of {pod.name}\n{self.logs(pod.name, lines=80)}" for pod in pods]
         restarted = (p for p in pods if any(s["restartCount"] for s in p.raw["status"].get("containerStatuses", [])))
         parts += [
