@@ -52,7 +52,7 @@ def train(  # noqa: PLR0913 -- one parameter per option
     rows: Annotated[int, typer.Option(min=1, help="The most rows that a table has.")] = 100_000,
     trainers: Annotated[int, typer.Option(min=1, help="Trainers of CPRJob.")] = 1,
     shards: Annotated[int, typer.Option(min=1, help="Shards of CPRJob.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Workers that divide a step, of every contender.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Workers that divide a step of a trainer.")] = 1,
     precision: Annotated[Precision, typer.Option(help="What the dense network computes in.")] = "fp32",
     repeats: Annotated[int, typer.Option(min=1, help="Windows of each contender, in turn.")] = 3,
     seconds: Annotated[int, typer.Option(min=2, help="Length of a window.")] = 15,
