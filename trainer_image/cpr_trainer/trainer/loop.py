@@ -125,8 +125,7 @@ class Loop:
             self.leading.close()
 
     def _follow(self, roster: TrainerRoster) -> None:
-        if roster is not self._roster:
-            _LOG.info("follows roster %d", roster.counters.roster)
+        _LOG.info("follows roster %d", roster.counters.roster)
         self._roster = roster
         self._exchange.follow(roster)
         self._board.set(counters=roster.counters)
