@@ -14,7 +14,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,14 @@ def binary(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def running_apiserver(folder: Path) -> Iterator[ApiServer]:
-    """Start etcd and the API server in an empty folder; both end with the context."""
+def running_apiserver(folder: Path, *, tokens: Mapping[str, str] | None = None) -> Iterator[ApiServer]:
+    """Start etcd and the API server in an empty folder; both end with the context.
+
+    `tokens` maps bearer tokens to names of further users, who may do what RBAC lets them.
+    """
     etcd, apiserver, openssl = binary("etcd"), binary("kube-apiserver"), binary("openssl")
     port, etcd_port, peer_port = _free_ports(3)
-    server = _prepare(folder, openssl, port)
+    server = _prepare(folder, openssl, port, tokens or {})
     with (
         _process(_etcd_command(etcd, folder, etcd_port, peer_port), folder / "etcd.log"),
         _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
@@ -96,26 +99,32 @@ def _free_ports(count: int) -> tuple[int, ...]:
         return tuple(one.getsockname()[1] for one in sockets)
 
 
-def _prepare(folder: Path, openssl: Path, port: int) -> ApiServer:
+def write_kubeconfig(path: Path, url: str, ca_file: Path, token: str) -> Path:
+    """Write the kubeconfig of the user with this token; return its path."""
+    path.write_text(yaml.safe_dump(_kubeconfig(url, ca_file, token)), encoding="utf-8")
+    return path
+
+
+def _prepare(folder: Path, openssl: Path, port: int, tokens: Mapping[str, str]) -> ApiServer:
     """A certificate, the token file and a kubeconfig. The certificate's key signs service account tokens too."""
     key, certificate = folder / "server.key", folder / "server.crt"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    (folder / "tokens.csv").write_text(f"{TOKEN},tester,tester,system:masters\n", encoding="utf-8")
+    users = [f"{TOKEN},tester,tester,system:masters", *(f"{t},{user},{user}" for t, user in tokens.items())]
+    (folder / "tokens.csv").write_text("\n".join(users) + "\n", encoding="utf-8")
     url = f"https://127.0.0.1:{port}"
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, certificate)), encoding="utf-8")
+    kubeconfig = write_kubeconfig(folder / "kubeconfig", url, certificate, TOKEN)
     return ApiServer(url=url, ca_file=certificate, kubeconfig=kubeconfig)
 
 
-def _kubeconfig(url: str, certificate: Path) -> dict[str, Any]:
+def _kubeconfig(url: str, certificate: Path, token: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority": str(certificate)}}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
     }
 
