@@ -40,6 +40,8 @@ REPORT_DEADLINE_S = 2.0
 AGAIN_S = 0.1
 #: A refused create is tried again after so long, doubling up to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
+#: Passes that are further apart than so many times what is usual leave a gap: the operator was away.
+GAP = 3
 #: The last words of so many pods are kept per job.
 MAX_LAST_WORDS = 2048
 
@@ -57,6 +59,8 @@ class _Memory:
     last_words: dict[str, PodView] = field(default_factory=dict)
     guarded: bool | None = None
     progress_at: float = 0.0
+    watched_since: float | None = None
+    looked_at: float = 0.0
     terminating: bool = False
 
 
@@ -122,6 +126,7 @@ class Controller:
             hold=self._hold,
             spared=await spared_by(self._cluster, self._namespaces, job),
             terminating=memory.terminating,
+            watched_s=self._watched_s(memory),
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
@@ -150,6 +155,14 @@ class Controller:
             if after != status:
                 await self._cluster.write_status(view, after.to_dict())
             return None
+
+    def _watched_s(self, memory: _Memory) -> float:
+        """How long passes over this job have followed each other as they should."""
+        now = self._clock()
+        if memory.watched_since is None or now > memory.looked_at + GAP * self._timing.running_s:
+            memory.watched_since = now
+        memory.looked_at = now
+        return now - memory.watched_since
 
     async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
         """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""

@@ -212,7 +212,8 @@ class FailurePolicy(SpecModel):
     restart_limit: RestartLimit = RestartLimit()
     """When to give up."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
-    """How long the first pods may take to run; then all are removed and the job fails."""
+    """How long the first pods may take to work, from their creation; then all are removed and the job fails. A job that
+    has trained is suspended instead, and resumes again later. Can be changed while the job is suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
     """How long a member may owe its peers a heartbeat before they call it silent."""
 

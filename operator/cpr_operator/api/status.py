@@ -285,6 +285,8 @@ class Status(Model):
     """When the job succeeded or failed."""
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
+    resume_at: Timestamp | None = None
+    """When a resume that took longer than startupDeadlineSeconds is tried again; absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None

@@ -47,7 +47,12 @@ SHARDS_LOCKSTEP = Rule(
     " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
 )
 SHARDS = _while_suspended("shards.replicas")
-WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
+WHILE_SUSPENDED = (
+    SHARDS,
+    _while_suspended("trainers.template"),
+    _while_suspended("shards.template"),
+    _while_suspended("failurePolicy.startupDeadlineSeconds"),
+)
 FROZEN = tuple(
     _frozen(field)
     for field in (
@@ -61,7 +66,9 @@ FROZEN = tuple(
         "trainers.device",
         "trainers.workers",
         "snapshots",
-        "failurePolicy",
+        "failurePolicy.expectedJobMtbfSeconds",
+        "failurePolicy.restartLimit",
+        "failurePolicy.silenceSeconds",
     )
 )
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,
