@@ -196,10 +196,13 @@ class Snapshots(SpecModel):
 
 
 class RestartLimit(SpecModel):
-    """How many failures are too many; disruptions do not count."""
+    """How many incidents are too many; disruptions do not count, nor does a store that cannot be reached.
+
+    Members of one role that fail alike within seconds are one incident.
+    """
 
     count: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 10
-    """Failures within the window that are still recovered from."""
+    """Incidents within the window that are still recovered from."""
     window_seconds: Annotated[int, Field(ge=1, le=31536000)] = 3600
     """Length of the window."""
 
