@@ -153,6 +153,14 @@ CHANGES = (
         status=BUDGET,
     ),
     Change(
+        "budget of exactly what is spent and reserved, which binary fractions do not add up to",
+        {"spec.accuracyBudget.portionOfLostSamples": 0.3},
+        {"spec.accuracyBudget.portionOfLostSamples": 0.299999},
+        BELOW_SPENT,
+        before={"spec.accuracyBudget.portionOfLostSamples": 0.4},
+        status=STARTED | {"budget": {"limit": 0.4, "spent": 0.1, "reserved": 0.2, "remaining": 0.1}},
+    ),
+    Change(
         "AUC budget above spent",
         {"spec.accuracyBudget.aucDrop.limit": 0.0001},
         {"spec.accuracyBudget.aucDrop.sensitivity": 0.0101},
