@@ -37,6 +37,7 @@ class EventReason(enum.StrEnum):
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    INVALID = "Invalid"
     SAVES_DELETED = "SavesDeleted"
     SAVES_LEFT = "SavesLeft"
 
