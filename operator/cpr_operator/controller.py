@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import InvalidSpecError, parse_spec
+from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, parse_spec, parse_status
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     Cluster,
     ConflictError,
+    Event,
     NotFoundError,
     RefusedError,
     TerminatingError,
@@ -29,8 +30,9 @@ from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
 from cpr_operator.finalizer import hold, release, spared_by
 from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
-from cpr_operator.reconcile.conditions import Finding, with_findings
-from cpr_operator.reconcile.deletion import FINALIZER
+from cpr_operator.reconcile.conditions import Finding, amended
+from cpr_operator.reconcile.deletion import FINALIZER, left_by
+from cpr_operator.reconcile.world import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ REPORT_DEADLINE_S = 2.0
 AGAIN_S = 0.1
 #: A refused create is tried again after so long, doubling up to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
+#: Passes that are further apart than so many times what is usual leave a gap: the operator was away.
+GAP = 3
 #: The last words of so many pods are kept per job.
 MAX_LAST_WORDS = 2048
 
@@ -57,6 +61,8 @@ class _Memory:
     last_words: dict[str, PodView] = field(default_factory=dict)
     guarded: bool | None = None
     progress_at: float = 0.0
+    watched_since: float | None = None
+    looked_at: float = 0.0
     terminating: bool = False
 
 
@@ -122,6 +128,7 @@ class Controller:
             hold=self._hold,
             spared=await spared_by(self._cluster, self._namespaces, job),
             terminating=memory.terminating,
+            watched_s=self._watched_s(memory),
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
@@ -135,21 +142,42 @@ class Controller:
         return outcome.wake_after_s
 
     async def _read(self, view: JobView) -> Job | None:
-        """The job as the core reads it; None, with a condition, if its spec is not one."""
-        status = Status.model_validate(view.status)
+        """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
         identity = JobId(view.namespace, view.name, view.uid)
         try:
-            spec = parse_spec(view.spec)
+            status, spec = parse_status(view.status), parse_spec(view.spec)
             return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
         except InvalidSpecError as error:
-            if view.deleting:  # nobody can tell any more where its saves are
+            await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job anew")
+        except InvalidStatusError as error:
+            remedy = "run the version of the operator that wrote it, or undo the edit (--subresource=status)"
+            await self._tell_unreadable(view, "InvalidStatus", f"{error}; {remedy}")
+        return None
+
+    async def _tell_unreadable(self, view: JobView, reason: str, message: str) -> None:
+        """A condition; or of a job that is being deleted an event that names its saves, and it may go."""
+        if view.deleting:
+            if FINALIZER in view.finalizers:
+                await self._emit(view, left_by(view, f"the job cannot be read: {message}"))
                 await release(self._cluster, view)
-                return None
-            finding = Finding("PodsReady", "False", "InvalidSpec", f"{error}; correct spec, or create the job anew")
-            after = with_findings(status, view.generation, self._clock(), finding)
-            if after != status:
-                await self._cluster.write_status(view, after.to_dict())
-            return None
+            return
+        finding = Finding("PodsReady", "False", reason, message)
+        after = amended(view.status, view.generation, self._clock(), finding)
+        if after["conditions"] == view.status.get("conditions"):
+            return
+        try:
+            view = await self._cluster.write_status(view, after)
+        except RefusedError as error:  # the installed CRD does not know this status either
+            logger.warning("%s: the condition is refused: %s", view.name, error)
+        await self._emit(view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.generation}"))
+
+    def _watched_s(self, memory: _Memory) -> float:
+        """How long passes over this job have followed each other as they should."""
+        now = self._clock()
+        if memory.watched_since is None or now > memory.looked_at + GAP * self._timing.running_s:
+            memory.watched_since = now
+        memory.looked_at = now
+        return now - memory.watched_since
 
     async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
         """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""
@@ -184,15 +212,18 @@ class Controller:
             except NotFoundError:
                 logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
         for event in outcome.events:
-            logger.info("%s: %s: %s", job.id.name, event.reason, event.message)
-            try:
-                await self._cluster.emit(view, event)
-            except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
-                logger.warning("%s: the event is refused: %s", job.id.name, error)
+            await self._emit(view, event)
         if outcome.delete_job:
             await self._cluster.delete_job(view)
         if outcome.release:
             await release(self._cluster, view)
+
+    async def _emit(self, view: JobView, event: Event) -> None:
+        logger.info("%s: %s: %s", view.name, event.reason, event.message)
+        try:
+            await self._cluster.emit(view, event)
+        except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
+            logger.warning("%s: the event is refused: %s", view.name, error)
 
     async def _guard(self, job: Job, outcome: Outcome, memory: _Memory) -> None:
         """The objects around the pods: once per change and process, since all of it may be done again."""

@@ -50,6 +50,7 @@ class Kind(enum.StrEnum):
     HUNG = "Hung"
     SUPERSEDED = "Superseded"
     UNDONE = "Undone"  # trained to an end that does not count: it was rolled back, or had lost too much
+    STORE_UNREACHABLE = "StoreUnreachable"
     BAD_SPEC = "BadSpec"
     BAD_DATA = "BadData"
     DAMAGED = "Damaged"
@@ -67,6 +68,7 @@ FREE = frozenset(
         Kind.PREEMPTED,
         Kind.FLUSHED,
         Kind.UNDONE,
+        Kind.STORE_UNREACHABLE,
     }
 )
 #: Kinds after which another attempt would end the same way.
@@ -88,6 +90,7 @@ _OUT_OF = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods, ...
 _BY_EXIT: Mapping[int, Kind] = {
     ExitCode.FLUSHED: Kind.FLUSHED,
     ExitCode.SUPERSEDED: Kind.SUPERSEDED,
+    ExitCode.STORE_UNREACHABLE: Kind.STORE_UNREACHABLE,
     ExitCode.BAD_SPEC: Kind.BAD_SPEC,
     ExitCode.BAD_DATA: Kind.BAD_DATA,
     ExitCode.DAMAGED: Kind.DAMAGED,

@@ -196,10 +196,13 @@ class Snapshots(SpecModel):
 
 
 class RestartLimit(SpecModel):
-    """How many failures are too many; disruptions do not count."""
+    """How many incidents are too many; disruptions do not count, nor does a store that cannot be reached.
+
+    Members of one role that fail alike within seconds are one incident.
+    """
 
     count: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 10
-    """Failures within the window that are still recovered from."""
+    """Incidents within the window that are still recovered from."""
     window_seconds: Annotated[int, Field(ge=1, le=31536000)] = 3600
     """Length of the window."""
 
@@ -212,7 +215,8 @@ class FailurePolicy(SpecModel):
     restart_limit: RestartLimit = RestartLimit()
     """When to give up."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
-    """How long the first pods may take to run; then all are removed and the job fails."""
+    """How long the first pods may take to work, from their creation; then all are removed and the job fails. A job that
+    has trained is suspended instead, and resumes again later. Can be changed while the job is suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
     """How long a member may owe its peers a heartbeat before they call it silent."""
 

@@ -251,7 +251,7 @@ class FailureRecord(Model):
     exit_code: int | None = None
     """The process' exit code, if it is known."""
     counted: bool = False
-    """Whether it counts towards the restart limit."""
+    """Whether it counts towards the restart limit: the first failure of an incident does."""
     lost_samples: Count | None = None
     """Samples lost on this shard (or on every shard, for trainers); absent until known."""
     lost_row_updates: Count | None = None
@@ -285,6 +285,8 @@ class Status(Model):
     """When the job succeeded or failed."""
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
+    resume_at: Timestamp | None = None
+    """When a resume that took longer than startupDeadlineSeconds is tried again; absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
@@ -323,7 +325,7 @@ class Status(Model):
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()
     """The last failures, newest last."""
     restart_times: Annotated[tuple[Timestamp, ...], Field(max_length=MAX_RESTARTS)] = ()
-    """When failures that count towards the restart limit happened, within its window."""
+    """When incidents that count towards the restart limit began, within its window."""
     restarts: Count = 0
     """Pods replaced so far, for whatever reason."""
     overhead: Overhead = Overhead()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from cpr_contract.exits import Problem
 from cpr_operator.api import transitions
@@ -65,6 +67,19 @@ def with_findings(status: Status, generation: int, now: float, *findings: Findin
             observed_generation=generation,
         )
     return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
+
+
+def amended(status: Mapping[str, Any], generation: int, now: float, finding: Finding) -> dict[str, Any]:
+    """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
+    raw = status.get("conditions")
+    others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
+    before = next((c for c in others if c.get("type") == finding.type), None)
+    try:
+        known = (Condition.model_validate(before),) if before else ()
+    except ValidationError:
+        known = ()
+    (condition,) = with_findings(Status(conditions=known), generation, now, finding).conditions
+    return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
 def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
+from pydantic import ValidationError
+
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
@@ -91,7 +93,12 @@ def delete(world: World) -> Outcome:
         case Done(deleted=deleted):
             return Outcome(status, events=(_deleted(world, deleted),), release=True)
         case GiveUp(reason=reason):
-            return Outcome(status, deletes=going, events=(_left(world, reason),), release=True)
+            return Outcome(
+                status,
+                deletes=going,
+                events=(_left(job.id.uid, location(job.spec.snapshots.store), reason),),
+                release=True,
+            )
         case verdict:
             assert_never(verdict)
 
@@ -144,8 +151,16 @@ def _deleted(world: World, deleted: Deleted | None) -> Event:
     return Event("Normal", EventReason.SAVES_DELETED, f"deleted {amount}{kept}", "saves-deleted")
 
 
-def _left(world: World, reason: str) -> Event:
-    uid, where = world.job.id.uid, location(world.job.spec.snapshots.store)
+def left_by(job: JobView, reason: str) -> Event:
+    """The event of a job that goes and cannot be read: its saves stay."""
+    try:
+        where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
+    except (ValidationError, AttributeError):
+        where = "STORE"  # spec.snapshots.store is what is wrong with it
+    return _left(job.uid, where, reason)
+
+
+def _left(uid: str, where: str, reason: str) -> Event:
     message = (
         f"saves of this job are left in the store, below {uid}/: {reason}; "
         f"delete them by: cprjob snapshots prune {where} --job {uid} --all --delete"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpr_operator.api.status import Budget, Shard, Status, Trainer
-from cpr_operator.ledger import Ledger, Ranges, portion
+from cpr_operator.ledger import Ledger, Ranges, shown
 from cpr_operator.recovery.account import Account
 
 
@@ -26,7 +26,8 @@ def account_of(status: Status) -> Account:
     return Account(
         ledger=Ledger(
             total=book.total_samples,
-            limit=book.limit_sample_shards,
+            # Version 0.1.0 left a limit below what was carried over by less than one sample-shard.
+            limit=max(book.limit_sample_shards, book.carried_sample_shards),
             lost=lost,
             running=book.running_sample_shards,
             carried=book.carried_sample_shards,
@@ -51,8 +52,8 @@ def is_overspent(status: Status) -> bool:
 def with_account(status: Status, account: Account) -> Status:
     """The status with this account, its portions for people included."""
     ledger, whole = account.ledger, account.ledger
-    limit, spent = portion(ledger.limit, whole), portion(ledger.spent, whole)
-    reserved = portion(account.set_aside, whole)
+    limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
+    reserved = shown(account.set_aside, whole)
     shards = tuple(
         shard.model_copy(update={"reserved": reserved_ranges})
         for shard, reserved_ranges in zip(status.shards, account.reserved, strict=True)
@@ -61,8 +62,8 @@ def with_account(status: Status, account: Account) -> Status:
         limit=limit,
         spent=spent,
         reserved=min(reserved, 1.0),
-        remaining=max(limit - spent - reserved, 0.0),
-        running_sum=portion(ledger.running, whole),
+        remaining=max(round(limit - spent - reserved, 12), 0.0),
+        running_sum=shown(ledger.running, whole),
         rollbacks=status.budget.rollbacks if status.budget else 0,
     )
     book = status.ledger.model_copy(

@@ -33,10 +33,14 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
 
 
 def with_total(world: World, status: Status, total_samples: int) -> Status:
-    """The status with the size of the whole job, and the budget in integers that follows from it."""
-    portion = world.job.spec.accuracy_budget.portion
+    """The status with the size of the whole job, and the budget in integers that follows from it.
+
+    A limit that is lowered stops at what is lost or set aside already: only a loss rolls a job back, never a limit.
+    """
+    portion, account = world.job.spec.accuracy_budget.portion, account_of(status)
     total = total_samples or status.ledger.total_samples
-    limit = limit_of(portion, total, len(status.shards))
+    wanted = limit_of(portion, total, len(status.shards))
+    limit = max(wanted, min(account.ledger.limit, account.charged))
     return change(  # type: ignore[no-any-return]
         status,
         ledger=change(status.ledger, total_samples=total, limit_sample_shards=limit),

@@ -79,12 +79,6 @@ def runtime(world: World) -> Runtime:
     )
 
 
-def is_overdue(world: World, status: Status, phase: Phase) -> bool:
-    """Whether the first pods took longer to run than the user allows: all of them, or none."""
-    deadline = world.job.spec.failure_policy.startup_deadline_seconds
-    return phase == "Starting" and status.start_time is not None and world.now >= status.start_time + deadline
-
-
 def succeed(world: World, step: Step, result: Anchor) -> Step:
     """The final anchor is committed: the job has a model. What nobody settled any more counts as lost, at the worst."""
     status = step.status

@@ -9,6 +9,7 @@ from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, M
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
+from cpr_operator.reconcile.incidents import begins_incident
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 
@@ -41,6 +42,7 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
     if (role, member.index, member.incarnation) in known:
         return step
+    counts = begins_incident(status, member, failure, world.now)
     entry = FailureRecord(
         time=world.now,
         role=role,
@@ -52,10 +54,10 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
         reason=failure.reason[:64],
         message=failure.message[:_MESSAGE_CHARS],
         exit_code=failure.exit_code,
-        counted=failure.counts_as_restart,
+        counted=counts,
         action=action,
     )
-    counted = (world.now,) if failure.counts_as_restart else ()
+    counted = (world.now,) if counts else ()
     oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
     status = change(
         status,

@@ -7,11 +7,12 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
+from cpr_operator.reconcile.deadline import EXCEEDED, give_back, has_trained, is_resting, overdue
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
 from cpr_operator.reconcile.figures import result_of, with_last_word
-from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
+from cpr_operator.reconcile.life import fail, phase_of, start, succeed
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
@@ -36,7 +37,9 @@ def reconcile(world: World) -> Outcome:
         return _suspend(world)
     if status.start_time is None:
         return _held(world) if world.hold else _begin(world, start(world))
-    return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
+    if status.phase != "Suspended":
+        return _go_on(world)
+    return _outcome(world, Step(status)) if is_resting(world) else _begin(world, resume(world))
 
 
 def _wants_others(world: World, status: Status) -> bool:
@@ -58,10 +61,17 @@ def _suspend(world: World) -> Outcome:
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
     step, deletes = suspend(world)
-    state = truth(step.status.phase == "Suspended")
-    reason = "spec.suspend is true" if world.job.spec.suspend else resizing(world.job.spec, step.status)
-    finding = Finding("Suspended", state, step.status.phase, reason)
-    return _outcome(world, step.to(_with(world, step.status, finding)), deletes)
+    return _outcome(world, step.to(_with(world, step.status, _suspended(world, step.status))), deletes)
+
+
+def _suspended(world: World, status: Status) -> Finding:
+    """Whether all pods are gone, and why they go."""
+    state = truth(status.phase == "Suspended")
+    if world.job.spec.suspend:
+        return Finding("Suspended", state, status.phase, "spec.suspend is true")
+    if status.resume_at is not None:
+        return Finding("Suspended", state, EXCEEDED, _condition(status, "Suspended"))
+    return Finding("Suspended", state, status.phase, resizing(world.job.spec, status))
 
 
 def _begin(world: World, step: Step) -> Outcome:
@@ -114,10 +124,13 @@ def _go_on(world: World) -> Outcome:
         anew = restarts != status.restarts or world.job.status.recovery is not None
         status = planned(world.job.spec, status, anew=anew)
     phase = phase_of(world, status)
-    if is_overdue(world, status, phase):
-        waited = world.job.spec.failure_policy.startup_deadline_seconds
-        reason = f"not all pods worked within {waited} s: {_condition(status, 'PodsReady')}"
-        return _failed(world, step.to(status), "StartupDeadlineExceeded", reason)
+    late = overdue(world, status, facts) if phase == "Starting" else ""
+    if late and not has_trained(status):
+        remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
+        return _failed(world, step.to(status), EXCEEDED, f"{late}; {remedy}")
+    if late:
+        step, why = give_back(world, step.to(status), late)
+        return _outcome(world, step.to(_with(world, step.status, why)))
     status = change(status, phase=phase)
     status = _with(world, status, *findings(world, status, facts))
     return _outcome(world, step.to(status, *_news(world, status)))
@@ -201,6 +214,8 @@ def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = N
 def _wake_after(world: World, status: Status) -> float | None:
     """Often while something is awaited, less often the longer it takes, seldom while all is well."""
     timing, phase = world.timing, status.phase
+    if phase == "Suspended" and status.resume_at is not None:
+        return max(timing.changing_s, min(timing.running_s, status.resume_at - world.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
     if phase == "Running":

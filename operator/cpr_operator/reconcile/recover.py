@@ -10,6 +10,7 @@ from cpr_operator.failures import Kind
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
 from cpr_operator.reconcile.avoid import avoided, relent
 from cpr_operator.reconcile.edit import account_of, is_overspent
+from cpr_operator.reconcile.incidents import new_incidents
 from cpr_operator.reconcile.learning import after_recovery
 from cpr_operator.reconcile.members import record, record_lost, replace_entry, successor
 from cpr_operator.reconcile.observe import (
@@ -84,13 +85,13 @@ def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJo
         if failure.permanent and not (failure.kind is Kind.DAMAGED and damaged_origin(world, status, facts)):
             return FailJob(failure.kind, failure.message)
     limit = world.job.spec.failure_policy.restart_limit
-    counted = sum(failure.counts_as_restart for failure in lost)
+    counted = new_incidents(status, facts, world.now)
     earlier = sum(time > world.now - limit.window_seconds for time in status.restart_times)
     if counted and earlier + counted > limit.count:
         last = next(failure for failure in lost if failure.counts_as_restart)
         return FailJob(
             "RestartLimitReached",
-            f"{earlier + counted} failures within {limit.window_seconds} s, and {limit.count} are allowed; "
+            f"{earlier + counted} incidents within {limit.window_seconds} s, and {limit.count} are allowed; "
             f"the last: {last.kind}: {last.message}; see status.failures, mend the cause, and create the job anew",
         )
     return None

@@ -42,7 +42,7 @@ def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
     if before.phase == "Pending":
         return Step(change(before, phase="Suspended")), ()
     if before.phase == "Suspended":
-        return Step(before), tuple(_deletes(world, before))
+        return Step(change(before, resume_at=None)), tuple(_deletes(world, before))
     since = world.now if before.suspending_since is None else before.suspending_since
     step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
@@ -85,6 +85,7 @@ def resume(world: World) -> Step:
         trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
         meeting=False,
         recovery=None,
+        resume_at=None,
         phase="Starting",
     )
     return step.to(planned(world.job.spec, status, anew=True))

@@ -37,6 +37,7 @@ class EventReason(enum.StrEnum):
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    INVALID = "Invalid"
     SAVES_DELETED = "SavesDeleted"
     SAVES_LEFT = "SavesLeft"
 
@@ -70,6 +71,7 @@ class World:
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
     happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
+    `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
     """
 
     job: Job
@@ -80,6 +82,7 @@ class World:
     hold: str = ""
     spared: tuple[str, ...] = ()
     terminating: bool = False
+    watched_s: float = 0.0
     timing: Timing = Timing()
 
 

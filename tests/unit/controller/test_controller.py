@@ -73,7 +73,7 @@ async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
     status, reason, message = house.condition("PodsReady")
     assert (status, reason) == ("False", "InvalidSpec")
     assert "topMlp" in message
-    assert house.cluster.calls == ["write_status"]
+    assert house.cluster.calls == ["write_status", "emit"]
 
 
 async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
