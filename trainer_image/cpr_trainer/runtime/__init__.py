@@ -11,6 +11,7 @@ from cpr_trainer.runtime.environment import (
     read_job,
     termination_file,
 )
+from cpr_trainer.runtime.gate import Gate
 from cpr_trainer.runtime.request import read_request
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.signals import stop_on_sigterm
@@ -21,6 +22,7 @@ __all__ = [
     "BadSpecError",
     "ContractVersionError",
     "Environment",
+    "Gate",
     "RosterFile",
     "StatusServer",
     "Trace",

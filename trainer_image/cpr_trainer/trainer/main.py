@@ -79,7 +79,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         setup = insist(lambda: Setup.read(environment, roster), board, watch.attend_or_stop)
         board.set(total_samples=setup.order.total_samples)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
-        loop = Loop(setup, watch, board, exchange, _group_maker(setup))
+        loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading, lockstep=setup.job.lockstep)
         with closing(setup.trace):
             return _run(loop, environment)
@@ -128,7 +128,7 @@ def _first_report(environment: Environment) -> TrainerReport:
     )
 
 
-def _group_maker(setup: Setup) -> MakeGroup:
+def _group_maker(setup: Setup, watch: Watch) -> MakeGroup:
     """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
     if setup.job.trainers == 1:
         return lambda _roster, _state: Solo()
@@ -137,6 +137,7 @@ def _group_maker(setup: Setup) -> MakeGroup:
     lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, silence_s)
     hearing = Hearing(silence_s)
     lobby.start()
+    watch.hears = lobby.alive
 
     def delays_s() -> Iterator[float]:
         return backoff(random.Random(), first_s=0.1, cap_s=1.0)
