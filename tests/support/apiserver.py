@@ -100,7 +100,7 @@ def _prepare(folder: Path, openssl: Path, port: int) -> ApiServer:
     """A certificate, the token file and a kubeconfig. The certificate's key signs service account tokens too."""
     key, certificate = folder / "server.key", folder / "server.crt"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    command: list[str | Path] = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     (folder / "tokens.csv").write_text(f"{TOKEN},tester,tester,system:masters\n", encoding="utf-8")
     url = f"https://127.0.0.1:{port}"
