@@ -86,11 +86,3 @@ def pytest_runtest_makereport(
         if isinstance(arguments.get("cluster"), Cluster):
             report.sections.append(("operator", arguments["cluster"].operator_log()))
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the tests measured: times are shown, never asserted."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "measured":
-                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
