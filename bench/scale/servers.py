@@ -89,10 +89,10 @@ def control_plane(folder: Path) -> Iterator[Control]:
     tokens = {OPERATOR_TOKEN: OPERATOR_USER}
     with running_apiserver(folder, tokens=tokens) as server, contextlib.ExitStack() as processes:
         kubeconfig = str(server.kubeconfig)
-        scheduler = [binary("kube-scheduler"), "--kubeconfig", kubeconfig, "--leader-elect=false"]
+        scheduler: list[str | Path] = [binary("kube-scheduler"), "--kubeconfig", kubeconfig, "--leader-elect=false"]
         limits = ["--kube-api-qps=500", "--kube-api-burst=1000", "--secure-port=0"]
         processes.enter_context(_process([*scheduler, *limits], folder / "scheduler.log"))
-        kubelets = [binary("kwok"), "--kubeconfig", kubeconfig, "--manage-all-nodes=true"]
+        kubelets: list[str | Path] = [binary("kwok"), "--kubeconfig", kubeconfig, "--manage-all-nodes=true"]
         addresses = [f"--cidr={POD_CIDR}", "--node-ip=127.0.0.1"]
         processes.enter_context(_process([*kubelets, *addresses], folder / "kwok.log"))
         own = write_kubeconfig(folder / "operator.kubeconfig", server.url, server.ca_file, OPERATOR_TOKEN)

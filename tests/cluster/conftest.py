@@ -19,8 +19,9 @@ from harness import Cluster, Space, UnavailableError  # noqa: E402 - found throu
 from harness.cluster import cluster as bring_up  # noqa: E402 - the same
 from jobs import DATA_KEY, Run, verify  # noqa: E402 - the same
 
+from support.realdata import click_log  # noqa: E402 - the same
+
 CASE_S = 180
-DATA = Path(os.environ.get("CPR_REAL_DATA", HERE.parents[2] / "shared" / "data")) / "criteo_80k.tsv.gz"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,9 +58,7 @@ def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
 @pytest.fixture(scope="session")
 def clicks(cluster: Cluster) -> Iterator[None]:
     """The real rows, where the jobs read them."""
-    if not DATA.exists():
-        pytest.skip(f"no real click logs at {DATA.name}: set CPR_REAL_DATA to their folder")
-    cluster.store.put(DATA_KEY, DATA.read_bytes())
+    cluster.store.put(DATA_KEY, click_log("criteo_80k.tsv.gz").read_bytes())
     yield
     cluster.store.delete(DATA_KEY)
 
@@ -87,11 +86,3 @@ def pytest_runtest_makereport(
         if isinstance(arguments.get("cluster"), Cluster):
             report.sections.append(("operator", arguments["cluster"].operator_log()))
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the tests measured: times are shown, never asserted."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "measured":
-                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")

@@ -21,9 +21,7 @@ start() {
   local p=$RUN/pki
   mkdir -p "$RUN"/{pki,log,pid,kubeconfig,images}
   ip netns list | cut -d' ' -f1 >"$RUN/netns-before"
-  ip link add cprjob type bridge
-  ip addr add "$API/24" dev cprjob
-  ip link set cprjob up
+  bridge cprjob "$API/24"
   sysctl -qw net.ipv4.ip_forward=1
   ip link add cprjobsvc type bridge
   ip link set cprjobsvc up

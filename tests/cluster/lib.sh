@@ -47,6 +47,11 @@ alive() { # alive NAME
 reap() { # reap NAME
   local pid; if alive "$1"; then read -r pid _ <"$RUN/pid/$1"; kill -KILL "$pid" 2>/dev/null || true; fi
 }
+bridge() { # bridge NAME ADDRESS: without a MAC of its own it takes its lowest port's, and who knew the one before talks to nobody
+  ip link add "$1" address 02:63:70:72:6a:01 type bridge
+  ip addr add "$2" dev "$1"
+  ip link set "$1" up
+}
 in_node() { local n=$1; shift; nsenter --net="/var/run/netns/cprjob-$n" -- "$@"; }
 
 cert() { # cert NAME SUBJECT [SAN]

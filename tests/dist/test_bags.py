@@ -27,12 +27,13 @@ def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
     """Train a DLRM over `EmbeddingBag`s; row-wise Adagrad is written out over whole tables."""
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     order, seed = BatchOrder.of(job.data, dataset.layout), job.data.seed
-    network, tables = Dlrm(job.model, seed), []
-    for place, table in enumerate(job.model.tables):
-        first = torch.from_numpy(initial_rows(job.model, seed, place, np.arange(table.rows)))
-        tables.append(torch.nn.EmbeddingBag.from_pretrained(first, freeze=False, mode=(table.pooling or "Sum").lower()))
+    network = Dlrm(job.model, seed)
+    tables: list[torch.nn.EmbeddingBag] = []
+    for place, spec in enumerate(job.model.tables):
+        first = torch.from_numpy(initial_rows(job.model, seed, place, np.arange(spec.rows)))
+        tables.append(torch.nn.EmbeddingBag.from_pretrained(first, freeze=False, mode=(spec.pooling or "Sum").lower()))
     optimizer = torch.optim.Adagrad(network.parameters(), lr=job.model.dense_optimizer.learning_rate)
-    sums = [torch.zeros(table.rows, 1) for table in job.model.tables]
+    sums = [torch.zeros(spec.rows, 1) for spec in job.model.tables]
     for step in range(1, order.steps + 1):
         batch = dataset.take(order.batch_indices(step))
         assert isinstance(batch.ids, Bags)
@@ -50,8 +51,10 @@ def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
         optimizer.step()
         with torch.no_grad():
             for table, accumulator in zip(tables, sums, strict=True):
-                accumulator += table.weight.grad.square().mean(dim=1, keepdim=True)
-                steps = table.weight.grad / (accumulator.sqrt() + 1e-8)
+                gradient = table.weight.grad
+                assert gradient is not None
+                accumulator.add_(gradient.square().mean(dim=1, keepdim=True))
+                steps = gradient / (accumulator.sqrt() + 1e-8)
                 table.weight -= job.model.sparse_optimizer.learning_rate * steps
     return network, tables
 

@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
     ("prefetch", "workers", "device"),
     [(1, 1, "cpu"), (3, 1, "cpu"), (1, 2, "cpu"), pytest.param(1, 1, "cuda", marks=NO_GPU)],
 )
-def test_one_trainer_equals_the_oracle_to_rounding(
-    tmp_path: Path, prefetch: int, workers: int, device: Device
-) -> None:
+def test_one_trainer_equals_the_oracle_to_rounding(tmp_path: Path, prefetch: int, workers: int, device: Device) -> None:
     """Rows are read one step after the other, or, asked for three steps ahead, as they were three steps before."""
     job = replace(small_job(tmp_path, samples=20_000), prefetch=prefetch, workers=workers, device=device)
     with LocalJob(job, tmp_path) as running:

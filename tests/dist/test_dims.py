@@ -139,7 +139,10 @@ def test_fit_ends_in_the_same_model_and_evaluate_scores_it_alike(undisturbed: En
     found = fit(spec_of(job))
     assert_fitted(found, job, undisturbed.model)
     held_out = found.held_out
-    dataset, store = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)), open_store(job.snapshots.store, None, None)
+    dataset, store = (
+        open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)),
+        open_store(job.snapshots.store, None, None),
+    )
     scored = evaluate(job, dataset, store, undisturbed.anchor.key)
     assert held_out is not None
     assert (scored.auc, scored.log_loss, scored.samples) == (held_out.auc, held_out.log_loss, SAMPLES // 10)

@@ -17,7 +17,8 @@ SAMPLES = 40_000
 
 
 @pytest.mark.parametrize("lose", WITHOUT_LOSS)
-def test_a_job_of_several_optimizers_that_lost_a_shard_ends_like_the_oracle(tmp_path: Path, lose: Callable[[LocalJob], None]
+def test_a_job_of_several_optimizers_that_lost_a_shard_ends_like_the_oracle(
+    tmp_path: Path, lose: Callable[[LocalJob], None]
 ) -> None:
     job = mixed(small_job(tmp_path, samples=SAMPLES))
     with LocalJob(job, tmp_path) as running:

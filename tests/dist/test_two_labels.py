@@ -75,7 +75,9 @@ def test_two_trainers_learn_as_well_and_their_last_word_tells_it(
     assert dict(from_json(Result, running.trainers[0].last_word).metrics) == model.metrics
 
 
-def test_two_trainers_learn_on_without_what_a_killed_shard_lost(tmp_path: Path, visits: str, alone: OracleResult) -> None:
+def test_two_trainers_learn_on_without_what_a_killed_shard_lost(
+    tmp_path: Path, visits: str, alone: OracleResult
+) -> None:
     job = two_labels(tmp_path, visits, trainers=2)
     with LocalJob(job, tmp_path) as running:
         running.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from support.realdata import click_log
+
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 STRATEGIES = {"Full", "MFU", "SSU", "SCAR", "Growth", "Anchors"}
-REAL = Path(os.environ.get("CPR_REAL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
 def bench(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -68,9 +68,7 @@ def test_a_run_that_is_too_short_says_what_to_change(ratings: Path) -> None:
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", ["anime_420k.tsv.gz", "criteo_80k.tsv.gz"])
 def test_real_data_is_taken_as_it_is(name: str) -> None:
-    path = REAL / name
-    if not path.exists():
-        pytest.skip(f"no real data in {REAL} (set CPR_REAL_DATA)")
+    path = click_log(name)
     options = ("--seeds", "2", "--failures", "6", "--set", "data.samples=10000", "--set", "data.epochs=null", "--json")
     found = answer(bench(path, *options))
     assert found["data"] == name

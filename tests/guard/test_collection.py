@@ -2,6 +2,7 @@
 
 import fnmatch
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,9 @@ def test_git_ignores_no_test() -> None:
     files = [str(file) for file in TESTS.rglob("*.py")]
     ignored = subprocess.run(["git", "check-ignore", *files], cwd=TESTS, capture_output=True, text=True, check=False)
     assert ignored.returncode in {1, 128}, ignored.stdout  # 128: no git here
+
+
+def test_the_linter_passes_over_no_test() -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", TESTS]
+    shown = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {str(file) for file in TESTS.rglob("*.py")} <= set(shown)

@@ -109,7 +109,7 @@ def _prepare(folder: Path, openssl: Path, port: int, tokens: Mapping[str, str]) 
     """A certificate, the token file and a kubeconfig. The certificate's key signs service account tokens too."""
     key, certificate = folder / "server.key", folder / "server.crt"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    command: list[str | Path] = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     users = [f"{TOKEN},tester,tester,system:masters", *(f"{t},{user},{user}" for t, user in tokens.items())]
     (folder / "tokens.csv").write_text("\n".join(users) + "\n", encoding="utf-8")

@@ -33,7 +33,11 @@ def gone(cluster: FakeCluster) -> bool:
 
 def another_restores_from(anchor: str) -> Action:
     """A job that begins with an anchor of the one that is deleted."""
-    return lambda cluster: cluster.add_job("heir", spec(snapshots__restoreFrom=anchor), uid="fedcba98-2222")  # type: ignore[func-returns-value]
+
+    def add(cluster: FakeCluster) -> None:
+        cluster.add_job("heir", spec(snapshots__restoreFrom=anchor), uid="fedcba98-2222")
+
+    return add
 
 
 def lose_a_node(cluster: FakeCluster) -> None:

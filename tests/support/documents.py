@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 Document = dict[str, Any]
-Edits = Mapping[str, Any]
+Edits = dict[str, Any]
 
 #: As an edit's value: take the field away.
 GONE = object()

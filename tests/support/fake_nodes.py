@@ -151,9 +151,9 @@ class FakeNodes:
                 if name in self.pods:
                     self._end(self.pods[name], code, message)
             plane.ended.clear()
-            for name, process in (*plane.shards.items(), *plane.trainers.items()):
-                if name in self.pods:
-                    self.pods[name].ready = process.state in READY_STATES and not process.stopped
+            for name, pod in self.pods.items():
+                if (process := plane.process(name)) is not None:
+                    pod.ready = process.state in READY_STATES and not process.stopped
         after = {name: pod.view() for name, pod in self.pods.items()}
         for name, view in after.items():
             if before.get(name) != view:

@@ -131,7 +131,8 @@ class Plane:
     def listen(self, now: float) -> None:
         """Note since when processes have said nothing."""
         self.now = now
-        for pod, process in {**self.shards, **self.trainers}.items():
+        everybody: dict[str, Shard | Trainer] = {**self.shards, **self.trainers}
+        for pod, process in everybody.items():
             if not process.stopped:
                 self.silence.pop(pod, None)
             else:

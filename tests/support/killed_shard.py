@@ -49,7 +49,7 @@ def killing_sync(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    FolderStore.put = killing_put  # type: ignore[method-assign]
-    os.fsync = killing_sync
-    writing.rows_per_part = lambda _rows, _row_bytes: PART_ROWS  # type: ignore[attr-defined]
+    FolderStore.put = killing_put
+    os.fsync = killing_sync  # type: ignore[assignment]
+    writing.rows_per_part = lambda _rows, _row_bytes: PART_ROWS  # type: ignore[attr-defined, assignment]
     os._exit(main(["shard"], os.environ))

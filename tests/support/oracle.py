@@ -58,7 +58,10 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     """
     network = build_network(model, seed)
     rate = model.dense_optimizer.learning_rate
-    optimizers = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}
+    optimizers: dict[str, type[torch.optim.SGD | torch.optim.Adagrad]] = {
+        "SGD": torch.optim.SGD,
+        "Adagrad": torch.optim.Adagrad,
+    }
     optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
     kinds = [table.optimizer or model.sparse_optimizer for table in model.tables]
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
@@ -80,7 +83,9 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         loss.backward()
         optimizer.step()
         for t, (kind, table, state) in enumerate(zip(kinds, tables, states, strict=True)):
-            update_rows(kind, table, state, ids[:, t], vectors[t].grad, step)
+            gradient = vectors[t].grad
+            assert gradient is not None
+            update_rows(kind, table, state, ids[:, t], gradient, step)
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)

@@ -54,7 +54,7 @@ def small_job(**spec: Any) -> dict[str, Any]:
 def run(tmp_path: Path, *arguments: object) -> tuple[int, dict[str, Any], str]:
     """Exit code, report and output of a whole run in tmp_path/work."""
     out = tmp_path / "report.json"
-    command = (*CPRJOB, "run", *map(str, arguments), "--workdir", tmp_path / "work", "--report", out)
+    command = (*CPRJOB, "run", *map(str, arguments), "--workdir", str(tmp_path / "work"), "--report", str(out))
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False
     )
@@ -67,8 +67,8 @@ def started(tmp_path: Path, *arguments: object) -> Iterator[subprocess.Popen[byt
 
     Its output goes to tmp_path/output.txt, its report to tmp_path/report.json.
     """
-    report = ("--report", tmp_path / "report.json")
-    command = (*CPRJOB, "run", *map(str, arguments), "--workdir", tmp_path / "work", *report)
+    report = ("--report", str(tmp_path / "report.json"))
+    command = (*CPRJOB, "run", *map(str, arguments), "--workdir", str(tmp_path / "work"), *report)
     with (
         (tmp_path / "output.txt").open("wb") as output,
         subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,

@@ -62,11 +62,12 @@ class Certificate:
 
 def make_certificate(folder: Path) -> Certificate:
     """Make an authority, and a server certificate signed by it, to be thrown away. Needs openssl."""
-    openssl = [binary("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    openssl: list[str | Path] = [binary("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     made = Certificate(folder / "ca.crt", folder / "public.crt", folder / "private.key")
     ca_key = folder / "ca.key"
-    authority = ["-subj", "/CN=throw-away authority", "-keyout", ca_key, "-out", made.ca_file]
-    server = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-CA", made.ca_file, "-CAkey", ca_key]
+    authority: list[str | Path] = ["-subj", "/CN=throw-away authority", "-keyout", ca_key, "-out", made.ca_file]
+    server: list[str | Path] = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    server += ["-CA", made.ca_file, "-CAkey", ca_key]
     subprocess.run([*openssl, *authority], check=True, capture_output=True)
     subprocess.run([*openssl, *server, "-keyout", made.key, "-out", made.certificate], check=True, capture_output=True)
     return made

@@ -18,4 +18,5 @@ class Network(nn.Module):
 
     def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
         hidden = torch.relu(self.hidden(torch.cat((dense, *embeddings), dim=1)))
-        return self.logit(hidden).squeeze(1)
+        logits: Tensor = self.logit(hidden)
+        return logits.squeeze(1)

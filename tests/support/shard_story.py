@@ -29,8 +29,8 @@ class Story:
 
     def __init__(self, folder: Path, **rules: Any) -> None:
         job = small_job(folder, rows=ROWS, dim=DIM)
-        rules = {"rebase": "Consecutive", "strategy": "MFU", "fraction": 1.0} | rules
-        self.job = replace(job, snapshots=replace(job.snapshots, **rules))
+        snapshots = replace(job.snapshots, rebase="Consecutive", strategy="MFU", fraction=1.0)
+        self.job = replace(job, snapshots=replace(snapshots, **rules))
         self.folder = folder
         self.store = folder / "store" / "bucket"
         self.placement = Placement.of(self.job.model, 1)

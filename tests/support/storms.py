@@ -122,7 +122,7 @@ class StormDriver(Driver):
         super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
         self.storm = storm
         self.cluster.mail_s = storm.mail_s
-        self.cluster.fetch_report = self._old_report  # type: ignore[method-assign]
+        self.cluster.fetch_report = self._old_report  # type: ignore[assignment]
         self._reports: list[dict[str, bytes | None]] = []
         self._later = _Later()
         self._away_until = 0.0

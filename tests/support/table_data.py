@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec, TableSpec
+from cpr_trainer.bags import Bags
 from cpr_trainer.data import tables as data_tables
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch, Dataset
@@ -148,5 +149,7 @@ def everything(dataset: Dataset) -> Batch:
 
 def assert_same(one: Batch, other: Batch) -> None:
     assert np.array_equal(one.dense, other.dense)
+    assert not isinstance(one.ids, Bags)
+    assert not isinstance(other.ids, Bags)
     assert np.array_equal(one.ids, other.ids)
     assert np.array_equal(one.labels, other.labels)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +10,17 @@ from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, SparseOptimize
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from support.oracle import random_rows, train
+from support.realdata import click_log
 from support.table_data import everything, read
 
 pytestmark = pytest.mark.realdata
 
-FOLDER = Path(os.environ.get("CPR_REAL_DATA") or Path(__file__).parents[4] / "shared" / "data")
 TABLES = tuple(TableSpec(f"c{number}", 2000) for number in range(26))
 
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    path = FOLDER / "criteo_80k.tsv.gz"
-    if not path.exists():
-        pytest.skip(f"no real click logs in {FOLDER} (set CPR_REAL_DATA)")
-    return path
+    return click_log("criteo_80k.tsv.gz")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,28 @@
+"""Which tests run side by side: files go to whatever worker is free, what needs the one cluster to one worker.
+
+The cluster's tests wait most of the time, so that worker starts with them while the others compute.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+CLUSTER = "tests/cluster/"
+#: Folders in the order in which they start: what takes long goes first, so that no worker is left with it at the end.
+FIRST = (CLUSTER, "tests/dist/", "tests/e2e_local/", "tests/stores/", "tests/unit/crash/", "tests/unit/promise/")
+
+
+class SideBySide(LoadFileScheduling):
+    """Scopes are files, and the folder of the cluster's tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return CLUSTER if nodeid.startswith(CLUSTER) else str(super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        self.workqueue.move_to_end(min(self.workqueue, key=_place), last=False)
+        super()._assign_work_unit(node)
+
+
+def _place(scope: str) -> int:
+    return next((place for place, folder in enumerate(FIRST) if scope.startswith(folder)), len(FIRST))
