@@ -92,6 +92,7 @@ ConditionType = Literal[
     "BudgetAtRisk",
     "BudgetExhausted",
     "SnapshotsDegraded",
+    "DataOutdated",
     "CRDOutdated",
     "Complete",
     "Failed",

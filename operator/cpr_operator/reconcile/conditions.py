@@ -90,6 +90,7 @@ def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterato
     yield from reports_available(world, status)
     yield from budget(status)
     yield from snapshots(world, status)
+    yield from data(world)
 
 
 def suspended(world: World, status: Status) -> Finding:
@@ -228,6 +229,14 @@ def store_problem(world: World) -> tuple[str, Problem] | None:
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
             return names[uid], report.problem
     return None
+
+
+def data(world: World) -> Iterator[Finding]:
+    """Whether files lie where the data is which came too late for this job, as far as its leader says."""
+    report = leader_report(world)
+    if report is not None and report.new_files:
+        message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
+        yield Finding("DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)")
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

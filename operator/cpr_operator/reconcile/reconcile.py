@@ -145,6 +145,7 @@ def _news(world: World, status: Status) -> tuple[Event, ...]:
     for kind, wrong, reason in (
         ("PodsReady", "False", EventReason.POD_STUCK),
         ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
+        ("DataOutdated", "True", EventReason.DATA_OUTDATED),
         ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
     ):
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))

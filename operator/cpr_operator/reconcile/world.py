@@ -34,6 +34,7 @@ class EventReason(enum.StrEnum):
     REFUSED = "Refused"
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
+    DATA_OUTDATED = "DataOutdated"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

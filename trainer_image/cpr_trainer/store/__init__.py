@@ -16,6 +16,7 @@ from cpr_trainer.store.parallel import in_parallel
 from cpr_trainer.store.protocol import Entry, Received, Store
 from cpr_trainer.store.throttle import Throttle
 from cpr_trainer.store.uris import Uris
+from cpr_trainer.store.versions import Version
 
 __all__ = [
     "BucketMissingError",
@@ -32,6 +33,7 @@ __all__ = [
     "StoreUnreachableError",
     "Throttle",
     "Uris",
+    "Version",
     "checksum",
     "in_parallel",
     "open_store",
