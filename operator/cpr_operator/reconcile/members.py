@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
@@ -66,6 +66,21 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     name = member_name(role, member.index)
     message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+
+
+def edited(status: Status, edit: Callable[[Shard | Trainer], Shard | Trainer]) -> Status:
+    """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
+    shards, trainers = tuple(map(edit, status.shards)), tuple(map(edit, status.trainers))
+    if shards == status.shards and trainers == status.trainers:
+        return status
+    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+
+
+def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
+    """The status with these entries of shards, by index."""
+    if not entries:
+        return status
+    return change(status, shards=tuple(entries.get(s.index, s) for s in status.shards))  # type: ignore[no-any-return]
 
 
 def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
