@@ -102,5 +102,5 @@ def with_loss(status: Status, member: Member, **loss: object) -> Status:
 def replace_entry(status: Status, old: Member, new: Member) -> Status:
     """The status with `new` in the place of `old`."""
     field = "shards" if role_of(old) == "shard" else "trainers"
-    entries = tuple(new if entry.index == old.index else entry for entry in getattr(status, field))
-    return status.model_copy(update={field: entries})
+    entries = getattr(status, field)  # by index
+    return status.model_copy(update={field: (*entries[: old.index], new, *entries[old.index + 1 :])})
