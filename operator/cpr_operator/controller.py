@@ -133,7 +133,8 @@ class Controller:
         )
         world = await self._ask(world, first_round(world))
         world = await self._ask(world, second_round(world))
-        outcome = reconcile(world)
+        # In a thread: the decision over a large job takes a while, in which other jobs' polls and probes go on.
+        outcome = await asyncio.to_thread(reconcile, world)
         written = await self._write(view, job.status, outcome, memory)
         _forget_words(memory, listed, outcome.status)
         await self._act(written, job, outcome, memory)
@@ -181,13 +182,14 @@ class Controller:
 
     async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
         """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""
-        answers = await asyncio.gather(*(self._cluster.fetch_report(pod, REPORT_DEADLINE_S) for pod in pods))
-        reports = {
-            pod.uid: report
-            for pod, answer in zip(pods, answers, strict=True)
-            if answer is not None and (report := read_report(pod, answer)) is not None
-        }
+        answers = await asyncio.gather(*(self._report(pod) for pod in pods))
+        reports = {pod.uid: report for pod, report in zip(pods, answers, strict=True) if report is not None}
         return replace(world, reports={**world.reports, **reports})
+
+    async def _report(self, pod: PodView) -> Report | None:
+        """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
+        answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
+        return None if answer is None else read_report(pod, answer)
 
     async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: _Memory) -> JobView:
         """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""

@@ -158,9 +158,15 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
     return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _going(pod) or _trouble(pod)
 
 
-def hung(reporters: tuple[str, ...]) -> Failure:
-    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs."""
-    return Failure(Kind.HUNG, "HeartbeatLost", f"{', '.join(reporters)} miss its heartbeat", ended=False)
+def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
+    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs.
+
+    beside: a member on the same node that fell silent, too; empty if there is none.
+    """
+    message = f"{', '.join(reporters)} miss its heartbeat"
+    if beside:
+        message = f"{message}, and {beside} fell silent on the same node"
+    return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
 def _vanished() -> Failure:

@@ -6,7 +6,7 @@ are for display; every decision compares integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
@@ -88,7 +88,12 @@ def length(ranges: Iterable[tuple[int, int]]) -> int:
 
 def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on one shard. Adding them again changes nothing."""
-    added = tuple(union(old, ranges) if index == shard else old for index, old in enumerate(ledger.lost))
+    return add_by_shard(ledger, {shard: ranges})
+
+
+def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
+    """With these samples lost on each of these shards. Adding them again changes nothing."""
+    added = tuple(union(old, lost[index]) if index in lost else old for index, old in enumerate(ledger.lost))
     return replace(ledger, lost=added)
 
 

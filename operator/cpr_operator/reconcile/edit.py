@@ -1,22 +1,10 @@
-"""Small edits of a status: one member, the account, the terminal facts."""
+"""The account in a status: read from it, and written back."""
 
 from __future__ import annotations
 
-from cpr_operator.api.status import Budget, Shard, Status, Trainer
+from cpr_operator.api.status import Budget, Status
 from cpr_operator.ledger import Ledger, Ranges, shown
 from cpr_operator.recovery.account import Account
-
-
-def put_shard(status: Status, shard: Shard) -> Status:
-    """The status with this entry for the shard's index."""
-    shards = tuple(shard if old.index == shard.index else old for old in status.shards)
-    return status.model_copy(update={"shards": shards})
-
-
-def put_trainer(status: Status, trainer: Trainer) -> Status:
-    """The status with this entry for the trainer's index."""
-    trainers = tuple(trainer if old.index == trainer.index else old for old in status.trainers)
-    return status.model_copy(update={"trainers": trainers})
 
 
 def account_of(status: Status) -> Account:
@@ -55,8 +43,8 @@ def with_account(status: Status, account: Account) -> Status:
     limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
     reserved = shown(account.set_aside, whole)
     shards = tuple(
-        shard.model_copy(update={"reserved": reserved_ranges})
-        for shard, reserved_ranges in zip(status.shards, account.reserved, strict=True)
+        shard if shard.reserved == ranges else shard.model_copy(update={"reserved": ranges})
+        for shard, ranges in zip(status.shards, account.reserved, strict=True)
     )
     budget = Budget(
         limit=limit,

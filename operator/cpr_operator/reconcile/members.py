@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
@@ -70,6 +70,21 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
+def edited(status: Status, edit: Callable[[Shard | Trainer], Shard | Trainer]) -> Status:
+    """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
+    shards, trainers = tuple(map(edit, status.shards)), tuple(map(edit, status.trainers))
+    if shards == status.shards and trainers == status.trainers:
+        return status
+    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+
+
+def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
+    """The status with these entries of shards, by index."""
+    if not entries:
+        return status
+    return change(status, shards=tuple(entries.get(s.index, s) for s in status.shards))  # type: ignore[no-any-return]
+
+
 def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     """Record the failures of all that are lost in this pass."""
     for member in (*step.status.shards, *step.status.trainers):
@@ -89,5 +104,5 @@ def with_loss(status: Status, member: Member, **loss: object) -> Status:
 def replace_entry(status: Status, old: Member, new: Member) -> Status:
     """The status with `new` in the place of `old`."""
     field = "shards" if role_of(old) == "shard" else "trainers"
-    entries = tuple(new if entry.index == old.index else entry for entry in getattr(status, field))
-    return status.model_copy(update={field: entries})
+    entries = getattr(status, field)  # by index
+    return status.model_copy(update={field: (*entries[: old.index], new, *entries[old.index + 1 :])})

@@ -13,7 +13,7 @@ from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
 from cpr_operator.reconcile.figures import result_of, with_last_word
 from cpr_operator.reconcile.life import fail, phase_of, start, succeed
-from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.observe import member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import have_met, resizing
@@ -219,6 +219,8 @@ def _wake_after(world: World, status: Status) -> float | None:
         return max(timing.changing_s, min(timing.running_s, status.resume_at - world.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
+    if phase == "Running" and _is_somebody_missed(world, status):
+        return timing.changing_s  # the others are about to notice
     if phase == "Running":
         return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
@@ -226,6 +228,14 @@ def _wake_after(world: World, status: Status) -> float | None:
     since = status.recovery.since if status.recovery else status.start_time or world.now
     patience = PATIENCE * max(world.now - since, 0.0)
     return min(max(timing.changing_s, patience), timing.running_s)
+
+
+def _is_somebody_missed(world: World, status: Status) -> bool:
+    """Whether a member that should work is called silent, though not by enough to replace it."""
+    missed = {name for report in world.reports.values() for name in report.silent}
+    shards = (member_name("shard", shard.index) for shard in status.shards)
+    trainers = (member_name("trainer", t.index) for t in status.trainers if t.state != "Finished")
+    return not missed.isdisjoint((*shards, *trainers))
 
 
 def _save_interval(world: World, status: Status) -> float:

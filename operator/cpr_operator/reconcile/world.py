@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cpr_contract.reports import ShardReport, TrainerReport
@@ -64,7 +65,7 @@ class Timing:
     progress_s: float = 15.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class World:
     """Everything one pass decides on.
 
@@ -85,6 +86,11 @@ class World:
     terminating: bool = False
     watched_s: float = 0.0
     timing: Timing = Timing()
+
+    @cached_property
+    def pods_by_uid(self) -> Mapping[str, PodView]:
+        """The pods by their uid."""
+        return {pod.uid: pod for pod in self.pods}
 
 
 @dataclass(frozen=True, slots=True)

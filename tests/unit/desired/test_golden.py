@@ -15,35 +15,40 @@ from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.rosters import Document
 from support.driver import spec
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")
 COUNTERS = Counters(roster=7, group=2, generation=1)
 
-SHARD = ShardRoster(
-    contract=CONTRACT_VERSION,
-    counters=COUNTERS,
-    index=3,
-    incarnation=2,
-    newest_incarnation=2,
-    may_restore=True,
-    floor_samples=900,
-    anchor=None,
-    trainers=2,
+SHARD = Document.of(
+    ShardRoster(
+        contract=CONTRACT_VERSION,
+        counters=COUNTERS,
+        index=3,
+        incarnation=2,
+        newest_incarnation=2,
+        may_restore=True,
+        floor_samples=900,
+        anchor=None,
+        trainers=2,
+    )
 )
-TRAINER = TrainerRoster(
-    contract=CONTRACT_VERSION,
-    counters=COUNTERS,
-    index=0,
-    incarnation=1,
-    newest_incarnation=1,
-    leader=0,
-    trainers=(),
-    shards=(),
-    anchor=None,
-    dense_floor_samples=0,
-    interval_s=60.0,
+TRAINER = Document.of(
+    TrainerRoster(
+        contract=CONTRACT_VERSION,
+        counters=COUNTERS,
+        index=0,
+        incarnation=1,
+        newest_incarnation=1,
+        leader=0,
+        trainers=(),
+        shards=(),
+        anchor=None,
+        dense_floor_samples=0,
+        interval_s=60.0,
+    )
 )
 TEMPLATE: Mapping[str, Any] = {
     "metadata": {"labels": {"team": "ads", "cprjob.io/job": "another"}, "annotations": {"note": "mine"}},
