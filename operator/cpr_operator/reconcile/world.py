@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -63,12 +63,21 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Why no new job may start: status, reason and message of the condition CRDOutdated."""
+
+    status: Literal["True", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """Everything one pass decides on.
 
     `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
+    happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
     """
 
@@ -77,7 +86,7 @@ class World:
     reports: Mapping[str, Report]
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
-    hold: str = ""
+    hold: Hold | None = None
     spared: tuple[str, ...] = ()
     terminating: bool = False
     timing: Timing = Timing()
