@@ -41,7 +41,6 @@ class Leader:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
-        self._workers: Workers | None = None
 
     def start(self) -> asyncio.Future[None]:
         """Begin in a new thread; the future ends with the work, and with its error."""
@@ -81,11 +80,12 @@ class Leader:
         controller = Controller(cluster, time.time, namespaces=namespaces, hold=crd.hold, gone=self._metrics.forget)
         run_pass = measured(controller.run_pass, self._metrics)
 
-        def handlers() -> kopf.OperatorRegistry:
-            self._workers = Workers(run_pass, random.Random())
-            return make_registry(self._workers, self._metrics, controller.saw)
+        workers = Workers(run_pass, random.Random())
 
-        self._watches = Watches(namespaces, handlers, self._look_for_the_vanished)
+        def handlers() -> kopf.OperatorRegistry:
+            return make_registry(workers, self._metrics, controller.saw)
+
+        self._watches = Watches(namespaces, handlers, lambda: visit_known(self._metrics, workers))
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         try:
@@ -93,11 +93,11 @@ class Leader:
         finally:
             await cluster.close()
 
-    def _look_for_the_vanished(self) -> None:
-        """Jobs are listed: those that went while nobody watched are in no event, and passes find them gone."""
-        for namespace, name in self._metrics.jobs():
-            if self._workers is not None:
-                self._workers.meet(namespace, name, urgent=False)
+
+def visit_known(metrics: Metrics, workers: Workers) -> None:
+    """Jobs are listed: those that went while nobody watched are in no event, and a pass finds that they are gone."""
+    for namespace, name in metrics.jobs():
+        workers.meet(namespace, name, urgent=False)
 
 
 def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:

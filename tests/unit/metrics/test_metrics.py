@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import httpx
 import pytest
@@ -9,7 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from cpr_operator import http_server
 from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Shard, Status
 from cpr_operator.http_server import serve
+from cpr_operator.leader import visit_known
 from cpr_operator.metrics import Metrics
+from cpr_operator.worker import Workers
 
 
 def failure(index: int, recovery_s: float | None = None) -> FailureRecord:
@@ -119,3 +122,20 @@ async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
         monkeypatch.setattr(http_server, "TURN_S", 0.05)
         health.stuck = True
         assert (await get("/healthz")).status_code == 503
+
+
+async def test_jobs_that_vanished_unseen_are_visited_when_jobs_are_listed_anew() -> None:
+    metrics, gone = Metrics(), asyncio.Event()
+    metrics.observe_status("n", "old", Status(phase="Succeeded"))
+
+    async def run_pass(namespace: str, name: str) -> None:
+        metrics.forget(namespace, name)  # as a pass does that does not find its job
+        gone.set()
+
+    workers = Workers(run_pass, random.Random(1))
+    visit_known(metrics, workers)
+    async with asyncio.timeout(10):
+        await gone.wait()
+    assert metrics.jobs() == ()
+    assert 'job="old"' not in metrics.text().decode()
+    await workers.close()
