@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cpr_contract.codec import ContractError, from_json
@@ -29,7 +29,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import guards, key_secret
 from cpr_operator.desired.names import JobId
 from cpr_operator.finalizer import hold, release, spared_by
-from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
+from cpr_operator.reconcile import Hold, Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.world import EventReason
@@ -69,7 +69,8 @@ class _Memory:
 class Controller:
     """Runs passes over jobs of these namespaces, of all if none is named.
 
-    `hold` says why no new job may start (empty: they may); `new_key` makes a job's handshake key.
+    `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
+    `new_key` makes a job's handshake key.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -78,7 +79,8 @@ class Controller:
         clock: Callable[[], float],
         *,
         namespaces: tuple[str, ...] = (),
-        hold: str = "",
+        hold: Callable[[], Awaitable[Hold | None]] | None = None,
+        gone: Callable[[str, str], None] = lambda *_: None,
         timing: Timing | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
     ) -> None:
@@ -86,6 +88,7 @@ class Controller:
         self._clock = clock
         self._namespaces = namespaces
         self._hold = hold
+        self._gone = gone
         self._timing = timing or Timing()
         self._new_key = new_key
         self._memories: dict[tuple[str, str], _Memory] = {}
@@ -109,6 +112,7 @@ class Controller:
             return await self._pass(view, self._memory((namespace, name)))
         except NotFoundError:
             self._memories.pop((namespace, name), None)
+            self._gone(namespace, name)
             return None
         except ConflictError:
             return AGAIN_S
@@ -125,7 +129,7 @@ class Controller:
             reports={},
             now=self._clock(),
             refusals=dict(memory.refusals),
-            hold=self._hold,
+            hold=await self._hold() if self._hold and job.status.start_time is None else None,
             spared=await spared_by(self._cluster, self._namespaces, job),
             terminating=memory.terminating,
             watched_s=self._watched_s(memory),

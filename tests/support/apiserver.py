@@ -24,6 +24,8 @@ import pytest
 import yaml
 
 TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
+#: Others who may do everything, and whose writes are noted.
+USERS = ("first", "second")
 READY_S = 60.0
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
 
@@ -35,6 +37,15 @@ class ApiServer:
     url: str
     ca_file: Path
     kubeconfig: Path
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """A kubeconfig of one of USERS: all may do everything."""
+        return self.kubeconfig.with_name(f"kubeconfig-{user}")
+
+    def writes(self, user: str) -> list[str]:
+        """Everything that one of USERS has written, as VERB PATH, in order."""
+        events = [json.loads(line) for line in self.kubeconfig.with_name("audit.log").read_text().splitlines()]
+        return [f"{each['verb']} {each['requestURI']}" for each in events if each["user"]["username"] == user]
 
     def client(self) -> httpx.Client:
         """A client that is logged in; the caller closes it."""
@@ -111,11 +122,28 @@ def _prepare(folder: Path, openssl: Path, port: int, tokens: Mapping[str, str]) 
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command: list[str | Path] = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    users = [f"{TOKEN},tester,tester,system:masters", *(f"{t},{user},{user}" for t, user in tokens.items())]
-    (folder / "tokens.csv").write_text("\n".join(users) + "\n", encoding="utf-8")
+    masters = {TOKEN: "tester"} | {f"{TOKEN}-{user}": user for user in USERS}
+    rows = [f"{token},{user},{user},system:masters\n" for token, user in masters.items()]
+    rows += [f"{token},{user},{user}\n" for token, user in tokens.items()]
+    (folder / "tokens.csv").write_text("".join(rows), encoding="utf-8")
     url = f"https://127.0.0.1:{port}"
+    for token, user in masters.items():
+        write_kubeconfig(folder / f"kubeconfig-{user}", url, certificate, token)
     kubeconfig = write_kubeconfig(folder / "kubeconfig", url, certificate, TOKEN)
+    (folder / "audit.yaml").write_text(yaml.safe_dump(_AUDIT), encoding="utf-8")
     return ApiServer(url=url, ca_file=certificate, kubeconfig=kubeconfig)
+
+
+#: Who wrote what; not what was read.
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "users": list(USERS), "verbs": ["create", "update", "patch", "delete"]},
+        {"level": "None"},
+    ],
+}
 
 
 def _kubeconfig(url: str, certificate: Path, token: str) -> dict[str, Any]:
@@ -154,6 +182,8 @@ def _apiserver_command(apiserver: Path, folder: Path, port: int, etcd_port: int)
         f"--tls-cert-file={certificate}",
         f"--tls-private-key-file={key}",
         f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--audit-policy-file={folder / 'audit.yaml'}",
+        f"--audit-log-path={folder / 'audit.log'}",
         f"--service-account-key-file={certificate}",
         f"--service-account-signing-key-file={key}",
         "--service-account-issuer=https://kubernetes.default.svc",

@@ -18,7 +18,7 @@ from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
-from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World, change
 
 #: How long trainers may take to end by themselves once the job has succeeded.
 LINGER_S = 30.0
@@ -36,7 +36,7 @@ def reconcile(world: World) -> Outcome:
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
     if status.start_time is None:
-        return _held(world) if world.hold else _begin(world, start(world))
+        return _begin(world, start(world)) if world.hold is None else _held(world, world.hold)
     if status.phase != "Suspended":
         return _go_on(world)
     return _outcome(world, Step(status)) if is_resting(world) else _begin(world, resume(world))
@@ -48,9 +48,9 @@ def _wants_others(world: World, status: Status) -> bool:
     return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != wanted
 
 
-def _held(world: World) -> Outcome:
+def _held(world: World, hold: Hold) -> Outcome:
     """No new job may start."""
-    finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
+    finding = Finding("CRDOutdated", hold.status, hold.reason, hold.message)
     return _outcome(world, Step(_with(world, world.job.status, finding)))
 
 

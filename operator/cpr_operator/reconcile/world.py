@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -65,13 +65,22 @@ class Timing:
     progress_s: float = 15.0
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why no new job may start: status, reason and message of the condition CRDOutdated."""
+
+    status: Literal["True", "Unknown"]
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True)
 class World:
     """Everything one pass decides on.
 
     `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
+    happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
     `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
     """
@@ -81,7 +90,7 @@ class World:
     reports: Mapping[str, Report]
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
-    hold: str = ""
+    hold: Hold | None = None
     spared: tuple[str, ...] = ()
     terminating: bool = False
     watched_s: float = 0.0
