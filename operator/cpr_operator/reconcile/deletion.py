@@ -15,7 +15,7 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_operator.api.spec import Store
-from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
@@ -86,14 +86,23 @@ def delete(world: World) -> Outcome:
         case Wait(again_s=again_s):
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
-            pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, world.spared)
-            return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+            return _attempt(world, status, attempt)
         case Done(deleted=deleted):
             return Outcome(status, events=(_deleted(world, deleted),), release=True)
         case GiveUp(reason=reason):
             return Outcome(status, deletes=going, events=(_left(world, reason),), release=True)
         case verdict:
             assert_never(verdict)
+
+
+def _attempt(world: World, status: Status, attempt: int) -> Outcome:
+    """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
+    try:
+        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.spared)
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
+        return Outcome(status, events=(_left(world, reason),), release=True)
+    return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
 
 
 def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:

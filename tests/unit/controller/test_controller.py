@@ -76,6 +76,17 @@ async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
     assert house.cluster.calls == ["write_status"]
 
 
+async def test_a_template_that_cannot_be_merged_gets_a_condition_and_is_mended() -> None:
+    house = House(spec(trainers__template={"spec": {"volumes": [None]}}))
+    await house.go(2)
+    status, reason, message = house.condition("PodsReady")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert "spec.trainers.template.spec.volumes[0]: must be a map" in message
+    house.cluster.set_spec("job", trainers={"replicas": 2})
+    await house.go(8)
+    assert house.status.phase == "Running"
+
+
 async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
     held = House(hold="the CRD is old: upgrade it")
     await held.go(3)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cpr_operator.api.spec import Store
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
+from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, location, spared
-from support.deletions import DELETIONS, WITH_SAVES, end_of_deletion
-from support.driver import Driver, Life, Scenario, spec
+from support.deletions import BEGUN, DELETIONS, WITH_SAVES, end_of_deletion, gone
+from support.driver import Driver, Life, Scenario, spec, world_in_mid_training
 from support.fake_cluster import FakeCluster
+from support.story import phase, suspend
 
 BY_NAME = {scenario.name: scenario for scenario in DELETIONS}
 EVERYTHING_GOES = [
@@ -169,6 +173,32 @@ async def test_a_job_that_cannot_be_read_any_more_is_not_held() -> None:
     cluster.user_deletes("job")
     await controller.run_pass("default", "job")
     assert cluster.jobs == {}
+
+
+async def test_a_template_that_cannot_be_merged_does_not_hold_the_job() -> None:
+    def spoil(cluster: FakeCluster) -> None:
+        cluster.set_spec("job", trainers={"replicas": 2, "template": {"spec": {"containers": [None]}}})
+        cluster.user_deletes("job")
+
+    story = ((BEGUN, suspend(value=True)), (phase("Suspended"), spoil), (gone, lambda _: None))
+    life = await Driver(Scenario("spoilt and deleted", story, WITH_SAVES, deadline_s=700)).run()
+    assert ("default", "job") not in life.cluster.jobs
+
+
+async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None:
+    world = await world_in_mid_training(2)
+    spec = world.job.spec.model_copy(
+        update={
+            "snapshots": world.job.spec.snapshots.model_copy(update={"delete_with_job": True}),
+            "trainers": world.job.spec.trainers.model_copy(update={"template": {"spec": {"containers": [None]}}}),
+        }
+    )
+    outcome = reconcile(replace(world, job=replace(world.job, spec=spec, deleting=True, held=True), pods=()))
+    assert outcome.release
+    assert outcome.status.deleting_since == world.now
+    (event,) = outcome.events
+    assert event.reason == "SavesLeft"
+    assert "no pod can be made" in event.message
 
 
 def job(uid: str, restore_from: str | None, phase: str = "Running", *, deleting: bool = False) -> JobView:
