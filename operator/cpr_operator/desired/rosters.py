@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.desired.versions import version_of
 
 
 def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
@@ -13,7 +13,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
     To suspend, trainers stop first: while shards can still acknowledge what they send.
     """
     return ShardRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=shard.index,
         incarnation=incarnation,
@@ -31,7 +31,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
     """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
     return TrainerRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=trainer.index,
         incarnation=incarnation,

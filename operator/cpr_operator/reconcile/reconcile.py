@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
@@ -32,6 +33,8 @@ def reconcile(world: World) -> Outcome:
         return delete(world)
     if status.phase in TERMINAL_PHASES:
         return _after_the_end(world)
+    if status.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(status)):
+        return _left_alone(world)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
     if status.start_time is None:
@@ -49,6 +52,13 @@ def _held(world: World) -> Outcome:
     """No new job may start."""
     finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
     return _outcome(world, Step(_with(world, world.job.status, finding)))
+
+
+def _left_alone(world: World) -> Outcome:
+    """Pods of a release that this one cannot talk to train on by themselves."""
+    finding = Finding("PodsReady", "Unknown", "ContractNotSpoken", not_spoken(version_of(world.job.status)))
+    status = change(_with(world, world.job.status, finding), observed_generation=world.job.generation)
+    return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=world.timing.running_s)
 
 
 def _suspend(world: World) -> Outcome:
