@@ -70,6 +70,7 @@ class Pod:
             unschedulable=self.unschedulable,
             container=self.container,
             roster_version=int(annotations.get(env.ANNOTATION_ROSTER_VERSION, -1)),
+            job_uid=labels.get(env.LABEL_JOB_UID, ""),
         )
 
 

@@ -135,6 +135,17 @@ class KubernetesCluster:
         except NotFoundError as error:
             raise RefusedError(str(error)) from error
 
+    async def has_secret(self, manifest: Manifest) -> bool:
+        """See `Cluster`."""
+        path = _object_path("Secret", manifest["metadata"]["namespace"])
+        try:
+            await self._server.create(path, manifest, dryRun="All")
+        except AlreadyExistsError:
+            return True
+        except NotFoundError as error:
+            raise RefusedError(str(error)) from error
+        return False
+
     async def apply(self, manifest: Manifest) -> None:
         """See `Cluster`."""
         meta = manifest["metadata"]

@@ -105,6 +105,10 @@ class Cluster(Protocol):
         """Create; an existing one is success (it is never read back). Raises RefusedError."""
         ...
 
+    async def has_secret(self, manifest: Manifest) -> bool:
+        """Whether a Secret of that name exists, by a dry run of its creation. Raises RefusedError: nobody knows."""
+        ...
+
     async def apply(self, manifest: Manifest) -> None:
         """Server-side apply of a PodDisruptionBudget or NetworkPolicy. Raises RefusedError."""
         ...

@@ -70,12 +70,13 @@ def start(world: World) -> Step:
 def runtime(world: World) -> Runtime:
     """What all pods are made from until the job is suspended and resumed."""
     spec, job = world.job.spec, world.job.id
-    version = next_version(world.job.status, spec.image)
+    before, version = world.job.status.runtime, next_version(world.job.status, spec.image)
     templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=hashlib.sha256(templates.encode()).hexdigest()[:16],
+        key_digest=before.key_digest if before and not world.key_lost else world.key_digest,
         job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
     )
 

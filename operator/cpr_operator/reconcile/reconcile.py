@@ -12,6 +12,7 @@ from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
 from cpr_operator.reconcile.figures import result_of, with_last_word
+from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
 from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
@@ -35,6 +36,16 @@ def reconcile(world: World) -> Outcome:
         return _after_the_end(world)
     if status.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(status)):
         return _left_alone(world)
+    return _live(world)
+
+
+def _live(world: World) -> Outcome:
+    """A job that is not over, of a version that is spoken."""
+    status = world.job.status
+    if needs_new_key(world):
+        world = with_new_key(world)
+        if status.phase not in {"Suspending", "Suspended"} and effects.live_pods(world.pods):
+            return _suspend(world, WHY)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
     if status.start_time is None:
@@ -61,15 +72,17 @@ def _left_alone(world: World) -> Outcome:
     return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=world.timing.running_s)
 
 
-def _suspend(world: World) -> Outcome:
+def _suspend(world: World, why: str = "") -> Outcome:
+    """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
     facts = observe(world)
     result = result_of(world.job.status, facts)
     done = None if result is None else succeed(world, Step(with_last_word(world.job.status, facts)), result)
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
-    step, deletes = suspend(world)
+    step, deletes = suspend(world, why)
     state = truth(step.status.phase == "Suspended")
     reason = "spec.suspend is true" if world.job.spec.suspend else resizing(world.job.spec, step.status)
+    reason = reason or why or _condition(step.status, "Suspended")
     finding = Finding("Suspended", state, step.status.phase, reason)
     return _outcome(world, step.to(_with(world, step.status, finding)), deletes)
 

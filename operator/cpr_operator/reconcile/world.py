@@ -70,6 +70,8 @@ class World:
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
     happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
+    `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
+    gone.
     """
 
     job: Job
@@ -80,6 +82,8 @@ class World:
     hold: str = ""
     spared: tuple[str, ...] = ()
     terminating: bool = False
+    key_digest: str = ""
+    key_lost: bool = False
     timing: Timing = Timing()
 
 

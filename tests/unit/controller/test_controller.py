@@ -1,40 +1,11 @@
 """The controller's manners: what it does about a spec, a cluster or a job that is not as it should be."""
 
-from typing import Any
-
 import pytest
 
-from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Timing
 from support.driver import spec
-from support.fake_cluster import FakeCluster
-
-
-class House:
-    """A cluster with one job, and a controller."""
-
-    def __init__(self, job: dict[str, Any] | None = None, hold: str = "", total: int = 2000) -> None:
-        self.cluster = FakeCluster(total)
-        self.cluster.add_job("job", job or spec())
-        timing = Timing(running_s=15, changing_s=1, progress_s=15)
-        self.controller = Controller(self.cluster, lambda: self.cluster.now, hold=hold, timing=timing)
-
-    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
-        wake = None
-        for _ in range(passes):
-            self.cluster.tick(dt)
-            wake = await self.controller.run_pass("default", "job")
-        return wake
-
-    @property
-    def status(self) -> Status:
-        return Status.model_validate(self.cluster.jobs["default", "job"].status)
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        found = next(c for c in self.status.conditions if c.type == kind)
-        return found.status, found.reason, found.message
+from support.house import House
 
 
 async def test_status_is_written_before_anything_is_created() -> None:
