@@ -1,7 +1,16 @@
 """`python -m cpr_operator`: the operator as a process.
 
-Reads CPR_OPERATOR_NAMESPACES (comma-separated; empty: all), CPR_OPERATOR_HTTP_PORT (8080) and KUBECONFIG, which is only
-used outside a pod. SIGTERM ends it; running jobs do not notice.
+Reads from its environment:
+
+CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by commas (empty: all)
+CPR_OPERATOR_HTTP_PORT           its port (8080)
+CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
+CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
+CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
+CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+KUBECONFIG                       only used outside a pod
+
+SIGTERM ends it; running jobs do not notice.
 """
 
 from __future__ import annotations
@@ -35,7 +44,14 @@ async def operate(configuration: Configuration) -> None:
     """Run until SIGTERM or SIGINT."""
     cluster = KubernetesCluster(ApiServer(await load_configuration()), time.time)
     metrics, ready = Metrics(), asyncio.Event()
-    controller = Controller(cluster, time.time, namespaces=configuration.namespaces, hold=await crd_trouble(cluster))
+    controller = Controller(
+        cluster,
+        time.time,
+        namespaces=configuration.namespaces,
+        hold=await crd_trouble(cluster),
+        peers=configuration.peers,
+        restriction=configuration.restriction,
+    )
     workers = Workers(measured(controller.run_pass, metrics), random.Random())
     try:
         async with serve(None, configuration.http_port, ready, metrics):

@@ -27,9 +27,10 @@ from cpr_operator.cluster.protocol import (
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.restriction import Restriction
 from cpr_operator.finalizer import hold, release, spared_by
 from cpr_operator.guarding import Guarded, Guarding
-from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
+from cpr_operator.reconcile import Job, Outcome, Report, Timing, World, first_round, held_back, reconcile, second_round
 from cpr_operator.reconcile.conditions import Finding, with_findings
 from cpr_operator.reconcile.deletion import FINALIZER
 
@@ -65,7 +66,7 @@ class Controller:
     """Runs passes over jobs of these namespaces, of all if none is named.
 
     `hold` says why no new job may start (empty: they may); `peers` may reach the pods' HTTP port, everybody if None;
-    `new_key` makes a job's handshake key.
+    `restriction` is what pod templates may say, anything if None; `new_key` makes a job's handshake key.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -77,6 +78,7 @@ class Controller:
         hold: str = "",
         timing: Timing | None = None,
         peers: Peers | None = None,
+        restriction: Restriction | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
     ) -> None:
         self._cluster = cluster
@@ -84,6 +86,7 @@ class Controller:
         self._namespaces = namespaces
         self._hold = hold
         self._timing = timing or Timing()
+        self._restriction = restriction
         self._guarding = Guarding(cluster, clock, peers, new_key)
         self._memories: dict[tuple[str, str], _Memory] = {}
 
@@ -126,6 +129,7 @@ class Controller:
             spared=await spared_by(self._cluster, self._namespaces, job),
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
+            restriction=self._restriction,
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
@@ -133,6 +137,8 @@ class Controller:
         outcome = reconcile(world)
         if await self._guarding.key_is_lost(job.id, outcome, memory.guarded):
             outcome = reconcile(replace(world, key_lost=True))
+        if words := await self._guarding.refusal(job, outcome):
+            outcome = held_back(world, "PodRefused", words)
         written = await self._write(view, job.status, outcome, memory)
         _forget_words(memory, listed, outcome.status)
         await self._guarding.keep(job.id, outcome, listed, memory.guarded)

@@ -1,5 +1,6 @@
-"""Key, network policy and disruption budgets around a job's pods: made before the first pod, and kept.
+"""What pods need before they are created: a server that takes them, and the objects around them, which are kept.
 
+These are the key, the network policy and the disruption budgets.
 Somebody may delete or edit them. They are looked at every `GUARD_S`, and the key before each pod that is created. It
 is four requests per job that change nothing: a server-side apply of three objects, and a dry run of the Secret's
 creation, which needs no right to read Secrets.
@@ -10,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cpr_contract import env
 from cpr_contract.key import key_digest
 from cpr_operator.cluster.protocol import Cluster, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Outcome
+from cpr_operator.reconcile import Job, Outcome
+from cpr_operator.reconcile.conditions import REFUSAL_REMEDY
 
 #: The objects are looked at so often, and after a refusal sooner.
 GUARD_S, RETRY_S = 300.0, 10.0
@@ -74,6 +77,18 @@ class Guarding:
             return not await self._cluster.has_secret(key_secret(job, guarded.key, runtime.key_digest))
         except RefusedError:
             return False
+
+    async def refusal(self, job: Job, outcome: Outcome) -> str:
+        """The server's words about a pod of either role, at a job's start and resumption; empty if it takes both."""
+        if outcome.status.phase != "Starting" or job.status.phase not in {"Pending", "Suspended"}:
+            return ""
+        roles = {manifest["metadata"]["labels"][env.LABEL_ROLE]: manifest for manifest in outcome.creates}
+        for role, manifest in roles.items():
+            try:
+                await self._cluster.check_pod(manifest)
+            except RefusedError as error:
+                return f"{role}: {error}; {REFUSAL_REMEDY}"
+        return ""
 
     async def keep(self, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded) -> None:
         """Put up what is to be there, or take down what is not; `guarded.blocked` says why no pod may be created."""

@@ -5,8 +5,9 @@ Only raw event handlers are used, so kopf writes neither annotations nor finaliz
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kopf
@@ -17,6 +18,8 @@ from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.object_views import pod_view
 from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.guards import Peers
+from cpr_operator.desired.restriction import Restriction
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers
 
@@ -31,6 +34,10 @@ EXIT_S = 20
 NAMESPACES = "CPR_OPERATOR_NAMESPACES"
 HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"
 DEFAULT_HTTP_PORT = 8080
+OWN_NAMESPACE = "CPR_OPERATOR_NAMESPACE"
+REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
+RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
+SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
 
 
 class ConfigurationError(ValueError):
@@ -39,19 +46,47 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the operator's environment says. No namespaces: all of the cluster."""
+    """What the operator's environment says. No namespaces: all of the cluster.
+
+    `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
+    what pod templates may say.
+    """
 
     namespaces: tuple[str, ...]
     http_port: int
+    peers: Peers | None = None
+    restriction: Restriction | None = field(default_factory=Restriction)
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
         """Read the variables. Raises ConfigurationError."""
-        names = tuple(part.strip() for part in environ.get(NAMESPACES, "").split(","))
         port = environ.get(HTTP_PORT, "").strip() or str(DEFAULT_HTTP_PORT)
         if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 -- the largest port
             raise ConfigurationError(f"{HTTP_PORT} is {port!r}; it must be a port number")
-        return cls(tuple(name for name in names if name), int(port))
+        return cls(_names(environ, NAMESPACES), int(port), _peers(environ), _restriction(environ))
+
+
+def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    names = (part.strip() for part in environ.get(variable, "").split(","))
+    return tuple(name for name in names if name)
+
+
+def _peers(environ: Mapping[str, str]) -> Peers | None:
+    namespace, text = environ.get(OWN_NAMESPACE, ""), environ.get(REPORT_PEERS, "") or "[]"
+    try:
+        others = json.loads(text)
+    except ValueError:
+        others = None
+    if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
+        raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
+    return Peers(namespace, tuple(others)) if namespace else None
+
+
+def _restriction(environ: Mapping[str, str]) -> Restriction | None:
+    text = environ.get(RESTRICT_TEMPLATES, "") or "true"
+    if text not in {"true", "false"}:
+        raise ConfigurationError(f"{RESTRICT_TEMPLATES} is {text!r}; it must be true or false")
+    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if text == "true" else None
 
 
 def make_settings() -> kopf.OperatorSettings:

@@ -86,7 +86,7 @@ class Cluster(Protocol):
         ...
 
     async def check_pod(self, manifest: Manifest) -> None:
-        """A server-side dry run of a create. Raises RefusedError with the server's words."""
+        """A server-side dry run of a create, as far as the server supports one. Raises RefusedError with its words."""
         ...
 
     async def create_pod(self, manifest: Manifest) -> PodView:

@@ -21,6 +21,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
+from cpr_operator.reconcile.life import template_hash
 from cpr_operator.reconcile.observe import GRACE_SLACK_S
 from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World, change
 
@@ -97,12 +98,22 @@ def delete(world: World) -> Outcome:
 
 def _attempt(world: World, status: Status, attempt: int) -> Outcome:
     """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
+    if words := _refused(world, status):
+        return Outcome(status, events=(_left(world, words),), release=True)
     try:
         pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.spared)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left(world, reason),), release=True)
     return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+
+
+def _refused(world: World, status: Status) -> str:
+    """Why the template may not become a pod; what the job has started with may."""
+    spec, runtime = world.job.spec, status.runtime
+    if world.restriction is None or (runtime is not None and runtime.template_hash == template_hash(spec)):
+        return ""
+    return world.restriction.refuses_trainers(spec)
 
 
 def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.versions import next_version
@@ -71,14 +72,19 @@ def runtime(world: World) -> Runtime:
     """What all pods are made from until the job is suspended and resumed."""
     spec, job = world.job.spec, world.job.id
     before, version = world.job.status.runtime, next_version(world.job.status, spec.image)
-    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
     return Runtime(
         image=spec.image,
         contract_version=version,
-        template_hash=hashlib.sha256(templates.encode()).hexdigest()[:16],
+        template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not world.key_lost else world.key_digest,
         job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
     )
+
+
+def template_hash(spec: CPRJobSpec) -> str:
+    """What tells the pod templates from others."""
+    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
+    return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
 def is_overdue(world: World, status: Status, phase: Phase) -> bool:

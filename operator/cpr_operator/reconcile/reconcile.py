@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
@@ -48,9 +50,20 @@ def _live(world: World) -> Outcome:
             return _suspend(world, WHY)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
+    if status.start_time is not None and status.phase != "Suspended":
+        return _go_on(world)
+    if world.restriction is not None and (words := world.restriction.refuses(world.job.spec)):
+        return held_back(world, "TemplateRefused", words)
     if status.start_time is None:
         return _held(world) if world.hold else _begin(world, start(world))
-    return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
+    return _begin(world, resume(world))
+
+
+def held_back(world: World, reason: str, words: str) -> Outcome:
+    """A job without pods gets none, because its pods would not be taken."""
+    status = _with(world, world.job.status, Finding("PodsReady", "False", reason, words))
+    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{world.job.generation}")
+    return replace(_outcome(world, Step(status, (said,))), wake_after_s=world.timing.running_s)
 
 
 def _wants_others(world: World, status: Status) -> bool:

@@ -13,6 +13,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.restriction import Restriction
 
 Report = ShardReport | TrainerReport
 
@@ -71,7 +72,7 @@ class World:
     happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
     `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
-    gone.
+    gone. `restriction` is what pod templates may say; None: anything.
     """
 
     job: Job
@@ -84,6 +85,7 @@ class World:
     terminating: bool = False
     key_digest: str = ""
     key_lost: bool = False
+    restriction: Restriction | None = None
     timing: Timing = Timing()
 
 

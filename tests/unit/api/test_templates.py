@@ -14,6 +14,7 @@ from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.restriction import Restriction
 from support.driver import spec
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -60,7 +61,8 @@ def test_a_part_of_another_shape_is_named(role: str, template: dict[str, Any], f
 WORDS = st.sampled_from(
     "metadata spec labels annotations containers initContainers env ports volumeMounts volumes tolerations affinity"
     f" nodeAffinity {REQUIRED} nodeSelectorTerms matchFields securityContext name containerPort mountPath resources"
-    " topologySpreadConstraints livenessProbe capabilities".split()
+    " topologySpreadConstraints livenessProbe httpGet host capabilities runAsUser type projected sources"
+    " serviceAccountName".split()
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 9) | st.floats(allow_nan=False) | st.sampled_from(["main", "x", ""]),
@@ -79,6 +81,7 @@ def test_what_is_not_refused_becomes_a_pod(template: dict[str, Any]) -> None:
         parsed = parse_spec(spec(trainers__template=template, shards__template=template))
     except InvalidSpecError:
         return
+    assert isinstance(Restriction().refuses(parsed), str)
     plan = PodPlan(JobId("ns", "job", "0a1b2c3d"), parsed, "trainer:1", "{}", 30)
     assert pod_manifest(plan, ROSTER, avoid="node-7")["spec"]["containers"]
     assert cleanup_pod(plan, 1, ())["spec"]["containers"]
