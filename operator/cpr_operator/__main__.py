@@ -47,7 +47,6 @@ async def operate(configuration: Configuration) -> None:
     controller = Controller(
         cluster,
         time.time,
-        namespaces=configuration.namespaces,
         hold=await crd_trouble(cluster),
         peers=configuration.peers,
         restriction=configuration.restriction,

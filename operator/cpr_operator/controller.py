@@ -63,7 +63,7 @@ class _Memory:
 
 
 class Controller:
-    """Runs passes over jobs of these namespaces, of all if none is named.
+    """Runs passes over jobs.
 
     `hold` says why no new job may start (empty: they may); `peers` may reach the pods' HTTP port, everybody if None;
     `restriction` is what pod templates may say, anything if None; `new_key` makes a job's handshake key.
@@ -74,7 +74,6 @@ class Controller:
         cluster: Cluster,
         clock: Callable[[], float],
         *,
-        namespaces: tuple[str, ...] = (),
         hold: str = "",
         timing: Timing | None = None,
         peers: Peers | None = None,
@@ -83,7 +82,6 @@ class Controller:
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._namespaces = namespaces
         self._hold = hold
         self._timing = timing or Timing()
         self._restriction = restriction
@@ -126,7 +124,7 @@ class Controller:
             now=self._clock(),
             refusals=memory.refusals | memory.guarded.refusals,
             hold=self._hold,
-            spared=await spared_by(self._cluster, self._namespaces, job),
+            spared=await spared_by(self._cluster, job),
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,

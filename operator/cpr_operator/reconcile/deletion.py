@@ -144,10 +144,14 @@ def _hopeless(world: World, since: float, newest: PodView | None) -> str:
     return ""
 
 
-def spared(uid: str, jobs: Iterable[JobView]) -> tuple[str, ...]:
-    """The anchors (keys) of the job `uid` that others, which are not over, restore from."""
-    keys = (_restores_from(job) for job in jobs)
-    return tuple(sorted({key for key in keys if key.startswith(f"{uid}/")}))
+def spared(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+    """The anchors (keys) of a job that others still need to start from.
+
+    Anybody may write a key into a job of his own, so only those count that have begun with it: jobs of the same
+    namespace and store that have started, are not over, and have no anchor of their own yet.
+    """
+    keys = (_restores_from(other) for other in others if _shares_saves(job, other))
+    return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
 
 
 def location(store: Store) -> str:
@@ -160,8 +164,12 @@ def location(store: Store) -> str:
 
 def _deleted(world: World, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
-    kept = f"; kept what other jobs restore from: {', '.join(world.spared)}" if world.spared else ""
-    return Event("Normal", EventReason.SAVES_DELETED, f"deleted {amount}{kept}", "saves-deleted")
+    unreadable = deleted.unreadable if deleted else ()
+    kept = ", ".join(key for key in world.spared if key not in unreadable)
+    said = f"deleted {amount}"
+    said += f"; kept what other jobs restore from: {kept}" if kept else ""
+    said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    return Event("Normal", EventReason.SAVES_DELETED, said, "saves-deleted")
 
 
 def _left(world: World, reason: str) -> Event:
@@ -207,10 +215,18 @@ def _problem(pod: PodView) -> Problem | None:
 
 
 def _restores_from(job: JobView) -> str:
-    """The anchor that a job which is not over starts from; empty if it names none."""
-    if job.deleting or job.status.get("phase") in TERMINAL_PHASES:
+    """The anchor that a job needs to start from, or to start from again; empty if it needs none."""
+    begun = "startTime" in job.status and not job.status.get("anchors")
+    if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""
     return str(job.spec.get("snapshots", {}).get("restoreFrom") or "")
+
+
+def _shares_saves(job: Job, other: JobView) -> bool:
+    store = other.spec.get("snapshots", {}).get("store", {})
+    places = (store.get("endpoint"), store.get("bucket"), store.get("prefix", ""))
+    own = job.spec.snapshots.store
+    return other.namespace == job.id.namespace and places == (own.endpoint, own.bucket, own.prefix)
 
 
 def _is_stuck(world: World, pod: PodView) -> bool:
