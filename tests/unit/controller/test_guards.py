@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,28 @@ async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
     assert house.status.phase == "Running"
     assert len(house.keys()) == 1
     assert house.keys() != {"another"}
+
+
+async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> None:
+    """Version 0.1.0 gave keys no names."""
+    house = Guarded()
+    await house.begin()
+    job = house.cluster.jobs["default", "job"]
+    runtime = {name: value for name, value in job.status["runtime"].items() if name != "keyDigest"}
+    house.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": runtime})
+    (secret,) = house.cluster.secrets.values()
+    house.cluster.secrets = {"job-12345-key": secret}
+    house.restart()
+    house.cluster.kill("shard", 1)
+    await house.go(12)
+    assert (house.status.phase, house.status.restarts, set(house.cluster.secrets)) == ("Running", 1, {"job-12345-key"})
+    volumes = house.cluster.member("shard", 1).manifest["spec"]["volumes"]
+    assert {"name": "cprjob-key", "secret": {"secretName": "job-12345-key"}} in volumes
+    house.cluster.secrets.clear()
+    house.cluster.now += GUARD_S
+    await house.go(40)
+    assert house.status.phase == "Running"
+    assert (len(house.keys()), "job-12345-key" in house.cluster.secrets) == (1, False)
 
 
 async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothing() -> None:
