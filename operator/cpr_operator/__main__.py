@@ -1,8 +1,17 @@
 """`python -m cpr_operator`: the operator as a process.
 
-Reads CPR_OPERATOR_NAMESPACES (comma-separated; empty: all), CPR_OPERATOR_HTTP_PORT (8080), CPR_OPERATOR_LEASE
-(NAMESPACE/NAME; default/cprjob) and KUBECONFIG, which is only used outside a pod. Of several operators with one lease
-one works, the others stand by. SIGTERM ends it; running jobs do not notice.
+Reads from its environment:
+
+CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by commas (empty: all)
+CPR_OPERATOR_HTTP_PORT           its port (8080)
+CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease by which one of several operators leads (default/cprjob)
+CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
+CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
+CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
+CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+KUBECONFIG                       only used outside a pod
+
+SIGTERM ends it; running jobs do not notice.
 """
 
 from __future__ import annotations

@@ -26,10 +26,23 @@ from cpr_operator.cluster.protocol import (
     TerminatingError,
 )
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.desired.guards import guards, key_secret
+from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.restriction import Restriction
 from cpr_operator.finalizer import hold, release, spared_by
-from cpr_operator.reconcile import Hold, Job, Outcome, Report, Timing, World, first_round, reconcile, second_round
+from cpr_operator.guarding import Guarded, Guarding
+from cpr_operator.reconcile import (
+    Hold,
+    Job,
+    Outcome,
+    Report,
+    Timing,
+    World,
+    first_round,
+    held_back,
+    reconcile,
+    second_round,
+)
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.world import EventReason
@@ -55,11 +68,11 @@ VOLATILE = frozenset({"progress", "overhead", "policy"})
 class _Memory:
     """What may be forgotten at any time, per job: a restart of the operator starts with none of it."""
 
+    guarded: Guarded
     refusals: dict[str, str] = field(default_factory=dict)
     retry_at: float = 0.0
     retry_s: float = FIRST_RETRY_S
     last_words: dict[str, PodView] = field(default_factory=dict)
-    guarded: bool | None = None
     progress_at: float = 0.0
     watched_since: float | None = None
     looked_at: float = 0.0
@@ -67,10 +80,11 @@ class _Memory:
 
 
 class Controller:
-    """Runs passes over jobs of these namespaces, of all if none is named.
+    """Runs passes over jobs.
 
     `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
-    `new_key` makes a job's handshake key.
+    `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
+    None; `new_key` makes a job's handshake key.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -78,19 +92,20 @@ class Controller:
         cluster: Cluster,
         clock: Callable[[], float],
         *,
-        namespaces: tuple[str, ...] = (),
         hold: Callable[[], Awaitable[Hold | None]] | None = None,
         gone: Callable[[str, str], None] = lambda *_: None,
         timing: Timing | None = None,
+        peers: Peers | None = None,
+        restriction: Restriction | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._namespaces = namespaces
         self._hold = hold
         self._gone = gone
         self._timing = timing or Timing()
-        self._new_key = new_key
+        self._restriction = restriction
+        self._guarding = Guarding(cluster, clock, peers, new_key)
         self._memories: dict[tuple[str, str], _Memory] = {}
 
     def saw(self, namespace: str, name: str, pod: PodView) -> None:
@@ -128,10 +143,12 @@ class Controller:
             pods=_own_pods(view, listed, memory),
             reports={},
             now=self._clock(),
-            refusals=dict(memory.refusals),
+            refusals=memory.refusals | memory.guarded.refusals,
             hold=await self._hold() if self._hold and job.status.start_time is None else None,
-            spared=await spared_by(self._cluster, self._namespaces, job),
-            terminating=memory.terminating,
+            spared=await spared_by(self._cluster, job),
+            terminating=memory.terminating or memory.guarded.terminating,
+            key_digest=memory.guarded.digest,
+            restriction=self._restriction,
             watched_s=self._watched_s(memory),
             timing=self._timing,
         )
@@ -139,8 +156,13 @@ class Controller:
         world = await self._ask(world, second_round(world))
         # In a thread: the decision over a large job takes a while, in which other jobs' polls and probes go on.
         outcome = await asyncio.to_thread(reconcile, world)
+        if await self._guarding.key_is_lost(job.id, outcome, memory.guarded):
+            outcome = await asyncio.to_thread(reconcile, replace(world, key_lost=True))
+        if words := await self._guarding.refusal(job, outcome):
+            outcome = held_back(world, "PodRefused", words)
         written = await self._write(view, job.status, outcome, memory)
         _forget_words(memory, listed, outcome.status)
+        await self._guarding.keep(job.id, outcome, listed, memory.guarded)
         await self._act(written, job, outcome, memory)
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
@@ -206,7 +228,6 @@ class Controller:
         return await self._cluster.write_status(view, after.to_dict())
 
     async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: _Memory) -> None:
-        await self._guard(job, outcome, memory)
         if outcome.creates and self._clock() >= memory.retry_at:
             await self._create(outcome, memory)
         for delete in outcome.deletes:
@@ -231,30 +252,14 @@ class Controller:
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
             logger.warning("%s: the event is refused: %s", view.name, error)
 
-    async def _guard(self, job: Job, outcome: Outcome, memory: _Memory) -> None:
-        """The objects around the pods: once per change and process, since all of it may be done again."""
-        if memory.guarded == outcome.guarded or (memory.guarded is None and not outcome.guarded and not _ran(outcome)):
-            return
-        wanted = guards(job.id, len(outcome.status.trainers), len(outcome.status.shards))
-        try:
-            if outcome.guarded:
-                await self._cluster.create_secret(key_secret(job.id, self._new_key()))
-            for manifest in wanted:
-                if outcome.guarded:
-                    await self._cluster.apply(manifest)
-                elif manifest["kind"] == "PodDisruptionBudget":
-                    await self._cluster.delete(manifest["kind"], job.id.namespace, manifest["metadata"]["name"])
-        except RefusedError as error:
-            memory.refusals["guards"] = str(error)
-            return
-        memory.refusals.pop("guards", None)
-        memory.guarded = outcome.guarded
-
     async def _create(self, outcome: Outcome, memory: _Memory) -> None:
         """Create pods. What exists by that name is seen by the next pass; what is refused is tried again later."""
         refused: dict[str, str] = {}
         for manifest in outcome.creates:
             name = manifest["metadata"]["name"]
+            if memory.guarded.blocked and outcome.guarded:
+                refused[name] = memory.guarded.blocked
+                continue
             try:
                 await self._cluster.create_pod(manifest)
             except AlreadyExistsError:
@@ -262,13 +267,14 @@ class Controller:
             except RefusedError as error:
                 refused[name] = str(error)
                 memory.terminating = isinstance(error, TerminatingError)
-        guard = {key: words for key, words in memory.refusals.items() if key == "guards"}
-        memory.refusals = guard | refused
+        memory.refusals = refused
         memory.retry_s = min(2 * memory.retry_s, LAST_RETRY_S) if refused else FIRST_RETRY_S
         memory.retry_at = self._clock() + memory.retry_s if refused else 0.0
 
     def _memory(self, key: tuple[str, str]) -> _Memory:
-        return self._memories.setdefault(key, _Memory())
+        if key not in self._memories:
+            self._memories[key] = _Memory(self._guarding.begin())
+        return self._memories[key]
 
 
 def read_report(pod: PodView, answer: bytes) -> Report | None:
@@ -297,8 +303,3 @@ def _forget_words(memory: _Memory, listed: tuple[PodView, ...], status: Status) 
 
 def _lasting(status: Status) -> Mapping[str, object]:
     return {name: value for name, value in status if name not in VOLATILE}
-
-
-def _ran(outcome: Outcome) -> bool:
-    """Whether the job ever had pods, so that there may be something to remove."""
-    return outcome.status.start_time is not None

@@ -77,7 +77,14 @@ class Leader:
         cluster = KubernetesCluster(ApiServer(await load_configuration(), self._may_write), time.time)
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
-        controller = Controller(cluster, time.time, namespaces=namespaces, hold=crd.hold, gone=self._metrics.forget)
+        controller = Controller(
+            cluster,
+            time.time,
+            hold=crd.hold,
+            gone=self._metrics.forget,
+            peers=self._configuration.peers,
+            restriction=self._configuration.restriction,
+        )
         run_pass = measured(controller.run_pass, self._metrics)
 
         workers = Workers(run_pass, random.Random())

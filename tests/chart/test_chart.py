@@ -78,9 +78,49 @@ def test_the_crd_is_the_generated_one_and_is_kept() -> None:
     assert of_kind(render("crds.install=false"), "CustomResourceDefinition") == []
 
 
+def own_role(objects: list[Object]) -> Object:
+    """The operator's own ClusterRole."""
+    (binding,) = of_kind(objects, "ClusterRoleBinding")
+    (role,) = [
+        each for each in of_kind(objects, "ClusterRole") if each["metadata"]["name"] == binding["roleRef"]["name"]
+    ]
+    return role
+
+
+def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
+    added: dict[str, dict[tuple[str, str], set[str]]] = {}
+    for role in of_kind(render(), "ClusterRole"):
+        for label in role["metadata"]["labels"]:
+            if label.startswith("rbac.authorization.k8s.io/aggregate-to-"):
+                for what, verbs in rights(role).items():
+                    added.setdefault(label.rpartition("-")[2], {}).setdefault(what, set()).update(verbs)
+    read = {"get", "list", "watch"}
+    change = {"create", "update", "patch", "delete", "deletecollection"}
+    view = {("cprjob.io", "cprjobs"): read, ("cprjob.io", "cprjobs/status"): read}
+    edit = view | {("cprjob.io", "cprjobs"): read | change}
+    assert added == {"view": view, "edit": edit, "admin": edit}
+    assert of_kind(render("rbac.create=false"), "ClusterRole") == []
+
+
+def test_templates_are_restricted_unless_the_values_say_otherwise() -> None:
+    values = (
+        "restrictTemplates=false",
+        "templateServiceAccounts={a,b}",
+        "jobPeers[0].namespaceSelector.matchLabels.team=m",
+    )
+    peer = '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'
+    for objects, said in ((render(), ("true", "", "[]")), (render(*values), ("false", "a,b", peer))):
+        (container,) = operator(objects)["containers"]
+        environment = {each["name"]: each.get("value") for each in container["env"]}
+        names = ("RESTRICT_TEMPLATES", "SERVICE_ACCOUNTS", "REPORT_PEERS")
+        assert tuple(environment[f"CPR_OPERATOR_{name}"] for name in names) == said
+    fields = [each.get("valueFrom") for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
+    assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
+
+
 def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:
     objects = render()
-    (cluster_role,) = of_kind(objects, "ClusterRole")
+    cluster_role = own_role(objects)
     assert rights(cluster_role) == SERVED | OWN_CRD
     (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
     assert own["resourceNames"] == ["cprjobs.cprjob.io"]
@@ -108,8 +148,7 @@ def test_secrets_can_only_be_created() -> None:
 
 def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
     objects = render("watchNamespaces={a,b}")
-    (cluster_role,) = of_kind(objects, "ClusterRole")
-    assert rights(cluster_role) == OWN_CRD
+    assert rights(own_role(objects)) == OWN_CRD
     roles = {
         role["metadata"]["namespace"]: rights(role)
         for role in of_kind(objects, "Role")
@@ -203,6 +242,9 @@ def test_what_is_optional_is_off() -> None:
         "watchNamespaces={No_Name}",
         "crds.instal=false",
         "image.pullPolicy=Maybe",
+        "restrictTemplates=yes",
+        "templateServiceAccounts={No_Name}",
+        "jobPeers[0].namespace=x",
     ],
 )
 def test_the_schema_refuses(value: str) -> None:

@@ -75,6 +75,7 @@ class Pod:
             container=self.container,
             roster_version=int(annotations.get(env.ANNOTATION_ROSTER_VERSION, -1)),
             ready=self.ready,
+            job_uid=labels.get(env.LABEL_JOB_UID, ""),
         )
 
 

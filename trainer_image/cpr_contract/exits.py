@@ -35,7 +35,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a cleanup that ended well has deleted."""
+    """What a cleanup that ended well has deleted. `unreadable` are keys it should have spared and could not read."""
 
     objects: int
     size_bytes: int
+    unreadable: tuple[str, ...] = ()

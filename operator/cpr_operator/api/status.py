@@ -125,6 +125,8 @@ class Runtime(Model):
     """The contract version that the operator speaks to this job's pods."""
     template_hash: Annotated[str, Field(max_length=64)]
     """A hash of both pod templates and of the operator's own required fields."""
+    key_digest: Annotated[str, Field(max_length=64)] = ""
+    """Which handshake key the pods have: the end of its Secret's name. Empty for jobs that version 0.1.0 started."""
     job_spec: Annotated[str, Field(max_length=65536)]
     """The contract's JobSpec, as JSON: exactly what the pods read."""
 

@@ -26,6 +26,7 @@ class PodView:
     `disruption` is the reason of the condition DisruptionTarget=True, `unschedulable` the scheduler's message.
     `owner_uid` is the uid of the controlling CPRJob. `roster_version` is the one last written to its annotation,
     -1 if none. `ready` is the kubelet's condition Ready; processes of local mode have no kubelet that asks them.
+    `job_uid` is its label of that name, which pods of version 0.1.0 lack.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PodView:
     container: ContainerView | None = None
     roster_version: int = -1
     ready: bool = False
+    job_uid: str = ""
 
     @property
     def ended(self) -> bool:

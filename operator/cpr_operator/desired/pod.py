@@ -72,6 +72,7 @@ class PodPlan:
     image: str
     job_spec: str
     grace_s: int
+    key_digest: str = ""
 
 
 def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
@@ -148,6 +149,7 @@ def _environment(plan: PodPlan) -> list[Manifest]:
         env.SPEC: plan.job_spec,
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
         env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
+        **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
@@ -161,7 +163,7 @@ def _volumes(plan: PodPlan) -> list[Manifest]:
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     return [
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
-        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job)}},
+        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
         *store_volumes(plan.spec.snapshots.store),
     ]

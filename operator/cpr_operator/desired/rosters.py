@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract import env
 from cpr_contract.codec import join_fields, to_json, to_json_fields
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.desired.names import Role
+from cpr_operator.desired.versions import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def shards_stop(status: Status) -> bool:
 def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) -> ShardRoster:
     """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
     return ShardRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=shard.index,
         incarnation=incarnation,
@@ -102,7 +103,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
     """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
     return TrainerRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=trainer.index,
         incarnation=incarnation,

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: By which key the items of a pod's lists are told apart, as in Kubernetes' strategic merge; other lists are replaced.
-MERGE_KEYS: Mapping[str, str] = {
-    "containers": "name",
-    "env": "name",
-    "ports": "containerPort",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
+from cpr_operator.api.templates import MERGE_KEYS
+
 #: Lists to which the required items are added at the end.
 APPENDED = frozenset({"tolerations"})
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
@@ -12,6 +15,7 @@ from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
 from cpr_operator.reconcile.figures import result_of, with_last_word
+from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
 from cpr_operator.reconcile.life import fail, phase_of, start, succeed
 from cpr_operator.reconcile.observe import member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
@@ -33,13 +37,34 @@ def reconcile(world: World) -> Outcome:
         return delete(world)
     if status.phase in TERMINAL_PHASES:
         return _after_the_end(world)
+    if status.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(status)):
+        return _left_alone(world)
+    return _live(world)
+
+
+def _live(world: World) -> Outcome:
+    """A job that is not over, of a version that is spoken."""
+    status = world.job.status
+    if needs_new_key(world):
+        world = with_new_key(world)
+        if status.phase not in {"Suspending", "Suspended"} and effects.live_pods(world.pods):
+            return _suspend(world, WHY)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
+    if status.start_time is not None and status.phase != "Suspended":
+        return _go_on(world)
+    if world.restriction is not None and (words := world.restriction.refuses(world.job.spec)):
+        return held_back(world, "TemplateRefused", words)
     if status.start_time is None:
         return _begin(world, start(world)) if world.hold is None else _held(world, world.hold)
-    if status.phase != "Suspended":
-        return _go_on(world)
     return _outcome(world, Step(status)) if is_resting(world) else _begin(world, resume(world))
+
+
+def held_back(world: World, reason: str, words: str) -> Outcome:
+    """A job without pods gets none, because its pods would not be taken."""
+    status = _with(world, world.job.status, Finding("PodsReady", "False", reason, words))
+    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{world.job.generation}")
+    return replace(_outcome(world, Step(status, (said,))), wake_after_s=world.timing.running_s)
 
 
 def _wants_others(world: World, status: Status) -> bool:
@@ -54,24 +79,33 @@ def _held(world: World, hold: Hold) -> Outcome:
     return _outcome(world, Step(_with(world, world.job.status, finding)))
 
 
-def _suspend(world: World) -> Outcome:
+def _left_alone(world: World) -> Outcome:
+    """Pods of a release that this one cannot talk to train on by themselves."""
+    finding = Finding("PodsReady", "Unknown", "ContractNotSpoken", not_spoken(version_of(world.job.status)))
+    status = change(_with(world, world.job.status, finding), observed_generation=world.job.generation)
+    return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=world.timing.running_s)
+
+
+def _suspend(world: World, why: str = "") -> Outcome:
+    """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
     facts = observe(world)
     result = result_of(world.job.status, facts)
     done = None if result is None else succeed(world, Step(with_last_word(world.job.status, facts)), result)
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
-    step, deletes = suspend(world)
-    return _outcome(world, step.to(_with(world, step.status, _suspended(world, step.status))), deletes)
+    step, deletes = suspend(world, why)
+    return _outcome(world, step.to(_with(world, step.status, _suspended(world, step.status, why))), deletes)
 
 
-def _suspended(world: World, status: Status) -> Finding:
+def _suspended(world: World, status: Status, why: str) -> Finding:
     """Whether all pods are gone, and why they go."""
     state = truth(status.phase == "Suspended")
     if world.job.spec.suspend:
         return Finding("Suspended", state, status.phase, "spec.suspend is true")
     if status.resume_at is not None:
         return Finding("Suspended", state, EXCEEDED, _condition(status, "Suspended"))
-    return Finding("Suspended", state, status.phase, resizing(world.job.spec, status))
+    reason = resizing(world.job.spec, status) or why or _condition(status, "Suspended")
+    return Finding("Suspended", state, status.phase, reason)
 
 
 def _begin(world: World, step: Step) -> Outcome:

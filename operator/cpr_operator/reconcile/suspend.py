@@ -36,8 +36,8 @@ M = TypeVar("M", bound=Member)
 TERMINATED = 128 + signal.SIGTERM
 
 
-def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
-    """The next step of suspending, and the pods to delete in it."""
+def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
+    """The next step of suspending, and the pods to delete in it. `why`: if neither `suspend` nor numbers ask for it."""
     before = world.job.status
     if before.phase == "Pending":
         return Step(change(before, phase="Suspended")), ()
@@ -47,7 +47,7 @@ def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
     step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
         step = Step(change(step.status, meeting=before.meeting and have_met(world)))
-        why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before)}: "
+        why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before) or why}: "
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
         step = step.to(step.status, said)

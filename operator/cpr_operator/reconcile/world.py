@@ -14,6 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.restriction import Restriction
 
 Report = ShardReport | TrainerReport
 
@@ -83,6 +84,8 @@ class World:
     happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
     `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
+    `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
+    gone. `restriction` is what pod templates may say; None: anything.
     """
 
     job: Job
@@ -94,6 +97,9 @@ class World:
     spared: tuple[str, ...] = ()
     terminating: bool = False
     watched_s: float = 0.0
+    key_digest: str = ""
+    key_lost: bool = False
+    restriction: Restriction | None = None
     timing: Timing = Timing()
 
     @cached_property

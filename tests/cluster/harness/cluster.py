@@ -112,6 +112,15 @@ class Cluster:
         """Delete the operator's pod by force; the Deployment makes another."""
         self.kubectl("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR, "--force", "--grace-period=0", "--wait=false")
 
+    @contextmanager
+    def newer_operator(self) -> Iterator[None]:
+        """Upgrade the release to an operator of the next contract version, and in the end take it back."""
+        self._upgrade("localhost/cprjob-operator-next")
+        try:
+            yield
+        finally:
+            self._upgrade("localhost/cprjob-operator")
+
     def operator_log(self, lines: int = 150) -> str:
         """Return the end of the replicas' logs, and of those before their last restart."""
         command = ("-n", NAMESPACE, "logs", "-l", SELECTOR, "--prefix", f"--tail={lines}")
@@ -133,6 +142,14 @@ class Cluster:
     def _lead_to(self, name: str) -> None:
         selector = {"spec": {"selector": {"app.kubernetes.io/name": name}}}
         self.kubectl("-n", store.NAMESPACE, "patch", "service", "minio", "-p", json.dumps(selector))
+
+    def _upgrade(self, image: str) -> None:
+        chart = SCRIPTS.parent.parent / "charts" / "cprjob"
+        release = ["cprjob", str(chart), "--namespace", NAMESPACE, "--kubeconfig", str(self.kubectl.kubeconfig)]
+        settings = ["--reuse-values", "--set", f"image.repository={image}", "--wait", "--timeout", "60s"]
+        command = ["helm", "upgrade", *release, *settings]
+        done = subprocess.run(command, env=self.kubectl.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
     def _scale(self, replicas: int) -> None:
         self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")

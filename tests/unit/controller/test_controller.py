@@ -1,54 +1,16 @@
 """The controller's manners: what it does about a spec, a cluster or a job that is not as it should be."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from cpr_operator.api import crd
-from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.controller import Controller
 from cpr_operator.installed_crd import FRESH_S, InstalledCrd
-from cpr_operator.reconcile import Hold, Timing
+from cpr_operator.reconcile import Hold
 from support.driver import spec
-from support.fake_cluster import FakeCluster
-
-
-class House:
-    """A cluster with one job, and a controller."""
-
-    def __init__(self, job: dict[str, Any] | None = None, hold: Hold | None = None, total: int = 2000) -> None:
-        self.cluster = FakeCluster(total)
-        self.cluster.add_job("job", job or spec())
-        timing = Timing(running_s=15, changing_s=1, progress_s=15)
-        self.hold, self.gone = hold, list[str]()
-
-        async def held() -> Hold | None:
-            return self.hold
-
-        self.controller = Controller(
-            self.cluster,
-            lambda: self.cluster.now,
-            hold=held,
-            gone=lambda _, name: self.gone.append(name),
-            timing=timing,
-        )
-
-    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
-        wake = None
-        for _ in range(passes):
-            self.cluster.tick(dt)
-            wake = await self.controller.run_pass("default", "job")
-        return wake
-
-    @property
-    def status(self) -> Status:
-        return Status.model_validate(self.cluster.jobs["default", "job"].status)
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        found = next(c for c in self.status.conditions if c.type == kind)
-        return found.status, found.reason, found.message
+from support.house import House
 
 
 async def test_status_is_written_before_anything_is_created() -> None:
@@ -88,6 +50,17 @@ async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
     assert (status, reason) == ("False", "InvalidSpec")
     assert "topMlp" in message
     assert house.cluster.calls == ["write_status", "emit"]
+
+
+async def test_a_template_that_cannot_be_merged_gets_a_condition_and_is_mended() -> None:
+    house = House(spec(trainers__template={"spec": {"volumes": [None]}}))
+    await house.go(2)
+    status, reason, message = house.condition("PodsReady")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert "spec.trainers.template.spec.volumes[0]: must be a map" in message
+    house.cluster.set_spec("job", trainers={"replicas": 2})
+    await house.go(8)
+    assert house.status.phase == "Running"
 
 
 async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from cpr_operator.configuration import Configuration, ConfigurationError
+from cpr_operator.desired.guards import Peers
+from cpr_operator.desired.restriction import Restriction
 from cpr_operator.handlers import make_registry, read_status
 from cpr_operator.metrics import Metrics
 from cpr_operator.watches import make_settings
@@ -62,3 +65,20 @@ def test_a_status_of_another_shape_is_left_to_the_controller() -> None:
     assert status is not None
     assert status.phase == "Running"
     assert read_status({"phase": "Dancing"}) is None
+
+
+def test_templates_are_restricted_unless_the_environment_says_otherwise() -> None:
+    accounts = {"CPR_OPERATOR_SERVICE_ACCOUNTS": "a, b"}
+    assert Configuration.read(accounts).restriction == Restriction(frozenset({"a", "b"}))
+    assert Configuration.read({"CPR_OPERATOR_RESTRICT_TEMPLATES": "false"}).restriction is None
+    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_RESTRICT_TEMPLATES is 'no'"):
+        Configuration.read({"CPR_OPERATOR_RESTRICT_TEMPLATES": "no"})
+
+
+def test_the_environment_names_who_reaches_the_pods() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+    environ = {"CPR_OPERATOR_NAMESPACE": "operators", "CPR_OPERATOR_REPORT_PEERS": json.dumps([peer])}
+    assert Configuration.read(environ).peers == Peers("operators", (peer,))
+    for text in ("{", "{}", '["x"]'):
+        with pytest.raises(ConfigurationError, match="CPR_OPERATOR_REPORT_PEERS"):
+            Configuration.read({"CPR_OPERATOR_REPORT_PEERS": text})

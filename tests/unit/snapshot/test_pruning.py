@@ -183,20 +183,21 @@ def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
     later = bench.anchor(40)
     bench.dense(45)
     store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
-    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json")))
+    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json"))[0])
     assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, spared.key))
     for shard, value in zip(bench.shards, values, strict=True):
         candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
         assert same(shard.values(shard.restore(candidate)[1]), value)
     assert later.key not in store.objects
-    delete_saves(store, everything(store, "uid"))
+    delete_saves(store, everything(store, "uid")[0])
     assert list(store.objects) == ["other/gen-0001/dense/group-0001/step-000000001/manifest.json"]
 
 
-def test_nothing_goes_while_an_anchor_that_is_spared_cannot_be_read() -> None:
+def test_an_anchor_that_is_spared_and_cannot_be_read_is_named_and_holds_nothing() -> None:
     store = MemoryStore()
     bench = JobBench(store)
-    spared = bench.anchor(10)
-    store.put(bench.shards[1].links[0].ref.key, b"spoilt")
-    with pytest.raises(DamagedError):
-        everything(store, "uid", (spared.key,))
+    readable, spoilt = bench.anchor(10), bench.anchor(20)
+    store.put(bench.shards[1].links[1].ref.key, b"spoilt")
+    doomed, unreadable = everything(store, "uid", (spoilt.key, readable.key))
+    assert unreadable == (spoilt.key,)
+    assert {entry.key for entry in doomed} == set(store.objects) - set(needed_by(store, readable.key))

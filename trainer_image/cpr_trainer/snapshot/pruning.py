@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot.commit import read_document
+from cpr_trainer.snapshot.errors import DamagedError
 from cpr_trainer.snapshot.names import SaveName, committed_in, parse_save
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
@@ -89,17 +90,36 @@ def on_line(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tup
     return tuple((generation, step) for generation, step in found if step <= limits[generation])
 
 
-def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[Entry, ...]:
+def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return all objects of a job but those that the anchors `spared` (keys of their manifests) need.
 
-    Raises StoreError; DamagedError if a spared anchor is there and cannot be read.
+    And those of the keys that cannot be read, so that nothing is kept for them: other jobs name them, who may name
+    anything. Raises StoreError.
     """
-    kept = {key for anchor in spared for key in needed_by(store, anchor)}
-    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in kept)
+    kept, unreadable = set[str](), list[str]()
+    for anchor in spared:
+        if not _names_anchor(job_uid, anchor):
+            unreadable.append(anchor)
+            continue
+        try:
+            kept.update(needed_by(store, anchor))
+        except DamagedError:
+            unreadable.append(anchor)
+    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in kept), tuple(unreadable)
+
+
+def _names_anchor(job_uid: str, key: str) -> bool:
+    """Whether a key is that of an anchor's manifest: no other object of the store is looked at."""
+    save = parse_save(key)
+    inside = key.startswith(f"{job_uid}/") and ".." not in key.split("/")
+    return inside and save is not None and (save.kind, save.manifest) == ("Anchor", key)
 
 
 def needed_by(store: Store, anchor: str) -> tuple[str, ...]:
-    """Return the keys of all objects that an anchor is restored from; none if it is not there. Raises as above."""
+    """Return the keys of all objects that an anchor is restored from; none if it is not there.
+
+    Raises StoreError; DamagedError if it is there and cannot be read.
+    """
     try:
         dense, _ = read_document(store, DenseManifest, anchor)
         saves = in_parallel(lambda ref: read_document(store, ShardManifest, ref.key)[0], dense.shards)
