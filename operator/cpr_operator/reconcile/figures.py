@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Result, TrainerReport
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Status
+from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Shown, Status
 from cpr_operator.ledger import limit_of
+from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
@@ -97,6 +98,17 @@ def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
         return from_json(Result, leader.message)
     except ContractError:
         return None
+
+
+def with_shown(status: Status) -> Status:
+    """The status with its figures for people, rounded and with units."""
+    progress, plan = status.progress, status.plan
+    shown = Shown(
+        progress=f"{progress.percent}%" if progress.total_samples else "",
+        interval=duration(plan.interval_seconds) if plan else "",
+        auc="" if progress.auc is None else f"{progress.auc:.4f}",
+    )
+    return change(status, shown=shown)  # type: ignore[no-any-return]
 
 
 def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:

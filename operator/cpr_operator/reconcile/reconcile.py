@@ -11,7 +11,7 @@ from cpr_operator.reconcile.deadline import EXCEEDED, give_back, has_trained, is
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
-from cpr_operator.reconcile.figures import result_of, with_last_word
+from cpr_operator.reconcile.figures import result_of, with_last_word, with_shown
 from cpr_operator.reconcile.life import fail, phase_of, start, succeed
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
@@ -178,7 +178,7 @@ def _after_the_end(world: World) -> Outcome:
     left = None if ttl is None else max(ended + ttl - world.now, 0.0)
     lingering = bool(effects.live_pods(world.pods))
     return Outcome(
-        status,
+        with_shown(status),
         deletes=deletes,
         delete_job=left == 0.0,
         wake_after_s=world.timing.running_s if lingering else left,
@@ -198,7 +198,7 @@ def _superfluous(world: World, status: Status) -> list[PodDelete]:
 def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = None) -> Outcome:
     """The outcome with everything that the cluster lacks of what the status wants."""
     status = effects.stamped(world.job.status, step.status)
-    status = change(status, observed_generation=world.job.generation)
+    status = with_shown(change(status, observed_generation=world.job.generation))
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     return Outcome(
         status=status,
