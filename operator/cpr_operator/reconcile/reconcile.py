@@ -7,7 +7,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
-from cpr_operator.reconcile.deadline import EXCEEDED, give_back, has_trained, is_resting, overdue
+from cpr_operator.reconcile.deadline import EXCEEDED, give_back, is_resting, never_trained, overdue
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
@@ -125,7 +125,7 @@ def _go_on(world: World) -> Outcome:
         status = planned(world.job.spec, status, anew=anew)
     phase = phase_of(world, status)
     late = overdue(world, status, facts) if phase == "Starting" else ""
-    if late and not has_trained(status):
+    if late and never_trained(world, status):
         remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
         return _failed(world, step.to(status), EXCEEDED, f"{late}; {remedy}")
     if late:
