@@ -99,14 +99,14 @@ def test_kubectl_columns_show_a_job_in_training(api: httpx.Client) -> None:
         phase="Running",
         progress=Progress(total_samples=100, percent=42, auc=0.8585518726719066),
         plan=Plan(mode="Partial", interval_seconds=90.0),
-        budget=Budget(limit=0.1, spent=0.02, remaining=0.08),
+        budget=Budget(limit=0.1, spent=0.033333334, remaining=0.066666666),
     )
     name = create(api, edited({}), with_shown(status).to_dict())["metadata"]["name"]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     table = api.get(f"{PATH}/{name}", headers={"Accept": accept}).json()
     row = dict(zip((column["name"] for column in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))
     assert (row["Phase"], row["Progress"], row["Interval"], row["AUC"]) == ("Running", "42%", "90 s", "0.8586")
-    assert (row["Spent"], row["Limit"]) == (0.02, 0.1)
+    assert (row["Spent"], row["Limit"]) == ("0.03334", "0.1")
     assert api.get("/apis/cprjob.io/v1alpha1").json()["resources"][0]["shortNames"] == ["cpr"]
 
 

@@ -216,6 +216,10 @@ class Shown(Model):
     """progress.percent, as 42%."""
     interval: Word = ""
     """plan.intervalSeconds, as 1.5 min."""
+    spent: Word = ""
+    """budget.spent to four digits, rounded up."""
+    limit: Word = ""
+    """budget.limit likewise."""
     auc: Word = ""
     """progress.auc, as 0.8586."""
 

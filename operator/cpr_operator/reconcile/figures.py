@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Result, TrainerReport
@@ -14,6 +15,8 @@ from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
 from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World, change
+
+_FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
 def absorb_figures(world: World, status: Status, report: TrainerReport) -> Status:
@@ -102,13 +105,20 @@ def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
 
 def with_shown(status: Status) -> Status:
     """The status with its figures for people, rounded and with units."""
-    progress, plan = status.progress, status.plan
+    progress, plan, budget = status.progress, status.plan, status.budget
     shown = Shown(
         progress=f"{progress.percent}%" if progress.total_samples else "",
         interval=duration(plan.interval_seconds) if plan else "",
+        spent=_portion(budget.spent) if budget else "",
+        limit=_portion(budget.limit) if budget else "",
         auc="" if progress.auc is None else f"{progress.auc:.4f}",
     )
     return change(status, shown=shown)  # type: ignore[no-any-return]
+
+
+def _portion(value: float) -> str:
+    """Rounded up: a limit of what is printed as spent allows what is lost."""
+    return f"{_FOUR_DIGITS_UP.create_decimal(repr(value)).normalize():f}"
 
 
 def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:

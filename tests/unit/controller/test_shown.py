@@ -33,5 +33,5 @@ async def test_figures_are_short_and_have_units() -> None:
         assert re.fullmatch(r"(\d{1,3}%)?", cells["Progress"])
         assert re.fullmatch(r"([\d.]+ (s|min|h))?", cells["Interval"])
         assert re.fullmatch(r"([01]\.\d{4})?", cells["AUC"])
-        assert all(len(cells[name]) <= len("0.0123456") for name in ("Spent", "Limit"))
+        assert all(len(cells[name]) <= len("0.01234") for name in ("Spent", "Limit"))
     assert 0 < float(last["Spent"]) < float(last["Limit"])
