@@ -61,7 +61,7 @@ GAP = 3
 MAX_LAST_WORDS = 2048
 
 #: Fields that change all the time: alone they are written only every `Timing.progress_s`.
-VOLATILE = frozenset({"progress", "overhead", "policy"})
+VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
 
 
 @dataclass(slots=True)

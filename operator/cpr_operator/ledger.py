@@ -17,7 +17,7 @@ Ranges = tuple[tuple[int, int], ...]
 #: Ranges over all shards that the account still takes a charge with; beyond, a rollback has to clear some first.
 MAX_RANGES = 2048
 
-_SIX_DIGITS_UP = Context(prec=6, rounding=ROUND_CEILING)
+_EIGHT_DIGITS_UP = Context(prec=8, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ def portion(sample_shards: int, ledger: Ledger) -> float:
 
 
 def shown(sample_shards: int, ledger: Ledger) -> float:
-    """The same for people, to six digits and rounded up: as a limit, it allows that many sample-shards."""
+    """The same for people, to eight digits and rounded up: as a limit, it allows that many sample-shards."""
     whole = ledger.total * len(ledger.lost)
-    return float(_SIX_DIGITS_UP.divide(Decimal(sample_shards), Decimal(whole))) if whole else 0.0
+    return float(_EIGHT_DIGITS_UP.divide(Decimal(sample_shards), Decimal(whole))) if whole else 0.0
 
 
 def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:

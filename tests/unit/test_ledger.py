@@ -128,7 +128,7 @@ def test_a_limit_of_exactly_what_is_shown_as_lost_allows_it(
     shown = ledger.shown(lost, book)
     assert ledger.limit_of(shown, total, shards) >= lost
     assert shown <= ledger.shown(more, book), "in the order of what they stand for"
-    assert abs(Fraction(shown) * total * shards - lost) <= Fraction(lost, 10**5) + Fraction(1, 10**3)
+    assert abs(Fraction(shown) * total * shards - lost) <= Fraction(lost, 10**7) + Fraction(1, 10**3)
 
 
 def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None:

@@ -64,6 +64,7 @@ __all__ = [
     "Runtime",
     "Shard",
     "ShardPhase",
+    "Shown",
     "Status",
     "Trainer",
     "TrainerPhase",
@@ -211,6 +212,21 @@ class Progress(Model):
     """When the report was received."""
 
 
+class Shown(Model):
+    """Figures for `kubectl get`, rounded and with units. Programs read the fields that they are made from."""
+
+    progress: Word = ""
+    """progress.percent, as 42%."""
+    interval: Word = ""
+    """plan.intervalSeconds, as 1.5 min."""
+    spent: Word = ""
+    """budget.spent to four digits, rounded up."""
+    limit: Word = ""
+    """budget.limit likewise."""
+    auc: Word = ""
+    """progress.auc, as 0.8586."""
+
+
 class Recovery(Model):
     """The recovery under way."""
 
@@ -312,6 +328,8 @@ class Status(Model):
     """What the job has learnt about its failures and costs."""
     progress: Progress = Progress()
     """How far training is."""
+    shown: Shown = Shown()
+    """Figures for people."""
     leader: Count | None = None
     """The trainer that leads."""
     shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)] = ()

@@ -11,7 +11,7 @@ from cpr_operator.api.status import Member, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.conditions import Finding
 from cpr_operator.reconcile.observe import Alive, Fact, Unborn, is_settled, member_name, role_of
-from cpr_operator.reconcile.reports import leader_report
+from cpr_operator.reconcile.reports import AT_WORK, leader_report
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 
 #: Cause of a failed job, and reason of `Suspended`.
@@ -29,9 +29,10 @@ def overdue(world: World, status: Status, facts: Mapping[str, Fact]) -> str:
     Only time counts in which this operator was there: before, nobody told pods of each other.
     """
     deadline_s = world.job.spec.failure_policy.startup_deadline_seconds
-    if world.watched_s < deadline_s:
+    leader = leader_report(world)
+    if world.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
         return ""
-    since, leader_answers = world.now - deadline_s, leader_report(world) is not None
+    since, leader_answers = world.now - deadline_s, leader is not None
     members = {member_name(role_of(m), m.index): m for m in (*status.shards, *status.trainers) if not is_settled(m)}
     late = [n for n, m in members.items() if _is_late(m, facts[n], since, leader_answers=leader_answers)]
     if not late:
@@ -58,10 +59,13 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
             return False
 
 
-def has_trained(status: Status) -> bool:
-    """Whether anything would be lost with the job."""
-    saved = max((shard.saved_samples for shard in status.shards), default=0)
-    return max(status.progress.samples, status.dense.saved_samples, saved) > 0
+def never_trained(world: World, status: Status) -> bool:
+    """Whether nothing would be lost with the job, for certain.
+
+    Its first pods cannot train before all of them run. Once one was replaced, only the leader can tell.
+    """
+    told = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
+    return told == 0 and (status.restarts == 0 or leader_report(world) is not None)
 
 
 def give_back(world: World, step: Step, late: str) -> tuple[Step, Finding]:

@@ -10,11 +10,11 @@ from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
-from cpr_operator.reconcile.deadline import EXCEEDED, give_back, has_trained, is_resting, overdue
+from cpr_operator.reconcile.deadline import EXCEEDED, give_back, is_resting, never_trained, overdue
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
-from cpr_operator.reconcile.figures import result_of, with_last_word
+from cpr_operator.reconcile.figures import result_of, with_last_word, with_shown
 from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
 from cpr_operator.reconcile.life import fail, phase_of, start, succeed
 from cpr_operator.reconcile.observe import member_name, observe
@@ -159,7 +159,7 @@ def _go_on(world: World) -> Outcome:
         status = planned(world.job.spec, status, anew=anew)
     phase = phase_of(world, status)
     late = overdue(world, status, facts) if phase == "Starting" else ""
-    if late and not has_trained(status):
+    if late and never_trained(world, status):
         remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
         return _failed(world, step.to(status), EXCEEDED, f"{late}; {remedy}")
     if late:
@@ -213,7 +213,7 @@ def _after_the_end(world: World) -> Outcome:
     left = None if ttl is None else max(ended + ttl - world.now, 0.0)
     lingering = bool(effects.live_pods(world.pods))
     return Outcome(
-        status,
+        with_shown(status),
         deletes=deletes,
         delete_job=left == 0.0,
         wake_after_s=world.timing.running_s if lingering else left,
@@ -233,7 +233,7 @@ def _superfluous(world: World, status: Status) -> list[PodDelete]:
 def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = None) -> Outcome:
     """The outcome with everything that the cluster lacks of what the status wants."""
     status = effects.stamped(world.job.status, step.status)
-    status = change(status, observed_generation=world.job.generation)
+    status = with_shown(change(status, observed_generation=world.job.generation))
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     return Outcome(
         status=status,

@@ -99,6 +99,24 @@ async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_ea
     assert driver.status().phase == "Running"
 
 
+async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_later_pod_is_stuck() -> None:
+    driver = a_driver()
+    await until(driver, started)
+    unheard(driver, 10**6)
+    for _ in range(20):
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+    driver.cluster.unschedulable = "no cpu"
+    driver.cluster.kill("trainer", 0)
+    await until(driver, lambda status: status.phase != "Starting")
+    assert driver.status().phase == "Suspending"
+    await until(driver, lambda status: status.phase == "Suspended")
+    suspended = said(driver.status(), "Suspended")
+    assert suspended is not None
+    assert suspended.reason == EXCEEDED
+    assert "no cpu" in suspended.message
+
+
 async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remedy() -> None:
     driver = Driver(Scenario("stuck", ((lambda _: True, lambda c: setattr(c, "unschedulable", "no cpu")),)))
     driver.scenario = Scenario("stuck", driver.scenario.story, deadline_s=2 * DEADLINE_S)
