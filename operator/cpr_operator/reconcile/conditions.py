@@ -23,6 +23,7 @@ STORE_PROBLEMS = frozenset(
         "BucketMissing",
         "CredentialsRefused",
         "StoreFull",
+        "StoreUnsuitable",
         "ObjectMissing",
         "ObjectExists",
         "SaveOutrun",
