@@ -25,6 +25,7 @@ STORE_PROBLEMS = frozenset(
         "BucketMissing",
         "CredentialsRefused",
         "StoreFull",
+        "StoreUnsuitable",
         "ObjectMissing",
         "ObjectExists",
         "SaveOutrun",

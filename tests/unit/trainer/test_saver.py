@@ -1,5 +1,6 @@
 """The saver against a store in memory: an anchor needs every shard's manifest of the same step."""
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from cpr_trainer.snapshot import DamagedError, Pruner, find_anchor, read_anchor
 from cpr_trainer.snapshot.dense import DenseMeta
 from cpr_trainer.snapshot.pinned import read_data
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError
+from cpr_trainer.trainer import saver as trainer_saver
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
@@ -259,3 +261,26 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == pinned
     saver.close()
+
+
+def test_the_dense_state_of_a_cut_is_saved_before_any_shard_has_committed(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
+    assert world.saver.state.anchors == ()
+    world.incarnations[1] = 2  # the cut will never be an anchor
+    world.wait_for(lambda saves: saves.void == 5)
+    assert world.saver.state.dense_save.step == 5
+
+
+def test_a_dense_state_that_takes_long_to_save_waits_for_its_time(
+    world: _World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(0, 30)
+    monkeypatch.setattr(trainer_saver, "monotonic", lambda: float(next(times)))  # each look at the clock is 30 s later
+    world.saver.offer_dense(_dense(1))
+    world.wait_for(lambda saves: saves.dense_save)
+    world.saver.offer_cut(_dense(5))
+    for index in range(2):
+        world.commit_shard(index, 5)
+    world.wait_for(lambda saves: saves.anchors)
+    assert not any("-dense" in key and "step-000000005" in key for key in world.store.objects)

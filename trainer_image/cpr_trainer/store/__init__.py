@@ -10,6 +10,7 @@ from cpr_trainer.store.errors import (
     StoreError,
     StoreFullError,
     StoreUnreachableError,
+    StoreUnsuitableError,
 )
 from cpr_trainer.store.opening import open_store
 from cpr_trainer.store.parallel import in_parallel
@@ -31,6 +32,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreUnreachableError",
+    "StoreUnsuitableError",
     "Throttle",
     "Uris",
     "Version",

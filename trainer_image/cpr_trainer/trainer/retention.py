@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import monotonic
 
 from cpr_contract.exits import Problem
+from cpr_contract.manifests import ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import DamagedError, Pruner
@@ -30,9 +31,10 @@ class Retention:
         self._next_s = 0.0
         self._delays = self._fresh_delays()
 
-    def keep(self, anchors: tuple[AnchorRef, ...]) -> None:
-        """Ask for a sweep that leaves these anchors, oldest first."""
+    def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest]) -> None:
+        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`."""
         self._keep = anchors
+        self._pruner.note(anchors[-1], shards)
 
     def turn(self) -> None:
         """Sweep if that was asked for, and the last attempt is not too recent."""

@@ -32,6 +32,9 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
 #: A shard's acknowledgements say when it has committed; without traffic the store is asked this often.
 _ASK_STORE_S = 5.0
+#: The dense state of a cut is not saved alone before so many times as long as that took last have passed: a large one
+#: would keep anchors waiting.
+_DENSE_PAUSE = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +103,7 @@ class Saver:
         self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
+        self._dense_began = self._dense_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
 
@@ -123,8 +127,14 @@ class Saver:
         return self._cut is not None
 
     def offer_cut(self, dense: DenseCopy) -> None:
-        """Commit an anchor of this state once all shards have committed the same step."""
-        self._cut = Cut(dense, self._incarnations(), monotonic())
+        """Commit an anchor of this state once all shards have committed the same step.
+
+        Until then it is saved alone: a lone trainer that dies goes back to the cut, whatever becomes of the anchor.
+        """
+        now = monotonic()
+        self._cut = Cut(dense, self._incarnations(), now)
+        if now - self._dense_began >= _DENSE_PAUSE * self._dense_s:
+            self._dense = dense
 
     def offer_dense(self, dense: DenseCopy) -> None:
         """Save this state when there is time; a newer one replaces it."""
@@ -166,7 +176,9 @@ class Saver:
         """Do what can be done now. Raises StoreError: it is done again."""
         dense = self._dense
         if dense is not None:
+            self._dense_began = monotonic()
             self._note(dense_save=write_dense(self._store, dense) or self.state.dense_save)
+            self._dense_s = monotonic() - self._dense_began
             if self._dense is dense:
                 self._dense = None
         if self._cut is not None:
@@ -221,7 +233,7 @@ class Saver:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        self._retention.keep(anchors)
+        self._retention.keep(anchors, (manifest for manifest, _ in found))
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:
