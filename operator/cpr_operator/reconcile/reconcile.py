@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
@@ -253,8 +254,8 @@ def _wake_after(world: World, status: Status) -> float | None:
         return max(timing.changing_s, min(timing.running_s, status.resume_at - world.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
-    if phase == "Running" and _is_somebody_missed(world, status):
-        return timing.changing_s  # the others are about to notice
+    if phase == "Running" and (_waits_for_members(world) or _is_somebody_missed(world, status)):
+        return timing.changing_s  # its peers are about to call somebody silent
     if phase == "Running":
         return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
@@ -262,6 +263,12 @@ def _wake_after(world: World, status: Status) -> float | None:
     since = status.recovery.since if status.recovery else status.start_time or world.now
     patience = PATIENCE * max(world.now - since, 0.0)
     return min(max(timing.changing_s, patience), timing.running_s)
+
+
+def _waits_for_members(world: World) -> bool:
+    """Whether training stands still because a trainer waits for others."""
+    trainers = (report for report in world.reports.values() if isinstance(report, TrainerReport))
+    return any(report.state is TrainerState.PAUSED and report.waiting_for for report in trainers)
 
 
 def _is_somebody_missed(world: World, status: Status) -> bool:

@@ -159,5 +159,7 @@ class Step:
 
 
 def change(model: Any, **fields: Any) -> Any:
-    """A copy of a frozen model with some fields set anew."""
+    """A copy of a frozen model with some fields set anew; the model itself where it has those values already."""
+    if all(getattr(model, name) == value for name, value in fields.items()):
+        return model
     return model.model_copy(update=fields)

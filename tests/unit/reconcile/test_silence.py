@@ -228,11 +228,32 @@ async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> No
     assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
 
 
+async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float]:
+    """The phase, and when the next pass is due, of a job whose saves are ten minutes apart."""
+    snapshots = world.job.spec.snapshots.model_copy(update={"dense_interval_seconds": 600})
+    plan = world.job.status.plan
+    assert plan is not None
+    status = world.job.status.model_copy(update={"plan": plan.model_copy(update={"interval_seconds": 600.0})})
+    job = replace(world.job, spec=world.job.spec.model_copy(update={"snapshots": snapshots}), status=status)
+    outcome = reconcile(replace(world, job=job, reports=reports))
+    assert outcome.wake_after_s is not None
+    return outcome.status.phase, outcome.wake_after_s
+
+
 async def test_while_only_one_misses_a_member_the_others_are_asked_again_soon() -> None:
     world = await world_in_mid_training(2)
-    outcome = reconcile(missing(world, "shard/1", "trainer/0"))
-    assert outcome.status.phase == "Running"
-    assert outcome.wake_after_s == world.timing.changing_s
+    reports = missing(world, "shard/1", "trainer/0").reports
+    assert await wakes(world, reports) == ("Running", world.timing.changing_s)
+
+
+async def test_a_leader_that_waits_for_members_is_asked_again_soon() -> None:
+    world = await world_in_mid_training(2)
+    uid = pod_of(world, "trainer/0").uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    waiting = replace(report, state=TrainerState.PAUSED, waiting_for=("shard/1",))
+    assert (await wakes(world, {uid: report}))[1] > world.timing.changing_s
+    assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s)
 
 
 async def test_only_the_leader_is_asked_while_all_is_well() -> None:

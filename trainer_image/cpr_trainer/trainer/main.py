@@ -112,11 +112,11 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 
+#: Not while it waits for others: the change of the pod's readiness tells the operator to look at once.
 _READY = frozenset(
     {
         TrainerState.TRAINING,
         TrainerState.MEETING,
-        TrainerState.PAUSED,
         TrainerState.FINISHING,
         TrainerState.FINISHED,
     }
