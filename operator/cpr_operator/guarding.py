@@ -1,9 +1,8 @@
 """What pods need before they are created: a server that takes them, and the objects around them, which are kept.
 
-These are the key, the network policy and the disruption budgets.
-Somebody may delete or edit them. They are looked at every `GUARD_S`, and the key before each pod that is created. It
-is four requests per job that change nothing: a server-side apply of three objects, and a dry run of the Secret's
-creation, which needs no right to read Secrets.
+These are the key, the network policy and the disruption budgets. Somebody may delete or edit them, so they are looked
+at every `GUARD_S`, and the key before each pod that is created. It is four requests per job that change nothing: a
+server-side apply of three objects, and a dry run of the Secret's creation, which needs no right to read Secrets.
 """
 
 from __future__ import annotations

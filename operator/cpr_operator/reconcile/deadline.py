@@ -75,9 +75,8 @@ def give_back(world: World, step: Step, late: str) -> tuple[Step, Finding]:
         "spec.suspend to true and back to false; to give it longer, also raise "
         "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
     )
-    status = change(
-        step.status, phase="Suspending", suspending_since=world.now, resume_at=world.now + PAUSE_S, recovery=None
-    )
+    resume_at = world.now + PAUSE_S
+    status = change(step.status, phase="Suspending", suspending_since=world.now, resume_at=resume_at)
     event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{world.now:.0f}")
     return step.to(status, event), Finding("Suspended", "False", EXCEEDED, message)
 
