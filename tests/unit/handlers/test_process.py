@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 from support.apiserver import ApiServer, install_crd, running_apiserver
 from support.benches import JOBS, NAMESPACE, document
 
@@ -45,24 +45,24 @@ def client(server: ApiServer) -> Iterator[httpx.Client]:
 @contextmanager
 def operator(server: ApiServer, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A running operator and the address of its HTTP port."""
-    port = free_block(1, set(), random.Random())
-    environment = {
-        "PATH": os.environ["PATH"],
-        "KUBECONFIG": str(server.kubeconfig),
-        "CPR_OPERATOR_NAMESPACES": NAMESPACE,
-        "CPR_OPERATOR_HTTP_PORT": str(port),
-    }
-    with log.open("wb") as output:
+    with closing(PortBlocks(random.Random())) as ports, log.open("wb") as output:
+        port = ports.take()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(server.kubeconfig),
+            "CPR_OPERATOR_NAMESPACES": NAMESPACE,
+            "CPR_OPERATOR_HTTP_PORT": str(port),
+        }
         process = subprocess.Popen(
             [sys.executable, "-m", "cpr_operator"], env=environment, stdout=output, stderr=output
         )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        until(lambda: status_of(f"{url}/readyz") == httpx.codes.OK, log)
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
+        url = f"http://127.0.0.1:{port}"
+        try:
+            until(lambda: status_of(f"{url}/readyz") == httpx.codes.OK, log)
+            yield process, url
+        finally:
+            process.kill()
+            process.wait()
 
 
 def status_of(url: str) -> int:
