@@ -1,7 +1,17 @@
 """`python -m cpr_operator`: the operator as a process.
 
-Reads CPR_OPERATOR_NAMESPACES (comma-separated; empty: all), CPR_OPERATOR_HTTP_PORT (8080) and KUBECONFIG, which is only
-used outside a pod. SIGTERM ends it; running jobs do not notice.
+Reads from its environment:
+
+CPR_OPERATOR_NAMESPACES          the namespaces that it serves, separated by commas (empty: all)
+CPR_OPERATOR_HTTP_PORT           its port (8080)
+CPR_OPERATOR_LEASE               NAMESPACE/NAME of the Lease by which one of several operators leads (default/cprjob)
+CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port of jobs' pods
+CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
+CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
+CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+KUBECONFIG                       only used outside a pod
+
+SIGTERM ends it; running jobs do not notice.
 """
 
 from __future__ import annotations
@@ -10,76 +20,59 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
-import kopf
+from kubernetes.aio.config import ConfigException
 
-from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
+from cpr_operator.candidate import Candidate, StuckError
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
-from cpr_operator.cluster.kubernetes import KubernetesCluster
-from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller
-from cpr_operator.handlers import Configuration, ConfigurationError, make_registry, make_settings
+from cpr_operator.configuration import Configuration, ConfigurationError
+from cpr_operator.election import ClusterLeases, Elector, new_identity
 from cpr_operator.http_server import serve
 from cpr_operator.metrics import Metrics
-from cpr_operator.worker import Workers
 
 logger = logging.getLogger("cpr_operator")
 
-RunPass = Callable[[str, str], Awaitable[float | None]]
-
 
 async def operate(configuration: Configuration) -> None:
-    """Run until SIGTERM or SIGINT."""
-    cluster = KubernetesCluster(ApiServer(await load_configuration()), time.time)
-    metrics, ready = Metrics(), asyncio.Event()
-    controller = Controller(cluster, time.time, namespaces=configuration.namespaces, hold=await crd_trouble(cluster))
-    workers = Workers(measured(controller.run_pass, metrics), random.Random())
+    """Run until SIGTERM or SIGINT. Raises ConfigurationError, StuckError."""
     try:
-        async with serve(None, configuration.http_port, ready, metrics):
-            await kopf.operator(
-                registry=make_registry(workers, metrics, controller.saw),
-                settings=make_settings(),
-                namespaces=configuration.namespaces,
-                clusterwide=not configuration.namespaces,
-                ready_flag=ready,
-            )
+        server = ApiServer(await load_configuration())
+    except ConfigException as error:
+        raise ConfigurationError(f"no access to a cluster: {error}; set KUBECONFIG, or run in a pod") from error
+    elector = Elector(
+        ClusterLeases(server, *configuration.lease),
+        new_identity(),
+        clock=boot_clock,
+        stamp=time_of_day,
+        rng=random.Random(),
+    )
+    metrics = Metrics()
+    candidate = Candidate(elector, configuration, metrics)
+    try:
+        async with serve(None, configuration.http_port, candidate, metrics):
+            task = asyncio.create_task(candidate.run())
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
     finally:
-        await cluster.close()
+        await server.close()
 
 
-async def crd_trouble(cluster: KubernetesCluster) -> str:
-    """Why no new job may start under the installed CRD; empty if it is this operator's own.
-
-    An older schema would silently drop fields that a user wrote, a limit perhaps.
-    """
-    try:
-        annotations = await cluster.crd_annotations()
-    except ClusterError as error:
-        logger.warning("cannot read the CRD: %s", error)
-        return f"the CRD cannot be read ({error}); let the operator's ServiceAccount get it"
-    installed = annotations.get(HASH_ANNOTATION, "none")
-    if installed == schema_hash():
-        return ""
-    return f"the installed CRD is of another release (schema {installed}, not {schema_hash()}): upgrade the chart's CRD"
+def boot_clock() -> float:
+    """Seconds that run on while the process is stopped, and where the system can tell, while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
-    """`run_pass` with its duration and result in the metrics."""
-
-    async def run(namespace: str, name: str) -> float | None:
-        start, result = time.monotonic(), "ok"
-        try:
-            return await run_pass(namespace, name)
-        except Exception as error:
-            result = type(error).__name__
-            raise
-        finally:
-            metrics.observe_pass(result, time.monotonic() - start)
-
-    return run
+def time_of_day() -> str:
+    """The time as a Lease has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def main(environ: Mapping[str, str]) -> int:
@@ -87,11 +80,15 @@ def main(environ: Mapping[str, str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     for chatty in ("httpx", "kopf.objects"):  # a line for each report asked for, and for each watch event
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # signals are handled here, not by kopf
     try:
         asyncio.run(operate(Configuration.read(environ)))
     except ConfigurationError as error:
         logger.error("%s", error)  # noqa: TRY400 -- the message says it all
         return os.EX_CONFIG
+    except StuckError as error:
+        logger.error("%s", error)  # noqa: TRY400 -- the same
+        return os.EX_SOFTWARE
     return os.EX_OK
 
 

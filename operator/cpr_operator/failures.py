@@ -50,6 +50,7 @@ class Kind(enum.StrEnum):
     HUNG = "Hung"
     SUPERSEDED = "Superseded"
     UNDONE = "Undone"  # trained to an end that does not count: it was rolled back, or had lost too much
+    STORE_UNREACHABLE = "StoreUnreachable"
     BAD_SPEC = "BadSpec"
     BAD_DATA = "BadData"
     DAMAGED = "Damaged"
@@ -67,6 +68,7 @@ FREE = frozenset(
         Kind.PREEMPTED,
         Kind.FLUSHED,
         Kind.UNDONE,
+        Kind.STORE_UNREACHABLE,
     }
 )
 #: Kinds after which another attempt would end the same way.
@@ -88,6 +90,7 @@ _OUT_OF = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods, ...
 _BY_EXIT: Mapping[int, Kind] = {
     ExitCode.FLUSHED: Kind.FLUSHED,
     ExitCode.SUPERSEDED: Kind.SUPERSEDED,
+    ExitCode.STORE_UNREACHABLE: Kind.STORE_UNREACHABLE,
     ExitCode.BAD_SPEC: Kind.BAD_SPEC,
     ExitCode.BAD_DATA: Kind.BAD_DATA,
     ExitCode.DAMAGED: Kind.DAMAGED,
@@ -155,9 +158,15 @@ def classify(pod: PodView | None) -> Failure | Trouble | None:
     return _disrupted(pod) or _by_status_reason(pod) or _terminated(pod) or _going(pod) or _trouble(pod)
 
 
-def hung(reporters: tuple[str, ...]) -> Failure:
-    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs."""
-    return Failure(Kind.HUNG, "HeartbeatLost", f"{', '.join(reporters)} miss its heartbeat", ended=False)
+def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
+    """The failure of a member that its peers (such as trainer/0) call silent while its pod runs.
+
+    beside: a member on the same node that fell silent, too; empty if there is none.
+    """
+    message = f"{', '.join(reporters)} miss its heartbeat"
+    if beside:
+        message = f"{message}, and {beside} fell silent on the same node"
+    return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
 def _vanished() -> Failure:

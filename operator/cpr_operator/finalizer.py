@@ -28,8 +28,8 @@ async def release(cluster: Cluster, view: JobView) -> None:
         await cluster.set_finalizers(view, tuple(each for each in view.finalizers if each != FINALIZER))
 
 
-async def spared_by(cluster: Cluster, namespaces: tuple[str, ...], job: Job) -> tuple[str, ...]:
-    """The anchors of a job that is being deleted from which jobs of these namespaces restore; none of another job."""
+async def spared_by(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The anchors of a job that is being deleted from which jobs of its namespace restore; none of another job."""
     if not (job.deleting and job.held):
         return ()
-    return spared(job.id.uid, await cluster.list_jobs(namespaces))
+    return spared(job, await cluster.list_jobs((job.id.namespace,)))

@@ -1,4 +1,4 @@
-"""kopf: the process, the watches, nothing else. Its events wake workers; what to do is read from the API server then.
+"""kopf's handlers. Its events wake workers; what to do is read from the API server then.
 
 Only raw event handlers are used, so kopf writes neither annotations nor finalizers, and keeps no state of its own.
 """
@@ -6,7 +6,6 @@ Only raw event handlers are used, so kopf writes neither annotations nor finaliz
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import kopf
@@ -22,52 +21,6 @@ from cpr_operator.worker import DEBOUNCE_S, Workers
 
 #: Phases of jobs that must not wait for their turn after the operator's start.
 URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
-#: The server ends a watch after so many seconds; a connection that outlives it is dead.
-WATCH_S, WATCH_LIMIT_S = 300, 330
-CONNECT_S = 5
-REQUEST_S = 30
-EXIT_S = 20
-
-NAMESPACES = "CPR_OPERATOR_NAMESPACES"
-HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"
-DEFAULT_HTTP_PORT = 8080
-
-
-class ConfigurationError(ValueError):
-    """The operator's environment cannot be understood; the message names the variable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """What the operator's environment says. No namespaces: all of the cluster."""
-
-    namespaces: tuple[str, ...]
-    http_port: int
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Configuration:
-        """Read the variables. Raises ConfigurationError."""
-        names = tuple(part.strip() for part in environ.get(NAMESPACES, "").split(","))
-        port = environ.get(HTTP_PORT, "").strip() or str(DEFAULT_HTTP_PORT)
-        if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 -- the largest port
-            raise ConfigurationError(f"{HTTP_PORT} is {port!r}; it must be a port number")
-        return cls(tuple(name for name in names if name), int(port))
-
-
-def make_settings() -> kopf.OperatorSettings:
-    """Settings of kopf: every wait bounded, no peering, no events of its own, no rights beyond the watched kinds."""
-    settings = kopf.OperatorSettings()
-    settings.peering.standalone = True
-    settings.posting.enabled = False
-    settings.scanning.disabled = True
-    settings.watching.server_timeout = WATCH_S
-    settings.watching.client_timeout = WATCH_LIMIT_S
-    settings.watching.connect_timeout = CONNECT_S
-    settings.networking.request_timeout = REQUEST_S
-    settings.networking.connect_timeout = CONNECT_S
-    settings.networking.enforce_retry_after = True
-    settings.process.ultimate_exiting_timeout = EXIT_S
-    return settings
 
 
 def make_registry(
@@ -75,10 +28,6 @@ def make_registry(
 ) -> kopf.OperatorRegistry:
     """The operator's handlers. `saw` is told of each pod as it is seen: its end may not be there in the next pass."""
     registry = kopf.OperatorRegistry()
-
-    @kopf.on.login(registry=registry)
-    async def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_via_client(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def job_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002 -- kopf's name for it

@@ -5,26 +5,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from aiohttp import web
 
 from cpr_operator.metrics import Metrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: The probe of the chart waits for longer.
+TURN_S = 4.0
+
+
+class Health(Protocol):
+    """What the probes ask."""
+
+    @property
+    def role(self) -> str:
+        """What this operator is ready to do, `leader` or `standby`; empty while it is ready for nothing."""
+        ...
+
+    async def turns(self) -> None:
+        """Return when the event loop of the passes has turned once."""
+        ...
 
 
 @asynccontextmanager
-async def serve(host: str | None, port: int, ready: asyncio.Event, metrics: Metrics) -> AsyncIterator[int]:
+async def serve(host: str | None, port: int, health: Health, metrics: Metrics) -> AsyncIterator[int]:
     """Serve while the context lasts, on all interfaces if `host` is None; yields the port (`port` 0: any free one).
 
-    Answering at all says that the event loop turns, which is all that /healthz means; /readyz follows `ready`.
+    /healthz means that the event loops turn, on a standby as on the leader, and nothing else.
     """
 
     async def healthz(_: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(TURN_S):
+                await health.turns()
+        except TimeoutError:
+            return web.Response(status=503, text="passes stand still\n")
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if ready.is_set() else web.Response(status=503, text="starting\n")
+        role = health.role
+        return web.Response(text=f"{role}\n") if role else web.Response(status=503, text="starting\n")
 
     async def read_metrics(_: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": METRICS_TYPE})

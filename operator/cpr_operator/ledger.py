@@ -6,8 +6,9 @@ are for display; every decision compares integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 #: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
@@ -15,6 +16,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 #: Ranges over all shards that the account still takes a charge with; beyond, a rollback has to clear some first.
 MAX_RANGES = 2048
+
+_EIGHT_DIGITS_UP = Context(prec=8, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,8 @@ class Ledger:
 
     @property
     def left(self) -> int:
-        """Sample-shards that may still be lost; negative if more are lost than may be.
-
-        What was carried over was within the budget, and is above the limit by its rounding at most.
-        """
-        return max(self.limit, self.carried) - self.spent
+        """Sample-shards that may still be lost; negative if more are lost than may be."""
+        return self.limit - self.spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,12 @@ def length(ranges: Iterable[tuple[int, int]]) -> int:
 
 def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on one shard. Adding them again changes nothing."""
-    added = tuple(union(old, ranges) if index == shard else old for index, old in enumerate(ledger.lost))
+    return add_by_shard(ledger, {shard: ranges})
+
+
+def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
+    """With these samples lost on each of these shards. Adding them again changes nothing."""
+    added = tuple(union(old, lost[index]) if index in lost else old for index, old in enumerate(ledger.lost))
     return replace(ledger, lost=added)
 
 
@@ -107,13 +112,15 @@ def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
     """After so many shards, of this limit, took the place of those who lost what is lost: a number from here on.
 
     Nobody can say which of the new ones has lost it, but a sample that one of S shards lost is 1 / S of a sample, and
-    S' / S sample-shards of S'. Rounded up: never less than is lost.
+    S' / S sample-shards of S'. Rounded up: never less than is lost. Where that is above the limit, which is rounded
+    down, the limit is that much: nothing more was lost than before.
     """
 
     def carried(sample_shards: int) -> int:
         return -(-sample_shards * shards // len(ledger.lost))
 
-    return Ledger(ledger.total, limit, ((),) * shards, carried(ledger.running), carried(ledger.spent))
+    spent = carried(ledger.spent)
+    return Ledger(ledger.total, max(limit, spent), ((),) * shards, carried(ledger.running), spent)
 
 
 def recovered(ledger: Ledger, sample_shards: int) -> Ledger:
@@ -128,6 +135,12 @@ def portion(sample_shards: int, ledger: Ledger) -> float:
     """Sample-shards as a portion of all; 0 while the total is not known."""
     whole = ledger.total * len(ledger.lost)
     return sample_shards / whole if whole else 0.0
+
+
+def shown(sample_shards: int, ledger: Ledger) -> float:
+    """The same for people, to eight digits and rounded up: as a limit, it allows that many sample-shards."""
+    whole = ledger.total * len(ledger.lost)
+    return float(_EIGHT_DIGITS_UP.divide(Decimal(sample_shards), Decimal(whole))) if whole else 0.0
 
 
 def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:

@@ -45,6 +45,7 @@ class Metrics:
         )
 
     def _define_gauges(self) -> None:
+        self.leading = Gauge("cprjob_leader", "1 for the operator that leads.", registry=self._registry)
         self._gauges: list[Gauge] = []
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -103,6 +104,10 @@ class Metrics:
         self._failures.remove_by_labels({"namespace": namespace, "job": job})
         self._records.pop((namespace, job), None)
         self._phases.pop((namespace, job), None)
+
+    def jobs(self) -> tuple[tuple[str, str], ...]:
+        """Namespace and name of all jobs that there are figures of."""
+        return tuple(self._phases)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -21,8 +21,8 @@ REGULAR_S = (30.0, 60.0)
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
 #: Pod events come in bunches: a pass waits so long for the rest of them.
 DEBOUNCE_S = 0.2
-#: After a start, first passes of jobs that are not in trouble are spread over so many seconds.
-SPREAD_S = 30.0
+#: After a start, first passes of jobs that are not in trouble are spread: so many seconds per job, and in all.
+SPREAD_EACH_S, SPREAD_S = 0.05, 30.0
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
@@ -101,7 +101,8 @@ class Workers:
     def meet(self, namespace: str, name: str, *, urgent: bool) -> None:
         """A listing shows the job: after a start its first pass comes at once or somewhen, later ones soon."""
         worker = self._worker(namespace, name)
-        worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, SPREAD_S))
+        spread_s = min(SPREAD_S, SPREAD_EACH_S * len(self._workers))
+        worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, spread_s))
 
     def nudge(self, namespace: str, name: str) -> None:
         """A listing shows one of the job's pods: no reason to hurry a first pass."""

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, Condition, Fork, Ledger, Plan, Runtime, Shard, Status
+from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile.figures import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Document, edited
@@ -94,16 +95,18 @@ def test_unknown_fields_of_templates_are_kept(api: httpx.Client) -> None:
 
 
 def test_kubectl_columns_show_a_job_in_training(api: httpx.Client) -> None:
-    status = {
-        "phase": "Running",
-        "progress": {"percent": 42},
-        "budget": {"limit": 0.1, "spent": 0.02, "remaining": 0.08},
-    }
-    name = create(api, edited({}), status)["metadata"]["name"]
+    status = Status(
+        phase="Running",
+        progress=Progress(total_samples=100, percent=42, auc=0.8585518726719066),
+        plan=Plan(mode="Partial", interval_seconds=90.0),
+        budget=Budget(limit=0.1, spent=0.033333334, remaining=0.066666666),
+    )
+    name = create(api, edited({}), with_shown(status).to_dict())["metadata"]["name"]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     table = api.get(f"{PATH}/{name}", headers={"Accept": accept}).json()
     row = dict(zip((column["name"] for column in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))
-    assert (row["Phase"], row["Progress"], row["Spent"], row["Limit"]) == ("Running", 42, 0.02, 0.1)
+    assert (row["Phase"], row["Progress"], row["Interval"], row["AUC"]) == ("Running", "42%", "90 s", "0.8586")
+    assert (row["Spent"], row["Limit"]) == ("0.03334", "0.1")
     assert api.get("/apis/cprjob.io/v1alpha1").json()["resources"][0]["shortNames"] == ["cpr"]
 
 

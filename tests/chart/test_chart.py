@@ -24,6 +24,7 @@ SERVED = {
     ("events.k8s.io", "events"): {"create", "patch"},
     ("", "secrets"): {"create"},
 }
+LEASE = {("coordination.k8s.io", "leases"): {"create", "get", "update"}}
 OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
 
 
@@ -77,13 +78,67 @@ def test_the_crd_is_the_generated_one_and_is_kept() -> None:
     assert of_kind(render("crds.install=false"), "CustomResourceDefinition") == []
 
 
+def own_role(objects: list[Object]) -> Object:
+    """The operator's own ClusterRole."""
+    (binding,) = of_kind(objects, "ClusterRoleBinding")
+    (role,) = [
+        each for each in of_kind(objects, "ClusterRole") if each["metadata"]["name"] == binding["roleRef"]["name"]
+    ]
+    return role
+
+
+def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
+    added: dict[str, dict[tuple[str, str], set[str]]] = {}
+    for role in of_kind(render(), "ClusterRole"):
+        for label in role["metadata"]["labels"]:
+            if label.startswith("rbac.authorization.k8s.io/aggregate-to-"):
+                for what, verbs in rights(role).items():
+                    added.setdefault(label.rpartition("-")[2], {}).setdefault(what, set()).update(verbs)
+    read = {"get", "list", "watch"}
+    change = {"create", "update", "patch", "delete", "deletecollection"}
+    view = {("cprjob.io", "cprjobs"): read, ("cprjob.io", "cprjobs/status"): read}
+    edit = view | {("cprjob.io", "cprjobs"): read | change}
+    assert added == {"view": view, "edit": edit, "admin": edit}
+    assert of_kind(render("rbac.create=false"), "ClusterRole") == []
+
+
+def test_templates_are_restricted_unless_the_values_say_otherwise() -> None:
+    values = (
+        "restrictTemplates=false",
+        "templateServiceAccounts={a,b}",
+        "jobPeers[0].namespaceSelector.matchLabels.team=m",
+    )
+    peer = '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'
+    for objects, said in ((render(), ("true", "", "[]")), (render(*values), ("false", "a,b", peer))):
+        (container,) = operator(objects)["containers"]
+        environment = {each["name"]: each.get("value") for each in container["env"]}
+        names = ("RESTRICT_TEMPLATES", "SERVICE_ACCOUNTS", "REPORT_PEERS")
+        assert tuple(environment[f"CPR_OPERATOR_{name}"] for name in names) == said
+    fields = [each.get("valueFrom") for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
+    assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
+
+
 def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:
     objects = render()
-    (cluster_role,) = of_kind(objects, "ClusterRole")
+    cluster_role = own_role(objects)
     assert rights(cluster_role) == SERVED | OWN_CRD
     (own,) = [rule for rule in cluster_role["rules"] if rule["apiGroups"] == ["apiextensions.k8s.io"]]
     assert own["resourceNames"] == ["cprjobs.cprjob.io"]
-    assert of_kind(objects, "Role") == []
+    assert [role["metadata"]["name"] for role in of_kind(objects, "Role")] == ["cprjob-lease"]
+
+
+@pytest.mark.parametrize("values", [(), ("watchNamespaces={a,operators}",)])
+def test_the_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str, ...]) -> None:
+    objects = render(*values)
+    (role,) = [each for each in of_kind(objects, "Role") if each["metadata"]["name"] == "cprjob-lease"]
+    assert role["metadata"]["namespace"] == "operators"
+    assert rights(role) == LEASE
+    bound = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in bound] == [["cprjob"]]
+    environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
+    assert environment["CPR_OPERATOR_LEASE"] == "operators/cprjob"
+    others = [each for each in objects if each["kind"] in {"Role", "ClusterRole"} and each != role]
+    assert not any(("coordination.k8s.io", "leases") in rights(each) for each in others)
 
 
 def test_secrets_can_only_be_created() -> None:
@@ -93,9 +148,12 @@ def test_secrets_can_only_be_created() -> None:
 
 def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
     objects = render("watchNamespaces={a,b}")
-    (cluster_role,) = of_kind(objects, "ClusterRole")
-    assert rights(cluster_role) == OWN_CRD
-    roles = {role["metadata"]["namespace"]: rights(role) for role in of_kind(objects, "Role")}
+    assert rights(own_role(objects)) == OWN_CRD
+    roles = {
+        role["metadata"]["namespace"]: rights(role)
+        for role in of_kind(objects, "Role")
+        if role["metadata"]["name"] == "cprjob"
+    }
     assert roles == {"a": SERVED, "b": SERVED}
     environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
     assert environment["CPR_OPERATOR_NAMESPACES"] == "a,b"
@@ -105,12 +163,39 @@ def test_every_binding_is_the_operator_s_own() -> None:
     objects = render("watchNamespaces={a}")
     bindings = [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
     subjects = [binding["subjects"] for binding in bindings]
-    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 2
+    assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 3
 
 
-def test_one_operator_at_a_time() -> None:
-    (deployment,) = of_kind(render(), "Deployment")
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+def test_two_replicas_on_different_nodes_and_one_is_always_there() -> None:
+    objects = render()
+    (deployment,) = of_kind(objects, "Deployment")
+    spec = deployment["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    (term,) = operator(objects)["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": spec["selector"],
+    }
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"] == {"maxUnavailable": 1, "selector": spec["selector"]}
+    (alone,) = of_kind(render("replicas=1"), "Deployment")
+    assert alone["spec"]["replicas"] == 1
+
+
+def test_a_replica_on_a_lost_node_is_replaced_soon() -> None:
+    for values in ((), ("tolerations[0].key=dedicated", "tolerations[0].operator=Exists")):
+        tolerations = operator(render(*values))["tolerations"]
+        soon = {each["key"]: each["tolerationSeconds"] for each in tolerations if each.get("effect") == "NoExecute"}
+        assert soon == {"node.kubernetes.io/not-ready": 15, "node.kubernetes.io/unreachable": 15}
+        assert len(tolerations) == 2 + len(values) // 2
+
+
+def test_placement_and_priority_are_the_user_s() -> None:
+    pod = operator(render("affinity.nodeAffinity.x=y", "priorityClassName=system-cluster-critical", "nodeSelector.a=b"))
+    assert pod["affinity"] == {"nodeAffinity": {"x": "y"}}
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert pod["nodeSelector"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
@@ -153,9 +238,13 @@ def test_what_is_optional_is_off() -> None:
         "unknown=1",
         "image.name=x",
         "httpPort=80",
+        "replicas=0",
         "watchNamespaces={No_Name}",
         "crds.instal=false",
         "image.pullPolicy=Maybe",
+        "restrictTemplates=yes",
+        "templateServiceAccounts={No_Name}",
+        "jobPeers[0].namespace=x",
     ],
 )
 def test_the_schema_refuses(value: str) -> None:

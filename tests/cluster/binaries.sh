@@ -37,6 +37,7 @@ build() {
     kubectl)    kubernetes kubectl ;;
     etcd)       etcd ;;
     coredns)    release github.com/coredns/coredns@v1.15.0 ;;
+    kwok)       release sigs.k8s.io/kwok/cmd/kwok@v0.7.0 ;;
     minio)      release github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c ;;
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test cluster: three nodes, MinIO, both images, the operator.
+# The test cluster: three nodes, MinIO, the images, the operator.
 #   cluster.sh up            all of it; what is there already stays, what changed is replaced
 #   cluster.sh prepare       only what is installed and built once
 #   cluster.sh down          stop it (images stay on the nodes for the next time, unless PURGE=1)
@@ -49,7 +49,7 @@ export_image() { # export_image NAME: from buildah's store into a layout folder;
 load_images() {
   local name
   [ -f "$RUN/images/minio/index.json" ] || python3 "$here/oci.py" pack "$BIN/minio" /minio "$RUN/images/minio"
-  for name in operator trainer minio; do
+  for name in operator operator-next trainer minio; do
     case $backend/$name in
       kind/minio) "$here/kind.sh" load minio 1 ;; # it runs on the stable node only
       kind/*) "$here/kind.sh" load $name ;;

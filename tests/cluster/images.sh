@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Build both images, localhost/cprjob-{operator,trainer}:dev: images.sh [operator|trainer]...
+# Build the images, localhost/cprjob-{operator,trainer,operator-next}:dev: images.sh [operator|trainer|operator-next]...
+# operator-next is made of the operator's image: what a release with the next contract version would be.
 # With buildah where it can make its own base image, as for the bare cluster, else with docker. kind finds them in the daemon either way.
 #   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; with buildah one made here)
 #   CPR_WHEELS   a folder with the CPU build of torch; without one torch comes from the package index, with its CUDA libraries
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 wheels=${CPR_WHEELS-$root/../shared/wheels}
 certificates=/etc/ssl/certs/ca-certificates.crt
-[ $# -gt 0 ] || set -- operator trainer
+[ $# -gt 0 ] || set -- operator trainer operator-next
 
 options=()
 if ls "$wheels"/torch-*+cpu-cp311-*.whl >/dev/null 2>&1; then
@@ -28,7 +29,11 @@ trap 'rm -f "$log"' EXIT
 logged() { "$@" >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the $target image does not build"; }; }
 for target in "$@"; do
   image=localhost/cprjob-$target:dev
-  logged "${build[@]}" "${options[@]}" --target "$target" -t "$image" "$root"
+  case $target in
+    operator-next) what=(-f "$here/next.Dockerfile" "$here") ;;
+    *)             what=("${options[@]}" --target "$target" "$root") ;;
+  esac
+  logged "${build[@]}" -t "$image" "${what[@]}"
   if [ "${build[0]}" = buildah ] && [ "$(backend 2>/dev/null || true)" = kind ]; then
     logged buildah push -q "$image" "docker-daemon:$image"
   fi

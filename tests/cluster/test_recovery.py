@@ -215,6 +215,37 @@ class TestNodes:
         assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
+    def test_m_a_node_with_a_trainer_and_a_shard_is_cut_off(
+        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
+    ) -> None:
+        run = Run.start(
+            space,
+            "lost-pair",
+            trainers__template=pod_template(apart="trainer", unstable=True),
+            shards__template=pod_template(apart="shard"),
+            shards__replicas=3,
+            failurePolicy={},  # as users leave it: 10 s
+        )
+        run.reach(0.2)
+        trainer = 1 - run.leader()
+        node = run.pod("trainer", trainer).node
+        gone = {("trainer", trainer)} | {("shard", i) for i in range(3) if run.pod("shard", i).node == node}
+        assert len(gone) > 1
+        before = time.monotonic()
+        cluster.nodes.cut(cluster.nodes.number(node))
+        run.wait("replaced", lambda status: status["trainers"][trainer]["incarnation"] == 2, within_s=60)
+        decided_s = time.monotonic() - before
+        _trains_again(run, besides=trainer)
+        took_s = time.monotonic() - before
+        record_property("measured", f"decided {decided_s:.1f} s and training again {took_s:.1f} s after the cut")
+        cluster.nodes.join(cluster.nodes.number(node))
+        status = run.finish()
+        verify(run, status, replaced=gone)
+        assert {(role, index, kind) for role, index, _, kind in failures(status)} == {(*one, "Hung") for one in gone}
+        assert len({failure["time"] for failure in status["failures"]}) == 1  # one decision
+        assert ledger(status) == account(cluster.store, status)
+        assert same_auc(status, calm)
+
 
 class TestTheBudget:
     def test_l_a_loss_that_does_not_fit_rolls_back_in_place(

@@ -3,8 +3,12 @@
 import base64
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from harness import Cluster, Space, until
 from harness.space import Role, condition
@@ -16,6 +20,9 @@ pytestmark = pytest.mark.timeout(300, func_only=True)
 #: More than any of these tests trains.
 ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed": 1}
 VANISHING = "vanishing"
+#: More trainers than failures that a job survives by default.
+MANY = 12
+MUCH, MUCH_KEY = 160_000, "data/much.parquet"
 OLD, NEW = ("first-user", "first-secret-of-these"), ("second-user", "second-secret-of-these")
 
 
@@ -105,6 +112,52 @@ class TestTheStoreIsDown:
         assert failures(status) == [("shard", 1, 1, "Killed")]
         assert ledger(status) == account(cluster.store, status)
         assert condition(space.job(run.name), "SnapshotsDegraded")["status"] == "False"
+
+
+class TestTheStoreIsDownWhileDataIsRead:
+    @pytest.fixture
+    def data(self, cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, Any]]:
+        """Rows of which a trainer's two windows hold a tenth."""
+        random = np.random.default_rng(1)
+        columns = {"click": random.integers(2, size=MUCH), "age": random.integers(100, size=MUCH)}
+        columns |= {name: random.integers(1000, size=MUCH) for name in ("user", "item")}
+        pq.write_table(pa.table(columns), tmp_path / "much.parquet", row_group_size=2000)
+        cluster.store.put(MUCH_KEY, (tmp_path / "much.parquet").read_bytes())
+        yield {
+            "format": "Parquet",
+            "uri": f"s3://{BUCKET}/{MUCH_KEY}",
+            "columns": {"labels": ["click"], "counts": ["age"], "categories": ["user", "item"]},
+            "epochs": 1,
+            "batchSize": 240,
+            "shuffleRows": 4096,
+            "seed": 1,
+        }
+        cluster.store.delete(MUCH_KEY)
+
+    def test_trainers_wait_for_their_rows_and_none_is_replaced(
+        self, cluster: Cluster, space: Space, data: dict[str, Any]
+    ) -> None:
+        tables = [{"name": name, "rows": 1000} for name in ("user", "item")]
+        run = start(space, "reading", data=data, trainers__replicas=MANY, model__tables=tables)
+        run.reach(0.05)
+        with cluster.store_down():
+            since = time.monotonic()
+            until("some trainer says what it waits for", lambda: any(_waits(run, rank) for rank in range(MANY)), 90)
+            assert space.wait_condition(run.name, "SnapshotsDegraded", within_s=60)["reason"] == "StoreUnreachable"
+            until("the store was away for half a minute", lambda: time.monotonic() - since > 30, 60)
+        goes_on(run)
+        assert untouched(run)
+        assert not any(
+            s["restartCount"] for p in space.pods(job=run.name) for s in p.raw["status"]["containerStatuses"]
+        )
+        status = run.finish()
+        verify(run, status, replaced=())
+        assert failures(status) == []
+
+
+def _waits(run: Run, rank: int) -> bool:
+    report = run.report("trainer", rank)
+    return bool(report and report["state"] == "Paused" and "StoreUnreachable" in str(report["problem"]))
 
 
 class TestTheBucketVanishes:

@@ -150,13 +150,16 @@ async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(ben
         "spec": {"minAvailable": 1, "selector": selector},
     }
     event = Event("Normal", "Started", "It began.", key="start")
+    assert not await bench.cluster.has_secret(secret)
     for _ in range(2):
         await bench.cluster.create_secret(secret)
+        assert await bench.cluster.has_secret(secret)
         await bench.cluster.apply(budget)
         await bench.cluster.emit(job, event)
     for _ in range(2):
         await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "twice")
         await bench.cluster.delete("Secret", NAMESPACE, "twice")
+    assert not await bench.cluster.has_secret(secret)
 
 
 async def test_a_pod_without_an_address_reports_nothing(bench: Bench) -> None:

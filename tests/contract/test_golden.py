@@ -16,7 +16,7 @@ import cpr_contract
 from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
-from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
+from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
 from cpr_contract.reports import Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
@@ -158,6 +158,7 @@ EXAMPLES: dict[str, Any] = {
         paused_s=2.5,
         sync_gap=4.5,
         degraded_samples=300,
+        new_files=2,
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -207,6 +208,21 @@ EXAMPLES: dict[str, Any] = {
         samples=6144000,
         replayed=(ManifestRef(f"{PRIORITY}/manifest.json", "ab" * 32),),
     ),
+    "data_manifest": DataManifest(
+        contract=1,
+        job_uid=UID,
+        uri="s3://clicks/day=*/",
+        uris=("s3://clicks/day=1/a.csv", "s3://clicks/day=2/a.csv.gz"),
+        sizes=(16777220, 4096),
+        tags=("9bb58f26192e4ba00f01e2e7b136bbd8", "9bb58f26192e4ba00f01e2e7b136bbd8-2"),
+        in_turn=(False, True),
+        columns_of=(0, 0),
+        blocks=(2, 1),
+        columns=(("click", "price", "user"),),
+        block_rows=(35000, 35001, 120),
+        block_starts=(17, 8388600, 17),
+        block_sizes=(8388583, 8388620, 8100),
+    ),
     "problem": PROBLEM,
     "deleted": Deleted(objects=312, size_bytes=536870912),
     "save_ref": SaveRef(f"{SHARD}-flush/manifest.json", 12000, 6144000),
@@ -229,6 +245,7 @@ def names() -> dict[str, Any]:
             *(manifests.step_folder(12000, kind) for kind in ("Anchor", "Flush", "Priority", "Dense")),
             manifests.MANIFEST,
             manifests.ORIGIN,
+            manifests.data_key(UID),
         ],
     }
 

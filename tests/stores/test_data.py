@@ -13,7 +13,7 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.store import StoreError, Uris, in_parallel, open_store
+from cpr_trainer.store import Uris, in_parallel, open_store
 from support.s3_servers import S3Server
 from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, read, write
 
@@ -62,7 +62,8 @@ def test_a_bucket_may_hold_more_files_than_a_listing(spec: StoreSpec, server: S3
 def test_a_stream_is_read_from_any_place(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
     data = os.urandom(3 << 20)
     put(spec, server, "clicks", data)
-    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+    uri = f"s3://{spec.bucket}/clicks"
+    with uris.open(uri, uris.version(uri)) as stream:
         for start, size in [(2 << 20, 1000), (0, 5), (5, 1 << 20), (7, 3), (len(data) - 2, 9)]:
             assert stream.seek(start) == start
             assert stream.read(size) == data[start : start + size]
@@ -74,7 +75,8 @@ def test_a_stream_is_read_from_any_place(spec: StoreSpec, server: S3Server, uris
 def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
     data = os.urandom(4 << 20)
     put(spec, server, "clicks", data)
-    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+    uri = f"s3://{spec.bucket}/clicks"
+    with uris.open(uri, uris.version(uri)) as stream:
         start = stream.read(1000)
         stream.raw._response.close()  # type: ignore[attr-defined] -- as if the connection broke
         assert start + stream.read() == data
@@ -82,19 +84,35 @@ def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Ser
 
 def test_a_stream_never_joins_two_versions(spec: StoreSpec, server: S3Server, uris: Uris) -> None:
     put(spec, server, "clicks", bytes(4 << 20))
-    with uris.open(f"s3://{spec.bucket}/clicks") as stream:
+    uri = f"s3://{spec.bucket}/clicks"
+    with uris.open(uri, uris.version(uri)) as stream:
         stream.read(1000)
         put(spec, server, "clicks", b"\x01" * (4 << 20))
         stream.raw._response.close()  # type: ignore[attr-defined]
-        with pytest.raises(StoreError):
+        with pytest.raises(DataError, match=f"{uri} has changed"):
             stream.read()
+
+
+def test_a_file_that_has_changed_or_is_gone_since_it_was_found_is_named(
+    spec: StoreSpec, server: S3Server, uris: Uris, tmp_path: Path
+) -> None:
+    data = write(clicks(30), tmp_path, "csv", files=2)
+    for path in tmp_path.iterdir():
+        put(spec, server, f"day/{path.name}", path.read_bytes())
+    found = open_dataset(replace(data, uri=f"s3://{spec.bucket}/day/"), TABLES, uris)
+    put(spec, server, "day/part-001.csv", (tmp_path / "part-000.csv").read_bytes())
+    with pytest.raises(DataError, match=r"part-001\.csv has changed"):
+        everything(found)
+    open_store(spec, server.credentials_dir, None).delete(["day/part-001.csv"])
+    with pytest.raises(DataError, match=r"part-001\.csv is not there any more"):
+        everything(found)
 
 
 @pytest.mark.parametrize("uri", ["s3://{bucket}/nothing", "s3://no-such-bucket/clicks"])
 def test_an_object_that_is_not_there_is_an_error_of_the_data(spec: StoreSpec, uris: Uris, uri: str) -> None:
     uri = uri.format(bucket=spec.bucket)
     with pytest.raises(DataError, match=uri):
-        uris.open(uri)
+        uris.version(uri)
 
 
 @pytest.mark.parametrize("uri", ["s3://{bucket}/nothing/", "s3://{bucket}/*.csv", "s3://no-such-bucket/clicks/"])

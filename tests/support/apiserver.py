@@ -14,7 +14,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ import pytest
 import yaml
 
 TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
+#: Others who may do everything, and whose writes are noted.
+USERS = ("first", "second")
 READY_S = 60.0
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
 
@@ -35,6 +37,15 @@ class ApiServer:
     url: str
     ca_file: Path
     kubeconfig: Path
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """A kubeconfig of one of USERS: all may do everything."""
+        return self.kubeconfig.with_name(f"kubeconfig-{user}")
+
+    def writes(self, user: str) -> list[str]:
+        """Everything that one of USERS has written, as VERB PATH, in order."""
+        events = [json.loads(line) for line in self.kubeconfig.with_name("audit.log").read_text().splitlines()]
+        return [f"{each['verb']} {each['requestURI']}" for each in events if each["user"]["username"] == user]
 
     def client(self) -> httpx.Client:
         """A client that is logged in; the caller closes it."""
@@ -59,11 +70,14 @@ def binary(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def running_apiserver(folder: Path) -> Iterator[ApiServer]:
-    """Start etcd and the API server in an empty folder; both end with the context."""
+def running_apiserver(folder: Path, *, tokens: Mapping[str, str] | None = None) -> Iterator[ApiServer]:
+    """Start etcd and the API server in an empty folder; both end with the context.
+
+    `tokens` maps bearer tokens to names of further users, who may do what RBAC lets them.
+    """
     etcd, apiserver, openssl = binary("etcd"), binary("kube-apiserver"), binary("openssl")
     port, etcd_port, peer_port = _free_ports(3)
-    server = _prepare(folder, openssl, port)
+    server = _prepare(folder, openssl, port, tokens or {})
     with (
         _process(_etcd_command(etcd, folder, etcd_port, peer_port), folder / "etcd.log"),
         _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
@@ -96,26 +110,49 @@ def _free_ports(count: int) -> tuple[int, ...]:
         return tuple(one.getsockname()[1] for one in sockets)
 
 
-def _prepare(folder: Path, openssl: Path, port: int) -> ApiServer:
+def write_kubeconfig(path: Path, url: str, ca_file: Path, token: str) -> Path:
+    """Write the kubeconfig of the user with this token; return its path."""
+    path.write_text(yaml.safe_dump(_kubeconfig(url, ca_file, token)), encoding="utf-8")
+    return path
+
+
+def _prepare(folder: Path, openssl: Path, port: int, tokens: Mapping[str, str]) -> ApiServer:
     """A certificate, the token file and a kubeconfig. The certificate's key signs service account tokens too."""
     key, certificate = folder / "server.key", folder / "server.crt"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command: list[str | Path] = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    (folder / "tokens.csv").write_text(f"{TOKEN},tester,tester,system:masters\n", encoding="utf-8")
+    masters = {TOKEN: "tester"} | {f"{TOKEN}-{user}": user for user in USERS}
+    rows = [f"{token},{user},{user},system:masters\n" for token, user in masters.items()]
+    rows += [f"{token},{user},{user}\n" for token, user in tokens.items()]
+    (folder / "tokens.csv").write_text("".join(rows), encoding="utf-8")
     url = f"https://127.0.0.1:{port}"
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, certificate)), encoding="utf-8")
+    for token, user in masters.items():
+        write_kubeconfig(folder / f"kubeconfig-{user}", url, certificate, token)
+    kubeconfig = write_kubeconfig(folder / "kubeconfig", url, certificate, TOKEN)
+    (folder / "audit.yaml").write_text(yaml.safe_dump(_AUDIT), encoding="utf-8")
     return ApiServer(url=url, ca_file=certificate, kubeconfig=kubeconfig)
 
 
-def _kubeconfig(url: str, certificate: Path) -> dict[str, Any]:
+#: Who wrote what; not what was read.
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "users": list(USERS), "verbs": ["create", "update", "patch", "delete"]},
+        {"level": "None"},
+    ],
+}
+
+
+def _kubeconfig(url: str, certificate: Path, token: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority": str(certificate)}}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
     }
 
@@ -145,6 +182,8 @@ def _apiserver_command(apiserver: Path, folder: Path, port: int, etcd_port: int)
         f"--tls-cert-file={certificate}",
         f"--tls-private-key-file={key}",
         f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--audit-policy-file={folder / 'audit.yaml'}",
+        f"--audit-log-path={folder / 'audit.log'}",
         f"--service-account-key-file={certificate}",
         f"--service-account-signing-key-file={key}",
         "--service-account-issuer=https://kubernetes.default.svc",

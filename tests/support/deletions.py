@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from support.driver import Action, Life, Scenario, spec
 from support.fake_cluster import FakeCluster
 from support.story import after, both, kill, phase, quota, runs, suspend, trained
@@ -32,12 +34,14 @@ def gone(cluster: FakeCluster) -> bool:
 
 
 def another_restores_from(anchor: str) -> Action:
-    """A job that begins with an anchor of the one that is deleted."""
+    """A job that has begun with an anchor of the one that is deleted, and has none of its own yet."""
 
-    def add(cluster: FakeCluster) -> None:
-        cluster.add_job("heir", spec(snapshots__restoreFrom=anchor), uid="fedcba98-2222")
+    def act(cluster: FakeCluster) -> None:
+        heir = cluster.add_job("heir", spec(snapshots__restoreFrom=anchor), uid="fedcba98-2222")
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        cluster.jobs["default", "heir"] = replace(heir, status=status)
 
-    return add
+    return act
 
 
 def lose_a_node(cluster: FakeCluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from support.fake_cluster import FakeCluster, When
 TOTAL = 2000
 BATCH = 100
 TICK_S = 0.25
+KEYS = itertools.count(1)
 TIMING = Timing(running_s=5.0, changing_s=0.5, progress_s=5.0)
 
 #: When something happens: a look at the cluster that says so.
@@ -145,7 +147,7 @@ class Driver:
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
 
     def _controller(self) -> Controller:
-        return Controller(self.cluster, lambda: self.cluster.now, timing=TIMING, new_key=lambda: "key")
+        return Controller(self.cluster, lambda: self.cluster.now, timing=TIMING, new_key=lambda: f"key-{next(KEYS)}")
 
     def _pod_changed(self, job: str, pod: Any) -> None:
         self.controller.saw("default", job, pod)

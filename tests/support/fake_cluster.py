@@ -163,12 +163,20 @@ class FakeCluster(FakeNodes):
     async def create_secret(self, manifest: Manifest) -> None:
         self._call("create_secret", lambda: self.secrets.setdefault(manifest["metadata"]["name"], manifest))
 
+    async def has_secret(self, manifest: Manifest) -> bool:
+        return manifest["metadata"]["name"] in self.secrets
+
     async def apply(self, manifest: Manifest) -> None:
         key = (manifest["kind"], manifest["metadata"]["name"])
         self._call("apply", lambda: self.objects.__setitem__(key, manifest))
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        self._call("delete", lambda: self.objects.pop((kind, name), None))
+        def delete() -> None:
+            self.objects.pop((kind, name), None)
+            if kind == "Secret":
+                self.secrets.pop(name, None)
+
+        self._call("delete", delete)
 
     async def emit(self, job: JobView, event: Event) -> None:
         def publish() -> None:

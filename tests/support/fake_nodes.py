@@ -13,6 +13,7 @@ from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import ContainerView, PodView
+from cpr_operator.reconcile.observe import TRAINING_STATES
 from support.fake_pods import FLUSH_S, DataPlane
 
 START_S = 0.4
@@ -22,6 +23,8 @@ TAINT_S = 5.0
 CLEANUP_S = 1.0
 #: How long an ended pod that was deleted can still be seen.
 SEEN_S = 0.2
+#: States in which a process says that it is ready.
+READY_STATES = frozenset({"Ready", *TRAINING_STATES})
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Pod:
     unschedulable: str = ""
     node_lost: bool = False
     taints_at: float = 0.0
+    ready: bool = False
 
     @property
     def name(self) -> str:
@@ -70,6 +74,8 @@ class Pod:
             unschedulable=self.unschedulable,
             container=self.container,
             roster_version=int(annotations.get(env.ANNOTATION_ROSTER_VERSION, -1)),
+            ready=self.ready,
+            job_uid=labels.get(env.LABEL_JOB_UID, ""),
         )
 
 
@@ -146,6 +152,9 @@ class FakeNodes:
                 if name in self.pods:
                     self._end(self.pods[name], code, message)
             plane.ended.clear()
+            for name, pod in self.pods.items():
+                if (process := plane.process(name)) is not None:
+                    pod.ready = process.state in READY_STATES and not process.stopped
         after = {name: pod.view() for name, pod in self.pods.items()}
         for name, view in after.items():
             if before.get(name) != view:
@@ -256,6 +265,7 @@ class FakeNodes:
 
     def _end(self, pod: Pod, code: int, message: str) -> None:
         pod.phase = "Succeeded" if code == 0 else "Failed"
+        pod.ready = False
         pod.container = ContainerView("Terminated", "Completed" if code == 0 else "Error", message, code)
         if pod.deleting_until is not None:
             pod.gone_at = self.now + SEEN_S

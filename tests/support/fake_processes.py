@@ -102,6 +102,7 @@ class Trainer:
     met: AnchorRef | None = None
     served: set[tuple[int, int]] = field(default_factory=set)  # (index, incarnation) of shards that were ready for it
     degraded: int = 0
+    new_files: int = 0
 
 
 @dataclass

@@ -73,6 +73,7 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         commit_s=COMMIT_S if leads and plane.saves else None,
         met=trainer.met if leads else None,
         degraded_samples=trainer.degraded,
+        new_files=trainer.new_files,
     )
 
 

@@ -69,6 +69,20 @@ def test_what_others_restore_from_stays(store: Store, spec: StoreSpec, tmp_path:
     assert second.key not in {entry.key for entry in store.list("uid/")}
 
 
+@pytest.mark.parametrize("key", ["uid/gen-0001/shard-0000/inc-0001/origin.json", "uid/../x", "uid/gen-0001"])
+def test_what_others_name_and_is_no_anchor_holds_nothing(
+    store: Store, spec: StoreSpec, tmp_path: Path, key: str
+) -> None:
+    bench = JobBench(store)
+    bench.serve()
+    bench.anchor(10)
+    store.put("uid/gen-0001/shard-0000/inc-0001/origin.json", b"{}", if_absent=False)
+    code, word = clean_up(bench, spec, tmp_path, key)
+    assert code == ExitCode.OK
+    assert set(from_json(Deleted, word).unreadable) <= {key}
+    assert store.list("uid/") == ()
+
+
 def test_a_store_that_fails_is_named_and_may_be_asked_again(store: Store, spec: StoreSpec, tmp_path: Path) -> None:
     bench = JobBench(store)
     (tmp_path / "store").write_bytes(b"no folder")

@@ -76,6 +76,7 @@ ROWS: list[tuple[dict[str, Any], Kind, str, bool]] = [
     ({"container": exited(139), "deleting_until": 9.0}, Kind.KILLED, "Error", True),
     ({"container": exited(ExitCode.FLUSHED)}, Kind.FLUSHED, "Error", True),
     ({"container": exited(ExitCode.SUPERSEDED)}, Kind.SUPERSEDED, "Error", True),
+    ({"container": exited(ExitCode.STORE_UNREACHABLE)}, Kind.STORE_UNREACHABLE, "Error", True),
     ({"container": exited(ExitCode.BAD_SPEC)}, Kind.BAD_SPEC, "Error", True),
     ({"container": exited(ExitCode.BAD_DATA)}, Kind.BAD_DATA, "Error", True),
     ({"container": exited(ExitCode.DAMAGED)}, Kind.DAMAGED, "Error", True),

@@ -119,6 +119,18 @@ def test_portions_are_0_while_the_total_is_unknown() -> None:
     assert ledger.portion(30, ledger.opened(100, 3, 0.5)) == 0.1
 
 
+@given(st.integers(1, 10**12), st.integers(1, 1024), st.fractions(0, 1), st.fractions(0, 1))
+def test_a_limit_of_exactly_what_is_shown_as_lost_allows_it(
+    total: int, shards: int, spent: Fraction, other: Fraction
+) -> None:
+    book = Ledger(total, 0, ((),) * shards)
+    lost, more = sorted((int(spent * total * shards), int(other * total * shards)))
+    shown = ledger.shown(lost, book)
+    assert ledger.limit_of(shown, total, shards) >= lost
+    assert shown <= ledger.shown(more, book), "in the order of what they stand for"
+    assert abs(Fraction(shown) * total * shards - lost) <= Fraction(lost, 10**7) + Fraction(1, 10**3)
+
+
 def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None:
     book = ledger.opened(100, 2, 0.5)
     for _ in range(2):
@@ -139,7 +151,8 @@ def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None
     """A seventh of a sample may be lost: 1 sample-shard of 7, and of 2 none, though 2 / 7 are lost."""
     book = ledger.add(ledger.opened(10, 7, 0.0143), 0, ((0, 1),))
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.0143, 10, 2))
-    assert (fewer.limit, fewer.carried, fewer.left) == (0, 1, 0)
+    assert (fewer.limit, fewer.carried, fewer.left) == (1, 1, 0), "the limit is rounded up as well"
+    assert ledger.shown(fewer.spent, fewer) <= ledger.shown(fewer.limit, fewer)
     assert not ledger.fits(fewer, 0, 1).fits
     assert ledger.fits(fewer, 0, 0).fits
 

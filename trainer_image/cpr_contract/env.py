@@ -4,6 +4,7 @@
 SPEC = "CPR_SPEC"  # the `JobSpec` as JSON
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
+KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
 ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
 PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
 CREDENTIALS_DIR = (
@@ -32,6 +33,7 @@ CONTROL_PORT = 2  # leader: dense group, steps, state copies
 # Labels and annotations of a job's pods.
 GROUP = "cprjob.io"
 LABEL_JOB = "cprjob.io/job"
+LABEL_JOB_UID = "cprjob.io/job-uid"
 LABEL_ROLE = "cprjob.io/role"
 LABEL_INDEX = "cprjob.io/index"
 LABEL_INCARNATION = "cprjob.io/incarnation"

@@ -13,6 +13,7 @@ class ExitCode(enum.IntEnum):
     INTERNAL = 1  # an error nobody foresaw: retried within the restart limit
     FLUSHED = 10  # SIGTERM, and everything is saved: nothing is lost
     SUPERSEDED = 11  # a newer incarnation of the same member exists: stepped aside
+    STORE_UNREACHABLE = 12  # the store does not answer, where nothing could wait for it: retried, and not counted
     BAD_SPEC = 20  # the spec cannot be trained: not retried
     BAD_DATA = 21  # the data is not what the spec says: not retried
     DAMAGED = 22  # nothing on the lineage verifies, the named anchor included: not retried
@@ -34,7 +35,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What a cleanup that ended well has deleted."""
+    """What a cleanup that ended well has deleted. `unreadable` are keys it should have spared and could not read."""
 
     objects: int
     size_bytes: int
+    unreadable: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """Manifests and their places in the store. A save counts when its manifest exists and every part verifies.
 
+    <prefix>/<job uid>/data.json                                                     what data the job trains
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
@@ -18,6 +19,7 @@ from cpr_contract.spec import Bits, Strategy
 
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
+DATA = "data.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,35 @@ class DenseManifest:
     shards: tuple[ManifestRef, ...] = ()
     lost: tuple[tuple[tuple[int, int], ...], ...] = ()
     dense_lost: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DataManifest:
+    """The files of a job's data as its first leader found them: what all its trainers read, as long as it lives.
+
+    `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), whether it
+    can only be read from the front, which of `columns` are the names of its columns, and its number of blocks.
+    `block_rows` to `block_sizes` have one for each block, file by file: its rows, and where they lie.
+    """
+
+    contract: int
+    job_uid: str
+    uri: str
+    uris: tuple[str, ...]
+    sizes: tuple[int, ...]
+    tags: tuple[str, ...]
+    in_turn: tuple[bool, ...]
+    columns_of: tuple[int, ...]
+    blocks: tuple[int, ...]
+    columns: tuple[tuple[str, ...], ...]
+    block_rows: tuple[int, ...]
+    block_starts: tuple[int, ...]
+    block_sizes: tuple[int, ...]
+
+
+def data_key(job_uid: str) -> str:
+    """The key of a job's `DataManifest`."""
+    return f"{job_uid}/{DATA}"
 
 
 def generation_prefix(job_uid: str, generation: int) -> str:

@@ -94,10 +94,11 @@ class TrainerReport:
     the last one took from cut to commit. `samples_per_s` is the speed while nothing is saved, `paused_s` the time that
     this process waited or stood still. `sync_gap` is the mean number of steps that this trainer takes between two
     averages of the dense copies, in a shadow mode. `degraded_samples` are those of steps that this process trained
-    without a shard, in this generation. Without lockstep `step` and `samples` are the leader's knowledge of what all
-    ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and `logloss` are of the first
-    label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss" of each where there are several labels, then
-    the network's own.
+    without a shard, in this generation. `new_files` are those that data.uri names and which came after the job had
+    begun, as the leader found them when it started: they are not trained. Without lockstep `step` and `samples` are the
+    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it does without. `auc`
+    and `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss" of each where
+    there are several labels, then the network's own.
     """
 
     contract: int
@@ -130,6 +131,7 @@ class TrainerReport:
     sync_gap: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
     degraded_samples: int = 0
+    new_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)

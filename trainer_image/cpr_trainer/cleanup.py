@@ -24,10 +24,10 @@ def run(environ: Mapping[str, str], spared: Iterable[str]) -> Deleted:
 def clean_up(store: Store, job_uid: str, spared: Iterable[str]) -> Deleted:
     """Delete all objects of a job but what the anchors `spared` (keys) need, and say how much that was.
 
-    Raises StoreError; DamagedError if a spared anchor is there and cannot be read.
+    Raises StoreError.
     """
-    doomed = everything(store, job_uid, spared)
+    doomed, unreadable = everything(store, job_uid, spared)
     delete_saves(store, doomed)
-    deleted = Deleted(len(doomed), sum(entry.size_bytes for entry in doomed))
+    deleted = Deleted(len(doomed), sum(entry.size_bytes for entry in doomed), unreadable)
     _LOG.info("%s", deleted)
     return deleted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import numpy as np
@@ -17,8 +17,10 @@ from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.order import held_out
-from cpr_trainer.data.source import open_dataset
+from cpr_trainer.data.pinned import to_indices
+from cpr_trainer.data.source import Find, open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import start
@@ -28,6 +30,7 @@ from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
 from cpr_trainer.snapshot.dense import read_tensors
+from cpr_trainer.snapshot.pinned import read_data
 from cpr_trainer.store import Store, Uris, open_store
 
 
@@ -36,8 +39,14 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     job = read_job(environ)
     request = read_request(EvaluationRequest, source, "evaluate")
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
     store = open_store(job.snapshots.store, credentials, authority)
+
+    def pinned(find: Find) -> Sequence[Index]:
+        """The rows held out are those of the data that was trained, if it is the same data."""
+        found = read_data(store, request.anchor.partition("/")[0])
+        return find() if found is None or found.uri != job.data.uri else to_indices(found)
+
+    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority), pinned)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 

@@ -66,7 +66,7 @@ def _prune(store: Store, holdings: Holdings, request: Request, now_s: float) -> 
 
 def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, job_uid: str) -> tuple[Entry, ...]:
     if not request.keep:
-        return everything(store, job_uid)
+        return everything(store, job_uid)[0]
     anchors = {(point.generation, point.step) for point in points_of(holdings) if point.kind == "Anchor"}
     forks = {generation: step for (_, generation), step in holdings.forks.items()} | dict(request.forks)
     try:

@@ -22,7 +22,8 @@ def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Inva
         old, new = before.to_dict(), after.to_dict()
         broken += [rule for rule in held if _at(old, rule.field) != _at(new, rule.field)]
     budget, spent = after.accuracy_budget, status.budget
-    if spent is not None and budget != before.accuracy_budget and budget.portion < spent.spent + spent.reserved:
+    least = spent.spent + spent.reserved - transitions.SUM_ERROR if spent is not None else 0.0
+    if budget != before.accuracy_budget and budget.portion < least:
         broken.append(transitions.BUDGET_ABOVE_SPENT)
     return tuple(Invalid(rule.field, rule.message, rule.remedy) for rule in broken)
 

@@ -26,11 +26,11 @@ HEADER = "# Generated from cpr_operator.api by `make crds`: do not edit.\n"
 #: What `kubectl get cprjobs` shows: name, type, where it stands.
 COLUMNS = (
     ("Phase", "string", ".status.phase"),
-    ("Progress", "integer", ".status.progress.percent"),
-    ("Interval", "number", ".status.plan.intervalSeconds"),
-    ("Spent", "number", ".status.budget.spent"),
-    ("Limit", "number", ".status.budget.limit"),
-    ("AUC", "number", ".status.progress.auc"),
+    ("Progress", "string", ".status.shown.progress"),
+    ("Interval", "string", ".status.shown.interval"),
+    ("Spent", "string", ".status.shown.spent"),
+    ("Limit", "string", ".status.shown.limit"),
+    ("AUC", "string", ".status.shown.auc"),
     ("Restarts", "integer", ".status.restarts"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )

@@ -10,10 +10,10 @@ from cpr_operator.api.optimizers import TableOptimizer
 from cpr_operator.api.spec import CPRJobSpec, Snapshots
 
 
-def to_job_spec(spec: CPRJobSpec, uid: str, name: str) -> contract.JobSpec:
+def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION) -> contract.JobSpec:
     """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start."""
     return contract.JobSpec(
-        contract=CONTRACT_VERSION,
+        contract=version,
         job_uid=uid,
         job_name=name,
         model=_model(spec.model, spec.data.columns),

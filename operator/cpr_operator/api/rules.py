@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NoReturn
 
 from pydantic_core import PydanticCustomError
 
@@ -50,6 +51,20 @@ class Rule:
         if not holds:
             context = {"field": self.field, "message": self.message, "remedy": self.remedy}
             raise PydanticCustomError(BROKEN_RULE, "{message}", context)
+
+
+@dataclass(frozen=True, slots=True)
+class BadPart:
+    """A part of a free-form field that cannot be used: its path below the field, what is wrong, and what to do."""
+
+    path: str
+    message: str
+    remedy: str
+
+    def fail(self, field: str) -> NoReturn:
+        """Raise pydantic's error about the part of `field`; to be called from a validator of `field`."""
+        context = {"field": f"{field}.{self.path}", "message": self.message, "remedy": self.remedy}
+        raise PydanticCustomError(BROKEN_RULE, "{message}", context)
 
 
 NAME = Rule(

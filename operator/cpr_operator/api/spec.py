@@ -26,6 +26,7 @@ from cpr_operator.api.model import (
     SpecModel,
 )
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.templates import misshapen
 
 GROUP = "cprjob.io"
 VERSION = "v1alpha1"
@@ -34,7 +35,7 @@ KIND = "CPRJob"
 PLURAL = "cprjobs"
 
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-#: A PodTemplateSpec: the API server of the pods judges it, by a dry run.
+#: A PodTemplateSpec: `templates` judges what is merged, and the pods' API server all of it, by a dry run.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
@@ -84,6 +85,13 @@ class Trainers(SpecModel):
         rules.WORKERS.require(value == 1 or info.data.get("device") != "cuda")
         return value
 
+    @field_validator("template")
+    @classmethod
+    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if (part := misshapen(value)) is not None:
+            part.fail("spec.trainers.template")
+        return value
+
     @field_validator("dense_sync")
     @classmethod
     def _shadow_needs_two(cls, value: DenseSync, info: ValidationInfo) -> DenseSync:
@@ -99,6 +107,13 @@ class Shards(SpecModel):
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
     volumes and the like go here."""
+
+    @field_validator("template")
+    @classmethod
+    def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if (part := misshapen(value)) is not None:
+            part.fail("spec.shards.template")
+        return value
 
 
 class SecretKey(SpecModel):
@@ -196,10 +211,13 @@ class Snapshots(SpecModel):
 
 
 class RestartLimit(SpecModel):
-    """How many failures are too many; disruptions do not count."""
+    """How many incidents are too many; disruptions do not count, nor does a store that cannot be reached.
+
+    Members of one role that fail alike within seconds are one incident.
+    """
 
     count: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 10
-    """Failures within the window that are still recovered from."""
+    """Incidents within the window that are still recovered from."""
     window_seconds: Annotated[int, Field(ge=1, le=31536000)] = 3600
     """Length of the window."""
 
@@ -212,7 +230,8 @@ class FailurePolicy(SpecModel):
     restart_limit: RestartLimit = RestartLimit()
     """When to give up."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
-    """How long the first pods may take to run; then all are removed and the job fails."""
+    """How long the first pods may take to work, from their creation; then all are removed and the job fails. A job that
+    has trained is suspended instead, and resumes again later. Can be changed while the job is suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
     """How long a member may owe its peers a heartbeat before they call it silent."""
 

@@ -64,6 +64,7 @@ __all__ = [
     "Runtime",
     "Shard",
     "ShardPhase",
+    "Shown",
     "Status",
     "Trainer",
     "TrainerPhase",
@@ -92,6 +93,7 @@ ConditionType = Literal[
     "BudgetAtRisk",
     "BudgetExhausted",
     "SnapshotsDegraded",
+    "DataOutdated",
     "CRDOutdated",
     "Complete",
     "Failed",
@@ -124,6 +126,8 @@ class Runtime(Model):
     """The contract version that the operator speaks to this job's pods."""
     template_hash: Annotated[str, Field(max_length=64)]
     """A hash of both pod templates and of the operator's own required fields."""
+    key_digest: Annotated[str, Field(max_length=64)] = ""
+    """Which handshake key the pods have: the end of its Secret's name. Empty for jobs that version 0.1.0 started."""
     job_spec: Annotated[str, Field(max_length=65536)]
     """The contract's JobSpec, as JSON: exactly what the pods read."""
 
@@ -208,6 +212,21 @@ class Progress(Model):
     """When the report was received."""
 
 
+class Shown(Model):
+    """Figures for `kubectl get`, rounded and with units. Programs read the fields that they are made from."""
+
+    progress: Word = ""
+    """progress.percent, as 42%."""
+    interval: Word = ""
+    """plan.intervalSeconds, as 1.5 min."""
+    spent: Word = ""
+    """budget.spent to four digits, rounded up."""
+    limit: Word = ""
+    """budget.limit likewise."""
+    auc: Word = ""
+    """progress.auc, as 0.8586."""
+
+
 class Recovery(Model):
     """The recovery under way."""
 
@@ -251,7 +270,7 @@ class FailureRecord(Model):
     exit_code: int | None = None
     """The process' exit code, if it is known."""
     counted: bool = False
-    """Whether it counts towards the restart limit."""
+    """Whether it counts towards the restart limit: the first failure of an incident does."""
     lost_samples: Count | None = None
     """Samples lost on this shard (or on every shard, for trainers); absent until known."""
     lost_row_updates: Count | None = None
@@ -285,6 +304,8 @@ class Status(Model):
     """When the job succeeded or failed."""
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
+    resume_at: Timestamp | None = None
+    """When a resume that took longer than startupDeadlineSeconds is tried again; absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
@@ -307,6 +328,8 @@ class Status(Model):
     """What the job has learnt about its failures and costs."""
     progress: Progress = Progress()
     """How far training is."""
+    shown: Shown = Shown()
+    """Figures for people."""
     leader: Count | None = None
     """The trainer that leads."""
     shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)] = ()
@@ -323,7 +346,7 @@ class Status(Model):
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()
     """The last failures, newest last."""
     restart_times: Annotated[tuple[Timestamp, ...], Field(max_length=MAX_RESTARTS)] = ()
-    """When failures that count towards the restart limit happened, within its window."""
+    """When incidents that count towards the restart limit began, within its window."""
     restarts: Count = 0
     """Pods replaced so far, for whatever reason."""
     overhead: Overhead = Overhead()

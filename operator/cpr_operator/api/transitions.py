@@ -5,13 +5,16 @@ from __future__ import annotations
 from cpr_operator.api.rules import PORTION, Rule
 
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
+#: 0.1 + 0.2 is more than 0.3 where portions are binary fractions.
+SUM_ERROR = 1e-9
 BUDGET_ABOVE_SPENT = Rule(
     "",
     "spec.accuracyBudget",
     "may not be lowered below what is spent and reserved",
     "see status.budget, and choose at least spent + reserved as the portion of lost samples that it comes to",
     "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
-    f" || {PORTION.format('self.spec.accuracyBudget')} >= self.status.budget.spent + self.status.budget.reserved",
+    f" || {PORTION.format('self.spec.accuracyBudget')} + {SUM_ERROR}"
+    " >= self.status.budget.spent + self.status.budget.reserved",
 )
 
 
@@ -47,7 +50,12 @@ SHARDS_LOCKSTEP = Rule(
     " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
 )
 SHARDS = _while_suspended("shards.replicas")
-WHILE_SUSPENDED = (SHARDS, _while_suspended("trainers.template"), _while_suspended("shards.template"))
+WHILE_SUSPENDED = (
+    SHARDS,
+    _while_suspended("trainers.template"),
+    _while_suspended("shards.template"),
+    _while_suspended("failurePolicy.startupDeadlineSeconds"),
+)
 FROZEN = tuple(
     _frozen(field)
     for field in (
@@ -61,7 +69,9 @@ FROZEN = tuple(
         "trainers.device",
         "trainers.workers",
         "snapshots",
-        "failurePolicy",
+        "failurePolicy.expectedJobMtbfSeconds",
+        "failurePolicy.restartLimit",
+        "failurePolicy.silenceSeconds",
     )
 )
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,

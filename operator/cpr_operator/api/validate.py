@@ -20,6 +20,7 @@ from cpr_operator.api import rules
 from cpr_operator.api.model import Model
 from cpr_operator.api.schema import structural
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
+from cpr_operator.api.status import Status
 
 MAX_SHOWN = 40
 
@@ -42,6 +43,10 @@ class InvalidSpecError(ValueError):
     def __init__(self, invalid: tuple[Invalid, ...]) -> None:
         super().__init__("\n".join(str(one) for one in invalid))
         self.invalid = invalid
+
+
+class InvalidStatusError(ValueError):
+    """A status that this version did not write, or that somebody edited; the message names every wrong field."""
 
 
 class _Metadata(Model):
@@ -74,6 +79,15 @@ def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
         return CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
+
+
+def parse_status(status: Mapping[str, Any]) -> Status:
+    """The status of an object that the API server holds. Raises `InvalidStatusError`."""
+    try:
+        return Status.model_validate(status)
+    except ValidationError as error:
+        wrong = (f"{_path(('status', *each['loc']))}: {each['msg']}" for each in error.errors(include_url=False))
+        raise InvalidStatusError("\n".join(wrong)) from error
 
 
 def validate(document: object) -> tuple[Invalid, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,11 +43,17 @@ async def load_configuration(kubeconfig: Path | None = None) -> kubernetes_clien
 
 
 class ApiServer:
-    """One API server. Raises the Protocol's errors; a network failure is `UnavailableError`."""
+    """One API server. Raises the Protocol's errors; a network failure is `UnavailableError`.
 
-    def __init__(self, configuration: kubernetes_client.Configuration) -> None:
+    `may_write` is called before each write, and raises if there must be none.
+    """
+
+    def __init__(
+        self, configuration: kubernetes_client.Configuration, may_write: Callable[[], None] = lambda: None
+    ) -> None:
         self._client = kubernetes_client.ApiClient(configuration)
         self._writes = TokenBucket(WRITES_PER_S, time.monotonic)
+        self._may_write = may_write
 
     async def close(self) -> None:
         """Close all connections."""
@@ -99,6 +105,7 @@ class ApiServer:
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         await self._writes.wait()
+        self._may_write()
         return await self._request(method, path, query, body, content_type)
 
     async def _request(

@@ -28,6 +28,9 @@ CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{e
 #: Longer messages are refused by the server's validation of events.
 MAX_EVENT_MESSAGE = 1024
 
+#: What the server answers if an admission webhook cannot take part in dry runs: it says nothing about the object.
+NO_DRY_RUN = "does not support dry run"
+
 #: Where the kinds live that the operator applies or deletes.
 PREFIXES: Mapping[str, tuple[str, str]] = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
@@ -96,6 +99,9 @@ class KubernetesCluster:
             return
         except NotFoundError as error:
             raise RefusedError(str(error)) from error
+        except RefusedError as error:
+            if NO_DRY_RUN not in str(error):
+                raise
 
     async def create_pod(self, manifest: Manifest) -> PodView:
         """See `Cluster`."""
@@ -134,6 +140,17 @@ class KubernetesCluster:
             return
         except NotFoundError as error:
             raise RefusedError(str(error)) from error
+
+    async def has_secret(self, manifest: Manifest) -> bool:
+        """See `Cluster`."""
+        path = _object_path("Secret", manifest["metadata"]["namespace"])
+        try:
+            await self._server.create(path, manifest, dryRun="All")
+        except AlreadyExistsError:
+            return True
+        except NotFoundError as error:
+            raise RefusedError(str(error)) from error
+        return False
 
     async def apply(self, manifest: Manifest) -> None:
         """See `Cluster`."""

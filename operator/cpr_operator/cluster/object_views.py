@@ -62,6 +62,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         unschedulable=_where(conditions, "PodScheduled", "False").get("message", ""),
         container=_container(status),
         roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
+        ready=bool(_where(conditions, "Ready", "True")),
+        job_uid=labels.get(env.LABEL_JOB_UID, ""),
     )
 
 

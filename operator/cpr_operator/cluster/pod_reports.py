@@ -1,51 +1,105 @@
-"""Asking pods for their reports over HTTP. No answer is an answer: it is never evidence of anything."""
+"""Asking pods for their reports over HTTP. No answer is an answer: it is never evidence of anything.
+
+Pods are other people's programs. Whatever they answer, or do not answer, costs the operator a bounded amount of memory
+and delays no other job: a job has so many polls in flight, and pods that were silent wait in a lane of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 import httpx
 
 from cpr_contract import env
+from cpr_operator.cluster.silences import Silences
 from cpr_operator.cluster.views import PodView
 
-MAX_IN_FLIGHT = 64
+logger = logging.getLogger(__name__)
+
+#: Polls in flight: of all jobs, and of one.
+MAX_IN_FLIGHT, MAX_OF_JOB = 256, 32
+#: The same of pods that were silent the last time.
+MAX_SILENT, MAX_SILENT_OF_JOB = 64, 16
 #: A report is some kilobytes; more than this comes from no pod of ours.
 MAX_REPORT_BYTES = 1 << 20
+#: What is packed is not unpacked: a few bytes could become gigabytes.
+HEADERS = {"Accept-Encoding": "identity"}
 
 
 class ReportFetcher:
-    """One HTTP client for all pods, with a bound on requests in flight. Proxies of the environment are not used."""
+    """One HTTP client for all pods. Proxies of the environment are not used. `clock` gives seconds."""
 
-    def __init__(self) -> None:
-        kept = httpx.Limits(max_keepalive_connections=MAX_IN_FLIGHT)
-        self._client = httpx.AsyncClient(limits=kept, trust_env=False)
-        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        kept = httpx.Limits(max_connections=None, max_keepalive_connections=MAX_IN_FLIGHT)
+        self._client = httpx.AsyncClient(limits=kept, headers=HEADERS, trust_env=False)
+        self._silences = Silences(clock)
+        self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB)
+        self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB)
 
     async def fetch(self, pod: PodView, deadline_s: float) -> bytes | None:
-        """The body of the pod's `/status`; None without an address or without a whole answer in time."""
-        if not pod.host:
+        """The body of the pod's `/status`; None without an address or without a whole answer.
+
+        It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent the
+        last time is asked after a pause only.
+        """
+        job = pod.owner_uid
+        if not pod.host or not self._silences.is_due(job, pod.uid):
             return None
+        lane = self._silent if (job, pod.uid) in self._silences else self._answering
+        asked, now = False, asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(deadline_s) as limit, lane.slot(job):
+                asked = True
+                limit.reschedule(now() + deadline_s)
+                answer = await self._get(pod)
+        except TimeoutError:
+            if asked:
+                self._silences.was_silent(job, pod.uid, deadline_s)
+            return None
+        except httpx.HTTPError:
+            answer = None
+        self._silences.answered(job, pod.uid)
+        return answer
+
+    async def _get(self, pod: PodView) -> bytes | None:
         host = f"[{pod.host}]" if ":" in pod.host else pod.host
         url = f"http://{host}:{pod.port_base + env.HTTP_PORT}/status"
-        async with self._in_flight:  # the deadline is the pod's: it does not run while others are asked
-            try:
-                async with asyncio.timeout(deadline_s):
-                    return await self._get(url)
-            except (TimeoutError, httpx.HTTPError):
-                return None
-
-    async def _get(self, url: str) -> bytes | None:
         async with self._client.stream("GET", url, timeout=None) as response:
             if response.status_code != httpx.codes.OK:
                 return None
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding.strip().lower() != "identity":
+                logger.warning("%s: its report is refused: Content-Encoding is %.80r, not identity", pod.name, encoding)
+                return None
             body = bytearray()
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > MAX_REPORT_BYTES:
+                    logger.warning("%s: its report is refused: it is longer than %d bytes", pod.name, MAX_REPORT_BYTES)
                     return None
             return bytes(body)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+
+class _Lane:
+    """So many at once, and so many of one job."""
+
+    def __init__(self, at_once: int, of_job: int) -> None:
+        self._all = asyncio.Semaphore(at_once)
+        self._of_job = of_job
+        self._jobs: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def slot(self, job: str) -> AsyncIterator[None]:
+        """A place in the lane. First the job's own: those who wait for it take no place of others."""
+        own = self._jobs.setdefault(job, asyncio.Semaphore(self._of_job))
+        async with own, self._all:
+            yield

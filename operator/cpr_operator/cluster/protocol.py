@@ -86,7 +86,7 @@ class Cluster(Protocol):
         ...
 
     async def check_pod(self, manifest: Manifest) -> None:
-        """A server-side dry run of a create. Raises RefusedError with the server's words."""
+        """A server-side dry run of a create, as far as the server supports one. Raises RefusedError with its words."""
         ...
 
     async def create_pod(self, manifest: Manifest) -> PodView:
@@ -103,6 +103,10 @@ class Cluster(Protocol):
 
     async def create_secret(self, manifest: Manifest) -> None:
         """Create; an existing one is success (it is never read back). Raises RefusedError."""
+        ...
+
+    async def has_secret(self, manifest: Manifest) -> bool:
+        """Whether a Secret of that name exists, by a dry run of its creation. Raises RefusedError: nobody knows."""
         ...
 
     async def apply(self, manifest: Manifest) -> None:

@@ -25,7 +25,8 @@ class PodView:
     `deletion_grace_s` is 0 where it is deleted by force, or its kubelet is done with it.
     `disruption` is the reason of the condition DisruptionTarget=True, `unschedulable` the scheduler's message.
     `owner_uid` is the uid of the controlling CPRJob. `roster_version` is the one last written to its annotation,
-    -1 if none.
+    -1 if none. `ready` is the kubelet's condition Ready; processes of local mode have no kubelet that asks them.
+    `job_uid` is its label of that name, which pods of version 0.1.0 lack.
     """
 
     name: str
@@ -47,6 +48,8 @@ class PodView:
     unschedulable: str = ""
     container: ContainerView | None = None
     roster_version: int = -1
+    ready: bool = False
+    job_uid: str = ""
 
     @property
     def ended(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.status import Status
 from cpr_operator.desired.names import (
     JobId,
     Role,
@@ -17,19 +20,35 @@ from cpr_operator.desired.names import (
 Manifest = dict[str, Any]
 
 
-def key_secret(job: JobId, key: str) -> Manifest:
-    """The Secret with the job's key. It is created once and never read back, so `key` counts the first time only."""
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who reaches the HTTP port of a job's pods: all of the operator's namespace, and others (NetworkPolicyPeer)."""
+
+    namespace: str
+    others: tuple[Mapping[str, Any], ...] = ()
+
+
+def key_secret(job: JobId, key: str, digest: str) -> Manifest:
+    """The Secret with the job's key, which is called by its digest. It is created once and never read back."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": metadata(job, key_secret_name(job)),
+        "metadata": metadata(job, key_secret_name(job, digest)),
         "type": "Opaque",
         "immutable": True,
         "stringData": {env.KEY_NAME: key},
     }
 
 
-def disruption_budget(job: JobId, role: Role, replicas: int) -> Manifest:
+def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Manifest, ...]:
+    """The budgets of both roles. `by_uid`: all pods wear the job's uid, as those of version 0.1.0 do not."""
+    return (
+        _disruption_budget(job, "trainer", len(status.trainers), by_uid=by_uid),
+        _disruption_budget(job, "shard", len(status.shards), by_uid=by_uid),
+    )
+
+
+def _disruption_budget(job: JobId, role: Role, replicas: int, *, by_uid: bool) -> Manifest:
     """One pod of a role may be drained at a time; an integer, because a percentage would need a scale subresource."""
     return {
         "apiVersion": "policy/v1",
@@ -37,14 +56,17 @@ def disruption_budget(job: JobId, role: Role, replicas: int) -> Manifest:
         "metadata": metadata(job, disruption_budget_name(job, role)),
         "spec": {
             "minAvailable": replicas - 1,
-            "selector": {"matchLabels": {env.LABEL_JOB: job.name, env.LABEL_ROLE: role}},
+            "selector": {"matchLabels": {**_members(job, by_uid=by_uid), env.LABEL_ROLE: role}},
         },
     }
 
 
-def network_policy(job: JobId) -> Manifest:
-    """Pods of the job reach each other on any port (the dense group picks its own); all others only the HTTP port."""
-    members = {"matchLabels": {env.LABEL_JOB: job.name}}
+def network_policy(job: JobId, peers: Peers | None, *, by_uid: bool) -> Manifest:
+    """Pods of the job reach each other on any port (the dense group picks its own); `peers` only the HTTP port.
+
+    Without peers, where the operator runs outside of the cluster, everybody does.
+    """
+    members = {"matchLabels": _members(job, by_uid=by_uid)}
     http = env.DEFAULT_PORT_BASE + env.HTTP_PORT
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -55,16 +77,18 @@ def network_policy(job: JobId) -> Manifest:
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [{"podSelector": members}]},
-                {"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": http}]},
+                {"from": _asking(peers), "ports": [{"protocol": "TCP", "port": http}]},
             ],
         },
     }
 
 
-def guards(job: JobId, trainers: int, shards: int) -> tuple[Manifest, ...]:
-    """All objects beside the key that stand while the job has pods."""
-    return (
-        network_policy(job),
-        disruption_budget(job, "trainer", trainers),
-        disruption_budget(job, "shard", shards),
-    )
+def _asking(peers: Peers | None) -> list[Mapping[str, Any]]:
+    if peers is None:
+        return [{"namespaceSelector": {}}]
+    own = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": peers.namespace}}}
+    return [own, *peers.others]
+
+
+def _members(job: JobId, *, by_uid: bool) -> dict[str, str]:
+    return {env.LABEL_JOB: job.name} | ({env.LABEL_JOB_UID: job.uid} if by_uid else {})

@@ -37,9 +37,9 @@ def cleanup_name(job: JobId, attempt: int) -> str:
     return f"{job.stem}-cleanup-{attempt}"
 
 
-def key_secret_name(job: JobId) -> str:
-    """The Secret with the job's handshake key."""
-    return f"{job.stem}-key"
+def key_secret_name(job: JobId, digest: str) -> str:
+    """The Secret with the handshake key of that digest: another key has another name, so none is taken for another."""
+    return f"{job.stem}-key-{digest}" if digest else f"{job.stem}-key"
 
 
 def disruption_budget_name(job: JobId, role: Role) -> str:
@@ -59,6 +59,7 @@ def job_labels(job: JobId) -> dict[str, str]:
         "app.kubernetes.io/instance": job.name,
         "app.kubernetes.io/managed-by": "cprjob-operator",
         env.LABEL_JOB: job.name,
+        env.LABEL_JOB_UID: job.uid,
     }
 
 

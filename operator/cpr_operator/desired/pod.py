@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 from cpr_contract import env
-from cpr_contract.codec import to_json
-from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.desired.affinity import keeping_off
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
+from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
 from cpr_operator.desired.template import merge, with_defaults
 
@@ -73,11 +72,12 @@ class PodPlan:
     image: str
     job_spec: str
     grace_s: int
+    key_digest: str = ""
 
 
-def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, avoid: str = "") -> Manifest:
+def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
-    role = role_of(roster)
+    role = roster.role
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
     if role == "shard":
@@ -90,28 +90,9 @@ def pod_manifest(plan: PodPlan, roster: ShardRoster | TrainerRoster, avoid: str 
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, role, roster)),
+        "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, roster)),
         "spec": merge(spec, required),
     }
-
-
-def roster_annotations(roster: ShardRoster | TrainerRoster) -> dict[str, str]:
-    """The annotations by which a pod learns its roster, and the operator which one it was given."""
-    return {
-        env.ANNOTATION_ROSTER: to_json(roster),
-        env.ANNOTATION_ROSTER_VERSION: str(roster.counters.roster),
-    }
-
-
-def role_of(roster: ShardRoster | TrainerRoster) -> Role:
-    """The role of the pod that reads `roster`."""
-    match roster:
-        case ShardRoster():
-            return "shard"
-        case TrainerRoster():
-            return "trainer"
-        case _:
-            assert_never(roster)
 
 
 def grace_s(expected_flush_s: float | None) -> int:
@@ -119,10 +100,10 @@ def grace_s(expected_flush_s: float | None) -> int:
     return max(LEAST_GRACE_S, round(2 * (expected_flush_s or 0)))
 
 
-def _metadata(plan: PodPlan, name: str, role: Role, roster: ShardRoster | TrainerRoster) -> Manifest:
+def _metadata(plan: PodPlan, name: str, roster: Document) -> Manifest:
     return metadata(plan.job, name) | {
-        "labels": pod_labels(plan.job, role, roster.index, roster.incarnation),
-        "annotations": roster_annotations(roster),
+        "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
+        "annotations": roster.annotations,
     }
 
 
@@ -168,6 +149,7 @@ def _environment(plan: PodPlan) -> list[Manifest]:
         env.SPEC: plan.job_spec,
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
         env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
+        **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
@@ -181,7 +163,7 @@ def _volumes(plan: PodPlan) -> list[Manifest]:
     roster = {"path": env.ROSTER_NAME, "fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}}
     return [
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
-        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job)}},
+        {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
         *store_volumes(plan.spec.snapshots.store),
     ]

@@ -2,18 +2,90 @@
 
 from __future__ import annotations
 
-from cpr_contract import CONTRACT_VERSION
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from cpr_contract import env
+from cpr_contract.codec import join_fields, to_json, to_json_fields
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.desired.names import Role
+from cpr_operator.desired.versions import version_of
 
 
-def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
-    """What the pod of `incarnation` needs to know; of an older one, that it is replaced.
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The roster of one pod as it is written: `number` is its counter, `text` the JSON that the pod reads."""
 
-    To suspend, trainers stop first: while shards can still acknowledge what they send.
+    role: Role
+    index: int
+    incarnation: int
+    number: int
+    text: str
+
+    @classmethod
+    def of(cls, roster: ShardRoster | TrainerRoster) -> Document:
+        """One roster by itself."""
+        role: Role = "shard" if isinstance(roster, ShardRoster) else "trainer"
+        return cls(role, roster.index, roster.incarnation, roster.counters.roster, to_json(roster))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations by which a pod learns its roster, and the operator which one it was given."""
+        return {env.ANNOTATION_ROSTER: self.text, env.ANNOTATION_ROSTER_VERSION: str(self.number)}
+
+
+class Rosters:
+    """The documents of all members of one status.
+
+    A trainer's roster lists every member. All trainers share that list, so it is built and encoded once: the work
+    grows with the number of members, not with its square.
     """
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._shards_stop = shards_stop(status)
+
+    def shard(self, shard: Shard, incarnation: int) -> ShardRoster:
+        """What the pod of `incarnation` of this shard needs to know."""
+        return shard_roster(self._status, shard, incarnation, stop=self._shards_stop)
+
+    @cached_property
+    def for_trainers(self) -> TrainerRoster:
+        """What all trainers are told; it says of none of them who it is."""
+        return trainer_roster(self._status, Trainer(index=0), 0)
+
+    def document(self, member: Member, incarnation: int) -> Document:
+        """What the pod of `incarnation` of this member needs to know."""
+        match member:
+            case Shard():
+                return Document.of(self.shard(member, incarnation))
+            case Trainer():
+                own = {
+                    "index": str(member.index),
+                    "incarnation": str(incarnation),
+                    "newest_incarnation": str(member.incarnation),
+                }
+                text = join_fields({**self._shared, **own})
+                return Document("trainer", member.index, incarnation, self._status.counters.roster, text)
+            case _:
+                raise TypeError(f"not a member: {member!r}")
+
+    @cached_property
+    def _shared(self) -> Mapping[str, str]:
+        return to_json_fields(self.for_trainers)
+
+
+def shards_stop(status: Status) -> bool:
+    """Whether shards are told to stop. Trainers stop first: while shards can still acknowledge what they send."""
+    return status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers)
+
+
+def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) -> ShardRoster:
+    """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
     return ShardRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=shard.index,
         incarnation=incarnation,
@@ -22,7 +94,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
         floor_samples=shard.floor_samples,
         anchor=origin(status),
         trainers=len(status.trainers),
-        stop=status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers),
+        stop=stop,
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
         stored_bits=status.plan.stored_bits if status.plan else 32,
     )
@@ -31,7 +103,7 @@ def shard_roster(status: Status, shard: Shard, incarnation: int) -> ShardRoster:
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:
     """What the pod of `incarnation` needs to know; of an older one, that it is replaced."""
     return TrainerRoster(
-        contract=CONTRACT_VERSION,
+        contract=version_of(status),
         counters=status.counters.to_contract(),
         index=trainer.index,
         incarnation=incarnation,

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: By which key the items of a pod's lists are told apart, as in Kubernetes' strategic merge; other lists are replaced.
-MERGE_KEYS: Mapping[str, str] = {
-    "containers": "name",
-    "env": "name",
-    "ports": "containerPort",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
+from cpr_operator.api.templates import MERGE_KEYS
+
 #: Lists to which the required items are added at the end.
 APPENDED = frozenset({"tolerations"})
+#: Fields whose required value is made from the template's own: nothing below them is merged again.
+COMPLETE = frozenset({"affinity"})
 
 
 def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +27,8 @@ def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
 
 
 def _merge_value(key: str, given: Any, wanted: Any) -> Any:
+    if key in COMPLETE:
+        return wanted
     if isinstance(wanted, Mapping) and isinstance(given, Mapping):
         return merge(given, wanted)
     if key in MERGE_KEYS and isinstance(given, Sequence):

@@ -73,6 +73,11 @@ class Inputs:
         return tuple(names)
 
     @property
+    def measured(self) -> bool:
+        """Whether the job has shown how long it trains and what a save costs; until then percentages mean nothing."""
+        return self.total_s is not None and not {"save_stall_s", "commit_s"} & set(self.costs.guessed)
+
+    @property
     def odds(self) -> Odds:
         """The same in seconds of training, as the law takes it."""
         belief = self.belief

@@ -8,7 +8,7 @@ from cpr_operator.policy.law import TIE, Choice, Odds
 
 
 def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
-    """What is done, what it is expected to cost, why, and what was guessed.
+    """What is done, what it is expected to cost (once that is measured), why, and what was guessed.
 
     `recoveries` is what O_load + O_res are expected to cost in either mode, as a portion of the training time;
     `restores` is how often a row is expected to be restored in the whole job.
@@ -16,11 +16,14 @@ def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restor
     full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
     every = f"a save every {duration(choice.interval_s)}"
     if choice.mode == "Full":
-        done = f"Full recovery, {every}: {full} of the time expected."
+        done = f"Full recovery, {every}"
+        cost = f"{full} of the time expected"
         why = _why_full(inputs, partial)
     else:
-        done = f"Partial recovery, {every}: {partial} of the time expected, against {full} with full recovery."
+        done = f"Partial recovery, {every}"
+        cost = f"{partial} of the time expected, against {full} with full recovery"
         why = _why_interval(inputs, odds, choice)
+    done = f"{done}: {cost}." if inputs.measured else f"{done}."
     bits = f"Rows are saved in {bits_for(restores)} bits, for {restores:.2g} restores of each."
     chosen = "" if inputs.fixed_bits else bits
     guessed = f"Only guessed so far: {', '.join(inputs.guesses)}." if inputs.guesses else ""
@@ -42,7 +45,8 @@ def _why_full(inputs: Inputs, partial: str) -> str:
         return "The budget allows no loss."
     if inputs.remaining <= 0:
         return "Nothing is left of the budget."
-    return f"Partial recovery would take {partial} and lose samples: too little is won, if anything."
+    takes = f"take {partial} and " if inputs.measured else ""
+    return f"Partial recovery would {takes}lose samples: too little is won, if anything."
 
 
 def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
@@ -52,9 +56,9 @@ def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
         case "fixed":
             return "The interval is fixed."
         case "failures":
+            failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
             return (
-                f"At longer intervals the failures still expected ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each) "
-                f"and their spread would not fit into {left}."
+                f"At longer intervals the failures still expected{failures} and their spread would not fit into {left}."
             )
         case "failure":
             return f"At longer intervals the next failure, of {shards}, would not fit into {left}."

@@ -1,7 +1,19 @@
 """The decision of one pass: from a job, its pods and their reports to a status and to effects. Pure."""
 
 from cpr_operator.reconcile.asking import first_round, second_round
-from cpr_operator.reconcile.reconcile import reconcile
-from cpr_operator.reconcile.world import EventReason, Job, Outcome, Report, Timing, World
+from cpr_operator.reconcile.reconcile import held_back, reconcile
+from cpr_operator.reconcile.world import EventReason, Hold, Job, Outcome, Report, Timing, World
 
-__all__ = ["EventReason", "Job", "Outcome", "Report", "Timing", "World", "first_round", "reconcile", "second_round"]
+__all__ = [
+    "EventReason",
+    "Hold",
+    "Job",
+    "Outcome",
+    "Report",
+    "Timing",
+    "World",
+    "first_round",
+    "held_back",
+    "reconcile",
+    "second_round",
+]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.status import Member, Shard, Status, Trainer
-from cpr_operator.ledger import length
-from cpr_operator.reconcile.edit import account_of, put_shard, put_trainer, with_account
+from cpr_operator.ledger import Ranges, length, union
+from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import absorb_figures
 from cpr_operator.reconcile.members import with_loss
 from cpr_operator.reconcile.observe import (
@@ -32,17 +33,12 @@ M = TypeVar("M", Shard, Trainer)
 def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     """The status with everything that this pass' pods and reports tell."""
     status = _adopt(world.job.status, facts)
-    for shard in status.shards:
-        report = report_of(world, shard)
-        if isinstance(report, ShardReport):
-            status = _absorb_shard(world, status, shard, report)
-    for trainer in status.trainers:
-        report = report_of(world, trainer)
-        if isinstance(report, TrainerReport):
-            status = _absorb_trainer(status, trainer, report)
+    status = _absorb_shards(world, status)
+    trainers = tuple(_absorb_trainer(world, status, trainer) for trainer in status.trainers)
+    status = change(status, trainers=trainers)
     leader = leader_report(world)
     if leader is None or not is_current(status, leader):
-        return status
+        return status  # type: ignore[no-any-return]
     status = absorb_figures(world, status, leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, facts)
@@ -74,21 +70,47 @@ def _seen(member: M, fact: Fact) -> M:
             return member
 
 
-def _absorb_shard(world: World, status: Status, shard: Shard, report: ShardReport) -> Status:
+@dataclass(slots=True)
+class _Told:
+    """What the shards of one pass told together: the account takes it in once, however many they are."""
+
+    lost: dict[int, Ranges] = field(default_factory=dict)
+    running: int = 0
+    load_s: float = 0.0
+    losses: list[tuple[Shard, dict[str, object]]] = field(default_factory=list)
+
+
+def _absorb_shards(world: World, status: Status) -> Status:
+    told = _Told()
+    shards = tuple(_absorb_shard(world, status, shard, told) for shard in status.shards)
+    status = change(status, shards=shards)
+    if told.load_s and status.recovery is not None:
+        load_s = max(status.recovery.load_seconds, told.load_s)
+        status = change(status, recovery=change(status.recovery, load_seconds=load_s))
+    for shard, loss in told.losses:
+        status = with_loss(status, shard, **loss)
+    if not told.lost:
+        return status
+    return with_account(status, account_of(status).settle(told.lost).recovered(told.running))
+
+
+def _absorb_shard(world: World, status: Status, shard: Shard, told: _Told) -> Shard:
+    """The entry with what the shard reports; what concerns the whole job goes into `told`."""
+    report = report_of(world, shard)
+    if not isinstance(report, ShardReport):
+        return shard
     current, returns = is_current(status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
-    shard = change(shard, state=state.value, problem=report.problem.reason if report.problem else "")
+    problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
+    if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
+        saved = report.newest_save.samples if report.newest_save else 0
+    shard = change(shard, state=state.value, problem=problem, saved_samples=saved)
     if not current:
-        return put_shard(status, shard)
-    if report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}:
-        shard = change(shard, saved_samples=report.newest_save.samples if report.newest_save else 0)
-    if returns and report.load_s is not None and status.recovery is not None:
-        load_s = max(status.recovery.load_seconds, report.load_s)
-        status = change(status, recovery=change(status.recovery, load_seconds=load_s))
+        return shard
+    if returns:
+        told.load_s = max(told.load_s, report.load_s or 0.0)
     knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(world, status, report)
-    if state is not ShardState.READY or not knows:
-        return put_shard(status, shard)
-    return _settle_shard(status, shard, report)
+    return _settle_shard(status, shard, report, told) if state is ShardState.READY and knows else shard
 
 
 def _has_all(world: World, status: Status, report: ShardReport) -> bool:
@@ -97,15 +119,16 @@ def _has_all(world: World, status: Status, report: ShardReport) -> bool:
     return total > 0 and min(report.applied, default=0) >= steps_in(total, world.job.spec.data.batch_size)
 
 
-def _settle_shard(status: Status, shard: Shard, report: ShardReport) -> Status:
+def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told) -> Shard:
     """The shard knows what it has lost: that is charged, once."""
-    account = account_of(status)
-    before, account = account.ledger.spent, account.settle(shard.index, report.lost)
+    told.lost[shard.index] = report.lost
     now = _with_row_updates(shard, report)
     if shard.lost_at is not None:
-        status = with_loss(status, shard, lost_samples=account.ledger.spent - before, **_lost_updates(shard, now))
-        account = account.recovered((report.resumed_samples or 0) - (report.restored_samples or 0))
-    return with_account(put_shard(status, change(now, lost_at=None, owes_from=None, allowance=0)), account)
+        before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
+        lost = length(union(before, report.lost)) - length(before)
+        told.losses.append((shard, {"lost_samples": lost, **_lost_updates(shard, now)}))
+        told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
+    return change(now, lost_at=None, owes_from=None, allowance=0)  # type: ignore[no-any-return]
 
 
 def _lost_updates(before: Shard, now: Shard) -> dict[str, object]:
@@ -123,11 +146,14 @@ def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
     return change(shard, lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)  # type: ignore[no-any-return]
 
 
-def _absorb_trainer(status: Status, trainer: Trainer, report: TrainerReport) -> Status:
+def _absorb_trainer(world: World, status: Status, trainer: Trainer) -> Trainer:
+    report = report_of(world, trainer)
+    if not isinstance(report, TrainerReport):
+        return trainer
     trainer = change(trainer, state=report.state.value, problem=report.problem.reason if report.problem else "")
     if is_current(status, report) and report.counters.group == status.counters.group and takes_part(report):
         trainer = change(trainer, lost_at=None)
-    return put_trainer(status, trainer)
+    return trainer
 
 
 def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:

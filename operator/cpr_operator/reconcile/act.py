@@ -9,7 +9,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.avoid import avoided
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import restorable
-from cpr_operator.reconcile.members import record_lost, replace_entry, successor
+from cpr_operator.reconcile.members import edited, record_lost, successor
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import Replace, RollBack, ShardGrant
@@ -83,13 +83,15 @@ def under_recovery(world: World, status: Status, kind: str, reason: str, lost: t
 
 def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     step = record_lost(world, step, facts, action)
-    for member in (*step.status.shards, *step.status.trainers):
+
+    def heir(member: Shard | Trainer) -> Shard | Trainer:
         fact = facts[member_name(role_of(member), member.index)]
-        if isinstance(fact, Lost):
-            avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
-            heir = successor(world.job.id, member, world.now, lost_at=lost_at, avoid=avoid)
-            step = step.to(replace_entry(step.status, member, heir))
-    return step
+        if not isinstance(fact, Lost):
+            return member
+        avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
+        return successor(world.job.id, member, world.now, lost_at=lost_at, avoid=avoid)
+
+    return step.to(edited(step.status, heir))
 
 
 def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from cpr_contract.exits import Problem
 from cpr_operator.api import transitions
@@ -23,6 +25,7 @@ STORE_PROBLEMS = frozenset(
         "BucketMissing",
         "CredentialsRefused",
         "StoreFull",
+        "StoreUnsuitable",
         "ObjectMissing",
         "ObjectExists",
         "SaveOutrun",
@@ -67,6 +70,19 @@ def with_findings(status: Status, generation: int, now: float, *findings: Findin
     return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
 
 
+def amended(status: Mapping[str, Any], generation: int, now: float, finding: Finding) -> dict[str, Any]:
+    """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
+    raw = status.get("conditions")
+    others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
+    before = next((c for c in others if c.get("type") == finding.type), None)
+    try:
+        known = (Condition.model_validate(before),) if before else ()
+    except ValidationError:
+        known = ()
+    (condition,) = with_findings(Status(conditions=known), generation, now, finding).conditions
+    return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
+
+
 def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:
     """All that this pass can say about a job that has pods."""
     yield suspended(world, status)
@@ -75,6 +91,7 @@ def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterato
     yield from reports_available(world, status)
     yield from budget(status)
     yield from snapshots(world, status)
+    yield from data(world)
 
 
 def suspended(world: World, status: Status) -> Finding:
@@ -213,6 +230,14 @@ def store_problem(world: World) -> tuple[str, Problem] | None:
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
             return names[uid], report.problem
     return None
+
+
+def data(world: World) -> Iterator[Finding]:
+    """Whether files lie where the data is which came too late for this job, as far as its leader says."""
+    report = leader_report(world)
+    if report is not None and report.new_files:
+        message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
+        yield Finding("DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)")
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

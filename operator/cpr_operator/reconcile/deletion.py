@@ -11,16 +11,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
+from pydantic import ValidationError
+
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_operator.api.spec import Store
-from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
+from cpr_operator.reconcile.life import template_hash
 from cpr_operator.reconcile.observe import GRACE_SLACK_S
 from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World, change
 
@@ -86,14 +89,33 @@ def delete(world: World) -> Outcome:
         case Wait(again_s=again_s):
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
-            pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, world.spared)
-            return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+            return _attempt(world, status, attempt)
         case Done(deleted=deleted):
             return Outcome(status, events=(_deleted(world, deleted),), release=True)
         case GiveUp(reason=reason):
-            return Outcome(status, deletes=going, events=(_left(world, reason),), release=True)
+            return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
         case verdict:
             assert_never(verdict)
+
+
+def _attempt(world: World, status: Status, attempt: int) -> Outcome:
+    """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
+    if words := _refused(world, status):
+        return Outcome(status, events=(_left_of(world.job, words),), release=True)
+    try:
+        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.spared)
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
+        return Outcome(status, events=(_left_of(world.job, reason),), release=True)
+    return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+
+
+def _refused(world: World, status: Status) -> str:
+    """Why the template may not become a pod; what the job has started with may."""
+    spec, runtime = world.job.spec, status.runtime
+    if world.restriction is None or (runtime is not None and runtime.template_hash == template_hash(spec)):
+        return ""
+    return world.restriction.refuses_trainers(spec)
 
 
 def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:
@@ -124,10 +146,14 @@ def _hopeless(world: World, since: float, newest: PodView | None) -> str:
     return ""
 
 
-def spared(uid: str, jobs: Iterable[JobView]) -> tuple[str, ...]:
-    """The anchors (keys) of the job `uid` that others, which are not over, restore from."""
-    keys = (_restores_from(job) for job in jobs)
-    return tuple(sorted({key for key in keys if key.startswith(f"{uid}/")}))
+def spared(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+    """The anchors (keys) of a job that others still need to start from.
+
+    Anybody may write a key into a job of his own, so only those count that have begun with it: jobs of the same
+    namespace and store that have started, are not over, and have no anchor of their own yet.
+    """
+    keys = (_restores_from(other) for other in others if _shares_saves(job, other))
+    return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
 
 
 def location(store: Store) -> str:
@@ -140,12 +166,28 @@ def location(store: Store) -> str:
 
 def _deleted(world: World, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
-    kept = f"; kept what other jobs restore from: {', '.join(world.spared)}" if world.spared else ""
-    return Event("Normal", EventReason.SAVES_DELETED, f"deleted {amount}{kept}", "saves-deleted")
+    unreadable = deleted.unreadable if deleted else ()
+    kept = ", ".join(key for key in world.spared if key not in unreadable)
+    said = f"deleted {amount}"
+    said += f"; kept what other jobs restore from: {kept}" if kept else ""
+    said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    return Event("Normal", EventReason.SAVES_DELETED, said, "saves-deleted")
 
 
-def _left(world: World, reason: str) -> Event:
-    uid, where = world.job.id.uid, location(world.job.spec.snapshots.store)
+def left_by(job: JobView, reason: str) -> Event:
+    """The event of a job that goes and cannot be read: its saves stay."""
+    try:
+        where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
+    except (ValidationError, AttributeError):
+        where = "STORE"  # spec.snapshots.store is what is wrong with it
+    return _left(job.uid, where, reason)
+
+
+def _left_of(job: Job, reason: str) -> Event:
+    return _left(job.id.uid, location(job.spec.snapshots.store), reason)
+
+
+def _left(uid: str, where: str, reason: str) -> Event:
     message = (
         f"saves of this job are left in the store, below {uid}/: {reason}; "
         f"delete them by: cprjob snapshots prune {where} --job {uid} --all --delete"
@@ -187,10 +229,18 @@ def _problem(pod: PodView) -> Problem | None:
 
 
 def _restores_from(job: JobView) -> str:
-    """The anchor that a job which is not over starts from; empty if it names none."""
-    if job.deleting or job.status.get("phase") in TERMINAL_PHASES:
+    """The anchor that a job needs to start from, or to start from again; empty if it needs none."""
+    begun = "startTime" in job.status and not job.status.get("anchors")
+    if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""
     return str(job.spec.get("snapshots", {}).get("restoreFrom") or "")
+
+
+def _shares_saves(job: Job, other: JobView) -> bool:
+    store = other.spec.get("snapshots", {}).get("store", {})
+    places = (store.get("endpoint"), store.get("bucket"), store.get("prefix", ""))
+    own = job.spec.snapshots.store
+    return other.namespace == job.id.namespace and places == (own.endpoint, own.bucket, own.prefix)
 
 
 def _is_stuck(world: World, pod: PodView) -> bool:

@@ -1,22 +1,10 @@
-"""Small edits of a status: one member, the account, the terminal facts."""
+"""The account in a status: read from it, and written back."""
 
 from __future__ import annotations
 
-from cpr_operator.api.status import Budget, Shard, Status, Trainer
-from cpr_operator.ledger import Ledger, Ranges, portion
+from cpr_operator.api.status import Budget, Status
+from cpr_operator.ledger import Ledger, Ranges, shown
 from cpr_operator.recovery.account import Account
-
-
-def put_shard(status: Status, shard: Shard) -> Status:
-    """The status with this entry for the shard's index."""
-    shards = tuple(shard if old.index == shard.index else old for old in status.shards)
-    return status.model_copy(update={"shards": shards})
-
-
-def put_trainer(status: Status, trainer: Trainer) -> Status:
-    """The status with this entry for the trainer's index."""
-    trainers = tuple(trainer if old.index == trainer.index else old for old in status.trainers)
-    return status.model_copy(update={"trainers": trainers})
 
 
 def account_of(status: Status) -> Account:
@@ -26,7 +14,8 @@ def account_of(status: Status) -> Account:
     return Account(
         ledger=Ledger(
             total=book.total_samples,
-            limit=book.limit_sample_shards,
+            # Version 0.1.0 left a limit below what was carried over by less than one sample-shard.
+            limit=max(book.limit_sample_shards, book.carried_sample_shards),
             lost=lost,
             running=book.running_sample_shards,
             carried=book.carried_sample_shards,
@@ -51,18 +40,18 @@ def is_overspent(status: Status) -> bool:
 def with_account(status: Status, account: Account) -> Status:
     """The status with this account, its portions for people included."""
     ledger, whole = account.ledger, account.ledger
-    limit, spent = portion(ledger.limit, whole), portion(ledger.spent, whole)
-    reserved = portion(account.set_aside, whole)
+    limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
+    reserved = shown(account.set_aside, whole)
     shards = tuple(
-        shard.model_copy(update={"reserved": reserved_ranges})
-        for shard, reserved_ranges in zip(status.shards, account.reserved, strict=True)
+        shard if shard.reserved == ranges else shard.model_copy(update={"reserved": ranges})
+        for shard, ranges in zip(status.shards, account.reserved, strict=True)
     )
     budget = Budget(
         limit=limit,
         spent=spent,
         reserved=min(reserved, 1.0),
-        remaining=max(limit - spent - reserved, 0.0),
-        running_sum=portion(ledger.running, whole),
+        remaining=max(round(limit - spent - reserved, 12), 0.0),
+        running_sum=shown(ledger.running, whole),
         rollbacks=status.budget.rollbacks if status.budget else 0,
     )
     book = status.ledger.model_copy(

@@ -5,18 +5,20 @@ Only creates follow from a change of the status: a create whose answer was lost 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import TypeVar
 
-from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
-from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, roster_annotations
-from cpr_operator.desired.rosters import shard_roster, trainer_roster
+from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
+from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile.observe import role_of
 from cpr_operator.reconcile.world import PodDelete, RosterPatch, World, change
+
+M = TypeVar("M", bound=Member)
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -25,28 +27,20 @@ LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 def stamped(before: Status, after: Status) -> Status:
     """`after` with the next roster number, if anything that pods are told has changed, on all whom it concerns."""
     number = before.counters.roster + 1
+    old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
 
-    def stamp(member: Member, old: Mapping[int, object], new: object) -> Member:
-        return member if old.get(member.index) == new else change(member, roster=number)
+    def stamp(member: M, *, told: bool) -> M:
+        return member if told else change(member, roster=number)
 
-    old_shards = {s.index: shard_content(before, s) for s in before.shards}
-    old_trainers = {t.index: (t.incarnation, trainer_content(before)) for t in before.trainers}
-    told = trainer_content(after)
-    shards = tuple(stamp(s, old_shards, shard_content(after, s)) for s in after.shards)
-    trainers = tuple(stamp(t, old_trainers, (t.incarnation, told)) for t in after.trainers)
+    contents = {s.index: old.shard(s, s.incarnation) for s in before.shards}
+    shards = tuple(stamp(s, told=contents.get(s.index) == new.shard(s, s.incarnation)) for s in after.shards)
+    incarnations = {t.index: t.incarnation for t in before.trainers}
+    # What trainers are told lists every member: it is compared once for all of them.
+    same = old.for_trainers == new.for_trainers
+    trainers = tuple(stamp(t, told=same and incarnations.get(t.index) == t.incarnation) for t in after.trainers)
     if shards == after.shards and trainers == after.trainers:
         return after
     return change(after, shards=shards, trainers=trainers, counters=change(after.counters, roster=number))  # type: ignore[no-any-return]
-
-
-def shard_content(status: Status, shard: Shard) -> ShardRoster:
-    """What a shard is told, but for the roster number."""
-    return shard_roster(_unnumbered(status), shard, shard.incarnation)
-
-
-def trainer_content(status: Status) -> TrainerRoster | None:
-    """What all trainers are told, but for the roster number and who they are."""
-    return trainer_roster(_unnumbered(status), Trainer(index=0), 0) if status.trainers else None
 
 
 def _unnumbered(status: Status) -> Status:
@@ -58,11 +52,11 @@ def creates(world: World, after: Status) -> Iterator[Manifest]:
     if after.runtime is None:
         return
     before = {(role_of(m), m.index): m.incarnation for m in _members(world.job.status)}
-    plan = pod_plan(world.job.id, world.job.spec, after)
+    plan, told = pod_plan(world.job.id, world.job.spec, after), Rosters(after)
     for member in _members(after):
         decided = before.get((role_of(member), member.index)) != member.incarnation
         if decided or (not member.uid and member.pod in world.refusals):
-            yield pod_manifest(plan, roster_for(after, member, member.incarnation), member.avoid)
+            yield pod_manifest(plan, told.document(member, member.incarnation), member.avoid)
 
 
 def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
@@ -75,6 +69,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         image=status.runtime.image,
         job_spec=status.runtime.job_spec,
         grace_s=grace_s(status.policy.commit_seconds),
+        key_digest=status.runtime.key_digest,
     )
 
 
@@ -98,6 +93,7 @@ def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
     """
     members = {(role_of(m), m.index): m for m in _members(after)}
     flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
+    told = Rosters(after)
     early = after.phase == "Starting" and not all(m.host for m in _members(after))
     for pod in sorted(world.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
         member = members.get((pod.role, pod.index))  # type: ignore[arg-type]
@@ -106,18 +102,7 @@ def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
         if pod.roster_version >= member.roster or pod.incarnation > member.incarnation:
             continue
         if not (early and pod.role == "trainer"):
-            yield RosterPatch(pod.name, pod.uid, roster_annotations(roster_for(after, member, pod.incarnation)))
-
-
-def roster_for(status: Status, member: Member, incarnation: int) -> ShardRoster | TrainerRoster:
-    """The roster of one incarnation of a member."""
-    match member:
-        case Shard():
-            return shard_roster(status, member, incarnation)
-        case Trainer():
-            return trainer_roster(status, member, incarnation)
-        case _:
-            raise TypeError(f"not a member: {member!r}")
+            yield RosterPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations)
 
 
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:

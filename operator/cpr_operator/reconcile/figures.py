@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import Result, TrainerReport
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Status
+from cpr_operator.api.status import MAX_ANCHORS, Anchor, Progress, Shard, Shown, Status
 from cpr_operator.ledger import limit_of
+from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
 from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World, change
+
+_FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
 def absorb_figures(world: World, status: Status, report: TrainerReport) -> Status:
@@ -33,10 +37,14 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
 
 
 def with_total(world: World, status: Status, total_samples: int) -> Status:
-    """The status with the size of the whole job, and the budget in integers that follows from it."""
-    portion = world.job.spec.accuracy_budget.portion
+    """The status with the size of the whole job, and the budget in integers that follows from it.
+
+    A limit that is lowered stops at what is lost or set aside already: only a loss rolls a job back, never a limit.
+    """
+    portion, account = world.job.spec.accuracy_budget.portion, account_of(status)
     total = total_samples or status.ledger.total_samples
-    limit = limit_of(portion, total, len(status.shards))
+    wanted = limit_of(portion, total, len(status.shards))
+    limit = max(wanted, min(account.ledger.limit, account.charged))
     return change(  # type: ignore[no-any-return]
         status,
         ledger=change(status.ledger, total_samples=total, limit_sample_shards=limit),
@@ -93,6 +101,24 @@ def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
         return from_json(Result, leader.message)
     except ContractError:
         return None
+
+
+def with_shown(status: Status) -> Status:
+    """The status with its figures for people, rounded and with units."""
+    progress, plan, budget = status.progress, status.plan, status.budget
+    shown = Shown(
+        progress=f"{progress.percent}%" if progress.total_samples else "",
+        interval=duration(plan.interval_seconds) if plan else "",
+        spent=_portion(budget.spent) if budget else "",
+        limit=_portion(budget.limit) if budget else "",
+        auc="" if progress.auc is None else f"{progress.auc:.4f}",
+    )
+    return change(status, shown=shown)  # type: ignore[no-any-return]
+
+
+def _portion(value: float) -> str:
+    """Rounded up: a limit of what is printed as spent allows what is lost."""
+    return f"{_FOUR_DIGITS_UP.create_decimal(repr(value)).normalize():f}"
 
 
 def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:

@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
 from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.versions import next_version
 from cpr_operator.reconcile.edit import account_of, owed, with_account
 from cpr_operator.reconcile.figures import with_total
 from cpr_operator.reconcile.members import successor
@@ -70,19 +71,20 @@ def start(world: World) -> Step:
 def runtime(world: World) -> Runtime:
     """What all pods are made from until the job is suspended and resumed."""
     spec, job = world.job.spec, world.job.id
-    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
+    before, version = world.job.status.runtime, next_version(world.job.status, spec.image)
     return Runtime(
         image=spec.image,
-        contract_version=CONTRACT_VERSION,
-        template_hash=hashlib.sha256(templates.encode()).hexdigest()[:16],
-        job_spec=to_json(to_job_spec(spec, job.uid, job.name)),
+        contract_version=version,
+        template_hash=template_hash(spec),
+        key_digest=before.key_digest if before and not world.key_lost else world.key_digest,
+        job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
     )
 
 
-def is_overdue(world: World, status: Status, phase: Phase) -> bool:
-    """Whether the first pods took longer to run than the user allows: all of them, or none."""
-    deadline = world.job.spec.failure_policy.startup_deadline_seconds
-    return phase == "Starting" and status.start_time is not None and world.now >= status.start_time + deadline
+def template_hash(spec: CPRJobSpec) -> str:
+    """What tells the pod templates from others."""
+    templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
+    return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
 def succeed(world: World, step: Step, result: Anchor) -> Step:

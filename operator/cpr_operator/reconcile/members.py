@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Status
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
+from cpr_operator.reconcile.incidents import begins_incident
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
 from cpr_operator.reconcile.world import EventReason, Step, World, change
 
@@ -41,6 +42,7 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
     if (role, member.index, member.incarnation) in known:
         return step
+    counts = begins_incident(status, member, failure, world.now)
     entry = FailureRecord(
         time=world.now,
         role=role,
@@ -52,10 +54,10 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
         reason=failure.reason[:64],
         message=failure.message[:_MESSAGE_CHARS],
         exit_code=failure.exit_code,
-        counted=failure.counts_as_restart,
+        counted=counts,
         action=action,
     )
-    counted = (world.now,) if failure.counts_as_restart else ()
+    counted = (world.now,) if counts else ()
     oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
     status = change(
         status,
@@ -66,6 +68,21 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     name = member_name(role, member.index)
     message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+
+
+def edited(status: Status, edit: Callable[[Shard | Trainer], Shard | Trainer]) -> Status:
+    """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
+    shards, trainers = tuple(map(edit, status.shards)), tuple(map(edit, status.trainers))
+    if shards == status.shards and trainers == status.trainers:
+        return status
+    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+
+
+def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
+    """The status with these entries of shards, by index."""
+    if not entries:
+        return status
+    return change(status, shards=tuple(entries.get(s.index, s) for s in status.shards))  # type: ignore[no-any-return]
 
 
 def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
@@ -87,5 +104,5 @@ def with_loss(status: Status, member: Member, **loss: object) -> Status:
 def replace_entry(status: Status, old: Member, new: Member) -> Status:
     """The status with `new` in the place of `old`."""
     field = "shards" if role_of(old) == "shard" else "trainers"
-    entries = tuple(new if entry.index == old.index else entry for entry in getattr(status, field))
-    return status.model_copy(update={field: entries})
+    entries = getattr(status, field)  # by index
+    return status.model_copy(update={field: (*entries[: old.index], new, *entries[old.index + 1 :])})

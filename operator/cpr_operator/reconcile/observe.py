@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpr_contract.exits import ExitCode
-from cpr_operator.api.status import Member, Shard, Status
+from cpr_operator.api.status import Member, Shard, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import Role
 from cpr_operator.failures import Failure, Trouble, classify, hung
+from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from cpr_operator.reconcile.world import Report, World
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
 GRACE_SLACK_S = 1.0
-#: How many members must miss a peer's heartbeat before it counts as hung, where so many could.
-WITNESSES = 2
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
@@ -87,12 +86,14 @@ def is_settled(member: Member) -> bool:
 def observe(world: World) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
     pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
-    members = (*world.job.status.shards, *world.job.status.trainers)
-    facts = {member_name(role_of(m), m.index): _fact(world, m, pods) for m in members}
-    for name, reporters in _silent(world.job.status, world.reports, facts).items():
+    status = world.job.status
+    everybody: tuple[Shard | Trainer, ...] = (*status.shards, *status.trainers)
+    members = {member_name(role_of(m), m.index): m for m in everybody}
+    facts = {name: _fact(world, member, pods) for name, member in members.items()}
+    for name, verdict in _silent(world, members, facts).items():
         match facts[name]:
             case Alive(pod=pod) | Going(pod=pod):
-                facts[name] = Lost(pod, hung(reporters))
+                facts[name] = Lost(pod, hung(verdict.witnesses, verdict.beside))
             case _:
                 pass
     return facts
@@ -130,21 +131,29 @@ def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
     return Alive(pod, trouble)
 
 
-def _silent(status: Status, reports: Mapping[str, Report], facts: Mapping[str, Fact]) -> Mapping[str, tuple[str, ...]]:
-    """Settled members that enough of their living peers call silent, with those peers' names."""
-    members = {member_name(role_of(m), m.index): m for m in (*status.shards, *status.trainers)}
-    living = [name for name, fact in facts.items() if isinstance(fact, Alive)]
-    silent = {}
-    for name, member in members.items():
-        # Shards hear trainers only, trainers hear everybody.
-        peers = [p for p in living if p != name and (role_of(member) == "trainer" or p.startswith("trainer/"))]
-        witnesses = tuple(
-            peer
-            for peer in peers
-            if (report := reports.get(members[peer].uid)) is not None
-            and report.counters.generation == status.counters.generation
-            and name in report.silent
-        )
-        if is_settled(member) and witnesses and len(witnesses) >= min(WITNESSES, len(peers)):
-            silent[name] = witnesses
-    return silent
+def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Mapping[str, Verdict]:
+    """Members that are hung by the word of their peers' reports of the present generation."""
+    generation, missed = world.job.status.counters.generation, {}
+    for name, fact in facts.items():
+        report = world.reports.get(members[name].uid) if isinstance(fact, Alive) else None
+        if report is not None and report.silent and report.counters.generation == generation:
+            missed[name] = report.silent
+    if not missed:
+        return {}
+    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Going)}
+    peers = {
+        # A newcomer misses nobody until it has joined: nobody waits for its word.
+        name: Peer(role_of(m), m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
+        for name, m in living.items()
+    }
+    return judge(peers, missed, _fallen(world, members))
+
+
+def _fallen(world: World, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
+    """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
+    silence_s = world.job.spec.failure_policy.silence_seconds
+    return {
+        m.avoid: name
+        for name, m in members.items()
+        if m.avoid and m.lost_at is not None and world.now - m.lost_at <= silence_s
+    }

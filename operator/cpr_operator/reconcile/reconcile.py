@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
 from cpr_operator.reconcile import effects
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
+from cpr_operator.reconcile.deadline import EXCEEDED, give_back, is_resting, never_trained, overdue
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.edit import is_overspent
 from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
-from cpr_operator.reconcile.figures import result_of, with_last_word
-from cpr_operator.reconcile.life import fail, is_overdue, phase_of, start, succeed
-from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.figures import result_of, with_last_word, with_shown
+from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
+from cpr_operator.reconcile.life import fail, phase_of, start, succeed
+from cpr_operator.reconcile.observe import member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
-from cpr_operator.reconcile.world import EventReason, Outcome, PodDelete, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World, change
 
 #: How long trainers may take to end by themselves once the job has succeeded.
 LINGER_S = 30.0
@@ -32,11 +38,34 @@ def reconcile(world: World) -> Outcome:
         return delete(world)
     if status.phase in TERMINAL_PHASES:
         return _after_the_end(world)
+    if status.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(status)):
+        return _left_alone(world)
+    return _live(world)
+
+
+def _live(world: World) -> Outcome:
+    """A job that is not over, of a version that is spoken."""
+    status = world.job.status
+    if needs_new_key(world):
+        world = with_new_key(world)
+        if status.phase not in {"Suspending", "Suspended"} and effects.live_pods(world.pods):
+            return _suspend(world, WHY)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
+    if status.start_time is not None and status.phase != "Suspended":
+        return _go_on(world)
+    if world.restriction is not None and (words := world.restriction.refuses(world.job.spec)):
+        return held_back(world, "TemplateRefused", words)
     if status.start_time is None:
-        return _held(world) if world.hold else _begin(world, start(world))
-    return _begin(world, resume(world)) if status.phase == "Suspended" else _go_on(world)
+        return _begin(world, start(world)) if world.hold is None else _held(world, world.hold)
+    return _outcome(world, Step(status)) if is_resting(world) else _begin(world, resume(world))
+
+
+def held_back(world: World, reason: str, words: str) -> Outcome:
+    """A job without pods gets none, because its pods would not be taken."""
+    status = _with(world, world.job.status, Finding("PodsReady", "False", reason, words))
+    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{world.job.generation}")
+    return replace(_outcome(world, Step(status, (said,))), wake_after_s=world.timing.running_s)
 
 
 def _wants_others(world: World, status: Status) -> bool:
@@ -45,23 +74,39 @@ def _wants_others(world: World, status: Status) -> bool:
     return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != wanted
 
 
-def _held(world: World) -> Outcome:
+def _held(world: World, hold: Hold) -> Outcome:
     """No new job may start."""
-    finding = Finding("CRDOutdated", "True", "SchemaDiffers", world.hold)
+    finding = Finding("CRDOutdated", hold.status, hold.reason, hold.message)
     return _outcome(world, Step(_with(world, world.job.status, finding)))
 
 
-def _suspend(world: World) -> Outcome:
+def _left_alone(world: World) -> Outcome:
+    """Pods of a release that this one cannot talk to train on by themselves."""
+    finding = Finding("PodsReady", "Unknown", "ContractNotSpoken", not_spoken(version_of(world.job.status)))
+    status = change(_with(world, world.job.status, finding), observed_generation=world.job.generation)
+    return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=world.timing.running_s)
+
+
+def _suspend(world: World, why: str = "") -> Outcome:
+    """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
     facts = observe(world)
     result = result_of(world.job.status, facts)
     done = None if result is None else succeed(world, Step(with_last_word(world.job.status, facts)), result)
     if result is not None and done is not None and not is_overspent(done.status):
         return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
-    step, deletes = suspend(world)
-    state = truth(step.status.phase == "Suspended")
-    reason = "spec.suspend is true" if world.job.spec.suspend else resizing(world.job.spec, step.status)
-    finding = Finding("Suspended", state, step.status.phase, reason)
-    return _outcome(world, step.to(_with(world, step.status, finding)), deletes)
+    step, deletes = suspend(world, why)
+    return _outcome(world, step.to(_with(world, step.status, _suspended(world, step.status, why))), deletes)
+
+
+def _suspended(world: World, status: Status, why: str) -> Finding:
+    """Whether all pods are gone, and why they go."""
+    state = truth(status.phase == "Suspended")
+    if world.job.spec.suspend:
+        return Finding("Suspended", state, status.phase, "spec.suspend is true")
+    if status.resume_at is not None:
+        return Finding("Suspended", state, EXCEEDED, _condition(status, "Suspended"))
+    reason = resizing(world.job.spec, status) or why or _condition(status, "Suspended")
+    return Finding("Suspended", state, status.phase, reason)
 
 
 def _begin(world: World, step: Step) -> Outcome:
@@ -114,10 +159,13 @@ def _go_on(world: World) -> Outcome:
         anew = restarts != status.restarts or world.job.status.recovery is not None
         status = planned(world.job.spec, status, anew=anew)
     phase = phase_of(world, status)
-    if is_overdue(world, status, phase):
-        waited = world.job.spec.failure_policy.startup_deadline_seconds
-        reason = f"not all pods worked within {waited} s: {_condition(status, 'PodsReady')}"
-        return _failed(world, step.to(status), "StartupDeadlineExceeded", reason)
+    late = overdue(world, status, facts) if phase == "Starting" else ""
+    if late and never_trained(world, status):
+        remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
+        return _failed(world, step.to(status), EXCEEDED, f"{late}; {remedy}")
+    if late:
+        step, why = give_back(world, step.to(status), late)
+        return _outcome(world, step.to(_with(world, step.status, why)))
     status = change(status, phase=phase)
     status = _with(world, status, *findings(world, status, facts))
     return _outcome(world, step.to(status, *_news(world, status)))
@@ -132,6 +180,7 @@ def _news(world: World, status: Status) -> tuple[Event, ...]:
     for kind, wrong, reason in (
         ("PodsReady", "False", EventReason.POD_STUCK),
         ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
+        ("DataOutdated", "True", EventReason.DATA_OUTDATED),
         ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
     ):
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
@@ -165,7 +214,7 @@ def _after_the_end(world: World) -> Outcome:
     left = None if ttl is None else max(ended + ttl - world.now, 0.0)
     lingering = bool(effects.live_pods(world.pods))
     return Outcome(
-        status,
+        with_shown(status),
         deletes=deletes,
         delete_job=left == 0.0,
         wake_after_s=world.timing.running_s if lingering else left,
@@ -185,7 +234,7 @@ def _superfluous(world: World, status: Status) -> list[PodDelete]:
 def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = None) -> Outcome:
     """The outcome with everything that the cluster lacks of what the status wants."""
     status = effects.stamped(world.job.status, step.status)
-    status = change(status, observed_generation=world.job.generation)
+    status = with_shown(change(status, observed_generation=world.job.generation))
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     return Outcome(
         status=status,
@@ -201,8 +250,12 @@ def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = N
 def _wake_after(world: World, status: Status) -> float | None:
     """Often while something is awaited, less often the longer it takes, seldom while all is well."""
     timing, phase = world.timing, status.phase
+    if phase == "Suspended" and status.resume_at is not None:
+        return max(timing.changing_s, min(timing.running_s, status.resume_at - world.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
+    if phase == "Running" and (_waits_for_members(world) or _is_somebody_missed(world, status)):
+        return timing.changing_s  # its peers are about to call somebody silent
     if phase == "Running":
         return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
@@ -210,6 +263,20 @@ def _wake_after(world: World, status: Status) -> float | None:
     since = status.recovery.since if status.recovery else status.start_time or world.now
     patience = PATIENCE * max(world.now - since, 0.0)
     return min(max(timing.changing_s, patience), timing.running_s)
+
+
+def _waits_for_members(world: World) -> bool:
+    """Whether training stands still because a trainer waits for others."""
+    trainers = (report for report in world.reports.values() if isinstance(report, TrainerReport))
+    return any(report.state is TrainerState.PAUSED and report.waiting_for for report in trainers)
+
+
+def _is_somebody_missed(world: World, status: Status) -> bool:
+    """Whether a member that should work is called silent, though not by enough to replace it."""
+    missed = {name for report in world.reports.values() for name in report.silent}
+    shards = (member_name("shard", shard.index) for shard in status.shards)
+    trainers = (member_name("trainer", t.index) for t in status.trainers if t.state != "Finished")
+    return not missed.isdisjoint((*shards, *trainers))
 
 
 def _save_interval(world: World, status: Status) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.status import Predecessor, Shard, Status
+from cpr_operator.api.status import Predecessor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
 from cpr_operator.reconcile.avoid import avoided, relent
 from cpr_operator.reconcile.edit import account_of, is_overspent
+from cpr_operator.reconcile.incidents import new_incidents
 from cpr_operator.reconcile.learning import after_recovery
-from cpr_operator.reconcile.members import record, record_lost, replace_entry, successor
+from cpr_operator.reconcile.members import edited, record, record_lost, successor, with_shards
 from cpr_operator.reconcile.observe import (
     Fact,
     Going,
@@ -80,17 +81,18 @@ def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decisi
 def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
     lost = [fact.failure for fact in facts.values() if isinstance(fact, Lost)]
+    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(world, status, facts)
     for failure in lost:
-        if failure.permanent and not (failure.kind is Kind.DAMAGED and damaged_origin(world, status, facts)):
+        if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
             return FailJob(failure.kind, failure.message)
     limit = world.job.spec.failure_policy.restart_limit
-    counted = sum(failure.counts_as_restart for failure in lost)
+    counted = new_incidents(status, facts, world.now)
     earlier = sum(time > world.now - limit.window_seconds for time in status.restart_times)
     if counted and earlier + counted > limit.count:
         last = next(failure for failure in lost if failure.counts_as_restart)
         return FailJob(
             "RestartLimitReached",
-            f"{earlier + counted} failures within {limit.window_seconds} s, and {limit.count} are allowed; "
+            f"{earlier + counted} incidents within {limit.window_seconds} s, and {limit.count} are allowed; "
             f"the last: {last.kind}: {last.message}; see status.failures, mend the cause, and create the job anew",
         )
     return None
@@ -98,23 +100,27 @@ def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJo
 
 def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
-    for member in (*step.status.shards, *step.status.trainers):
+
+    def heir(member: Shard | Trainer) -> Shard | Trainer:
         fact = facts[member_name(role_of(member), member.index)]
-        if isinstance(fact, Unborn) and not fact.refusal:
-            heir = successor(world.job.id, member, member.started_at or world.now)
-            step = step.to(replace_entry(step.status, member, heir))
-    return step
+        if not isinstance(fact, Unborn) or fact.refusal:
+            return member
+        return successor(world.job.id, member, member.started_at or world.now)
+
+    return step.to(edited(step.status, heir))
 
 
 def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
+    heirs, name = {}, ""
     for shard in step.status.shards:
         fact = facts[member_name("shard", shard.index)]
         if not isinstance(fact, Going):
             continue
+        name = member_name("shard", shard.index)
         step = record(world, step, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        heir = successor(
+        heirs[shard.index] = successor(
             world.job.id,
             shard,
             world.now,
@@ -123,25 +129,24 @@ def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
             predecessor=before,
             avoid=avoided(shard, fact.failure),
         )
-        reason = f"{member_name('shard', shard.index)} is being deleted: its successor waits for what it still saves"
-        status = replace_entry(step.status, shard, heir)
-        step = step.to(under_recovery(world, status, "ReplaceShards", reason))
-    return step
+    if not heirs:
+        return step
+    reason = f"{name} is being deleted: its successor waits for what it still saves"
+    return step.to(under_recovery(world, with_shards(step.status, heirs), "ReplaceShards", reason))
 
 
 def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
     """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
-    rest = dict(facts)
+    rest, heirs = dict(facts), {}
     for shard in step.status.shards:
         name = member_name("shard", shard.index)
         fact = facts[name]
         if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
             continue
         step = record(world, step, shard, fact.failure, "ReplaceShards")
-        heir = successor(world.job.id, shard, world.now, avoid=avoided(shard, fact.failure))
-        step = step.to(replace_entry(step.status, shard, heir))
+        heirs[shard.index] = successor(world.job.id, shard, world.now, avoid=avoided(shard, fact.failure))
         rest[name] = Unborn("")
-    return step, rest
+    return step.to(with_shards(step.status, heirs)), rest
 
 
 def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:

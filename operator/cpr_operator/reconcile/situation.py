@@ -130,7 +130,7 @@ def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator
 def end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None]:
     """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
     before = shard.predecessor
-    pod = next((pod for pod in world.pods if before and pod.uid == before.uid), None)
+    pod = world.pods_by_uid.get(before.uid) if before else None
     failure = classify(pod) if pod else None
     if isinstance(failure, Failure) and failure.ended:
         return True, failure

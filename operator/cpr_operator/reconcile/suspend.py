@@ -36,18 +36,18 @@ M = TypeVar("M", bound=Member)
 TERMINATED = 128 + signal.SIGTERM
 
 
-def suspend(world: World) -> tuple[Step, tuple[PodDelete, ...]]:
-    """The next step of suspending, and the pods to delete in it."""
+def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
+    """The next step of suspending, and the pods to delete in it. `why`: if neither `suspend` nor numbers ask for it."""
     before = world.job.status
     if before.phase == "Pending":
         return Step(change(before, phase="Suspended")), ()
     if before.phase == "Suspended":
-        return Step(before), tuple(_deletes(world, before))
+        return Step(change(before, resume_at=None)), tuple(_deletes(world, before))
     since = world.now if before.suspending_since is None else before.suspending_since
     step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
         step = Step(change(step.status, meeting=before.meeting and have_met(world)))
-        why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before)}: "
+        why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before) or why}: "
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
         step = step.to(step.status, said)
@@ -85,6 +85,7 @@ def resume(world: World) -> Step:
         trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
         meeting=False,
         recovery=None,
+        resume_at=None,
         phase="Starting",
     )
     return step.to(planned(world.job.spec, status, anew=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -13,6 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.restriction import Restriction
 
 Report = ShardReport | TrainerReport
 
@@ -34,9 +36,11 @@ class EventReason(enum.StrEnum):
     REFUSED = "Refused"
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
+    DATA_OUTDATED = "DataOutdated"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    INVALID = "Invalid"
     SAVES_DELETED = "SavesDeleted"
     SAVES_LEFT = "SavesLeft"
 
@@ -63,13 +67,25 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Why no new job may start: status, reason and message of the condition CRDOutdated."""
+
+    status: Literal["True", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class World:
     """Everything one pass decides on.
 
     `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, empty if they are. Of a job that is being deleted `spared` are the
+    happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
+    `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
+    `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
+    gone. `restriction` is what pod templates may say; None: anything.
     """
 
     job: Job
@@ -77,10 +93,19 @@ class World:
     reports: Mapping[str, Report]
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
-    hold: str = ""
+    hold: Hold | None = None
     spared: tuple[str, ...] = ()
     terminating: bool = False
+    watched_s: float = 0.0
+    key_digest: str = ""
+    key_lost: bool = False
+    restriction: Restriction | None = None
     timing: Timing = Timing()
+
+    @cached_property
+    def pods_by_uid(self) -> Mapping[str, PodView]:
+        """The pods by their uid."""
+        return {pod.uid: pod for pod in self.pods}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +159,7 @@ class Step:
 
 
 def change(model: Any, **fields: Any) -> Any:
-    """A copy of a frozen model with some fields set anew."""
+    """A copy of a frozen model with some fields set anew; the model itself where it has those values already."""
+    if all(getattr(model, name) == value for name, value in fields.items()):
+        return model
     return model.model_copy(update=fields)

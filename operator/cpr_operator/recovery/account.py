@@ -39,10 +39,10 @@ class Account:
             dense=ledgers.union(self.dense, dense),
         )
 
-    def settle(self, index: int, lost: Ranges) -> Account:
-        """Shard `index` told what it lost: that is charged, and its reservation goes."""
-        reserved = tuple(() if i == index else ranges for i, ranges in enumerate(self.reserved))
-        return replace(self, ledger=ledgers.add(self.ledger, index, lost), reserved=reserved)
+    def settle(self, lost: Mapping[int, Ranges]) -> Account:
+        """These shards told what they lost: that is charged, and their reservations go."""
+        reserved = tuple(() if i in lost else ranges for i, ranges in enumerate(self.reserved))
+        return replace(self, ledger=ledgers.add_by_shard(self.ledger, lost), reserved=reserved)
 
     def settle_dense(self, lost: Ranges) -> Account:
         """The leader told what the dense state misses: every shard is charged, and the dense reservation goes."""

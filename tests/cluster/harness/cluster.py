@@ -23,6 +23,7 @@ NAMESPACE, DEPLOYMENT, SELECTOR = (
     "cprjob",
     "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator",
 )
+REPLICAS = 2
 UP_S = 1800  # from nothing: Kubernetes is compiled first
 
 
@@ -61,12 +62,49 @@ class Cluster:
         until("the operator is gone", lambda: not self.operator_pods(), within_s)
 
     def start_operator(self, within_s: float = 40) -> None:
-        """Scale the operator to one and wait until it is ready."""
-        self._scale(1)
-        until("the operator is ready", lambda: any(p.ready and not p.deleting for p in self.operator_pods()), within_s)
+        """Scale the operator to its two replicas and wait until they are ready."""
+        self._scale(REPLICAS)
+        self.wait_operator(within_s)
+
+    def wait_operator(self, within_s: float = 60) -> None:
+        """Wait until as many replicas as there should be are ready, and no other is left."""
+
+        def ready() -> bool:
+            pods = self.operator_pods()
+            return len(pods) == REPLICAS and all(pod.ready and not pod.deleting for pod in pods)
+
+        until("the operator is ready", ready, within_s)
+
+    def leader(self) -> Pod:
+        """Return the pod of the replica that leads."""
+
+        def holder() -> Pod | None:
+            lease = self.kubectl.get("-n", NAMESPACE, "lease", DEPLOYMENT)
+            name = lease["spec"].get("holderIdentity", "").partition("_")[0]
+            return next((pod for pod in self.operator_pods() if pod.name == name and pod.ready), None)
+
+        return until("a replica of the operator leads", holder, 30)
+
+    @contextmanager
+    def operator_on(self, *numbers: int) -> Iterator[None]:
+        """Let the operator's replicas run on these nodes, one on each, for a while; otherwise all run on the first."""
+        names = [self.nodes.name(number) for number in numbers]
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        self._place({"nodeSelector": None, "affinity": {"nodeAffinity": required}})
+        try:
+            yield
+        finally:
+            self._place({"nodeSelector": {"cprjob.io/stable": "true"}, "affinity": {"nodeAffinity": None}})
+
+    def _place(self, spec: dict[str, object]) -> None:
+        patch = json.dumps({"spec": {"template": {"spec": spec}}})
+        self.kubectl("-n", NAMESPACE, "patch", f"deployment/{DEPLOYMENT}", "--type=merge", "-p", patch)
+        self.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=90s", timeout_s=100)
+        self.wait_operator()
 
     def kill_operator(self) -> None:
-        """Kill the operator's process in mid-air; its container comes back by itself."""
+        """Kill the processes of all the operator's replicas in mid-air; their containers come back by themselves."""
         for pod in self.operator_pods():
             self.nodes.signal(pod, "KILL")
 
@@ -74,9 +112,18 @@ class Cluster:
         """Delete the operator's pod by force; the Deployment makes another."""
         self.kubectl("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR, "--force", "--grace-period=0", "--wait=false")
 
+    @contextmanager
+    def newer_operator(self) -> Iterator[None]:
+        """Upgrade the release to an operator of the next contract version, and in the end take it back."""
+        self._upgrade("localhost/cprjob-operator-next")
+        try:
+            yield
+        finally:
+            self._upgrade("localhost/cprjob-operator")
+
     def operator_log(self, lines: int = 150) -> str:
-        """Return the end of the operator's log, and of the one before its last restart."""
-        command = ("-n", NAMESPACE, "logs", "-l", SELECTOR, f"--tail={lines}")
+        """Return the end of the replicas' logs, and of those before their last restart."""
+        command = ("-n", NAMESPACE, "logs", "-l", SELECTOR, "--prefix", f"--tail={lines}")
         return self.kubectl(*command, check=False) + self.kubectl(*command, "--previous", check=False)
 
     # --- the store ---
@@ -95,6 +142,14 @@ class Cluster:
     def _lead_to(self, name: str) -> None:
         selector = {"spec": {"selector": {"app.kubernetes.io/name": name}}}
         self.kubectl("-n", store.NAMESPACE, "patch", "service", "minio", "-p", json.dumps(selector))
+
+    def _upgrade(self, image: str) -> None:
+        chart = SCRIPTS.parent.parent / "charts" / "cprjob"
+        release = ["cprjob", str(chart), "--namespace", NAMESPACE, "--kubeconfig", str(self.kubectl.kubeconfig)]
+        settings = ["--reuse-values", "--set", f"image.repository={image}", "--wait", "--timeout", "60s"]
+        command = ["helm", "upgrade", *release, *settings]
+        done = subprocess.run(command, env=self.kubectl.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
     def _scale(self, replicas: int) -> None:
         self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")

@@ -1,28 +1,35 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
-from cpr_operator.cluster.pod_reports import MAX_IN_FLIGHT, MAX_REPORT_BYTES, ReportFetcher
+from cpr_operator.cluster.pod_reports import MAX_OF_JOB, MAX_REPORT_BYTES, ReportFetcher
 from cpr_operator.cluster.views import PodView
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def pod_at(port: int, job: str = "o", uid: str = "u") -> PodView:
+    return PodView("p", uid, job, "shard", 0, 1, "Running", 0.0, host="127.0.0.1", port_base=port - 1)
 
 
 @asynccontextmanager
 async def pod_that(answers: Handler) -> AsyncIterator[PodView]:
     app = web.Application()
     app.router.add_get("/status", answers)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    yield PodView("p", "u", "o", "shard", 0, 1, "Running", 0.0, host="127.0.0.1", port_base=port - 1)
+    yield pod_at(port)
     await runner.cleanup()
 
 
@@ -67,11 +74,37 @@ async def test_a_pod_that_dribbles_does_not_stretch_its_deadline(fetcher: Report
 
 
 async def test_nobody_listening_is_no_report(fetcher: ReportFetcher) -> None:
-    pod = PodView("p", "u", "o", "shard", 0, 1, "Running", 0.0, host="127.0.0.1", port_base=1)
-    assert await fetcher.fetch(pod, 5.0) is None
+    assert await fetcher.fetch(pod_at(2), 5.0) is None
 
 
-async def test_requests_in_flight_are_bounded(fetcher: ReportFetcher) -> None:
+async def test_a_packed_report_is_refused_and_never_unpacked(
+    fetcher: ReportFetcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = []
+
+    def packed(body: bytes, encoding: str) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            wanted.append(request.headers.get("Accept-Encoding"))
+            return web.Response(body=body, headers={"Content-Encoding": encoding})
+
+        return answer
+
+    bomb = gzip.compress(gzip.compress(bytes(64 << 20), 9), 9)
+    assert len(bomb) < 1000
+    tracemalloc.start()
+    try:
+        for body, encoding in ((gzip.compress(b"report"), "gzip"), (bomb, "gzip, gzip"), (b"report", "Identity")):
+            async with pod_that(packed(body, encoding)) as pod:
+                expected = b"report" if encoding == "Identity" else None
+                assert await fetcher.fetch(pod, 20.0) == expected
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert wanted == ["identity"] * 3
+    assert "p: its report is refused: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
+
+
+async def test_requests_in_flight_are_bounded_for_each_job(fetcher: ReportFetcher) -> None:
     running, most = 0, 0
     release = asyncio.Event()
 
@@ -84,10 +117,71 @@ async def test_requests_in_flight_are_bounded(fetcher: ReportFetcher) -> None:
         return web.Response(text="report")
 
     async with pod_that(hold) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0)) for _ in range(MAX_IN_FLIGHT + 10)]
+        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0)) for _ in range(MAX_OF_JOB + 10)]
         async with asyncio.timeout(20):
-            while running < MAX_IN_FLIGHT:  # noqa: ASYNC110
+            while running < MAX_OF_JOB:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         release.set()
-        assert await asyncio.gather(*asked) == [b"report"] * (MAX_IN_FLIGHT + 10)
-    assert most == MAX_IN_FLIGHT
+        assert await asyncio.gather(*asked) == [b"report"] * (MAX_OF_JOB + 10)
+    assert most == MAX_OF_JOB
+
+
+async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) -> None:
+    async def say_nothing(_: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="report")
+
+    async with pod_that(say_nothing) as silent, pod_that(answer) as healthy:
+        pods = [replace(silent, uid=f"s{n}", owner_uid="another") for n in range(200)]
+        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0)) for pod in pods]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            assert await fetcher.fetch(healthy, 3600.0) == b"report"
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> None:
+    heard, release = 0, asyncio.Event()
+
+    async def hold(_: web.Request) -> web.Response:
+        nonlocal heard
+        heard += 1
+        await release.wait()
+        return web.Response(text="report")
+
+    async with pod_that(hold) as pod:
+        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0)) for _ in range(MAX_OF_JOB)]
+        async with asyncio.timeout(20):
+            while heard < MAX_OF_JOB:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        other = replace(pod, uid="other")
+        assert await fetcher.fetch(other, 0.1) is None
+        assert heard == MAX_OF_JOB
+        release.set()
+        assert await fetcher.fetch(other, 20.0) == b"report"
+        await asyncio.gather(*asked)
+
+
+async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time() -> None:
+    now, speaks, heard = 0.0, False, 0
+    fetcher = ReportFetcher(lambda: now)
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal heard
+        heard += 1
+        if not speaks:
+            await asyncio.sleep(3600)
+        return web.Response(text="report")
+
+    async with pod_that(answer) as pod:
+        assert [await fetcher.fetch(pod, 0.2) for _ in range(3)] == [None] * 3
+        assert heard == 1
+        now, speaks = 1.0, True
+        assert [await fetcher.fetch(pod, 20.0) for _ in range(3)] == [b"report"] * 3
+        assert heard == 4
+    await fetcher.close()

@@ -1,40 +1,16 @@
 """The controller's manners: what it does about a spec, a cluster or a job that is not as it should be."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
-from cpr_operator.api.status import Status
+from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Timing
+from cpr_operator.installed_crd import FRESH_S, InstalledCrd
+from cpr_operator.reconcile import Hold
 from support.driver import spec
-from support.fake_cluster import FakeCluster
-
-
-class House:
-    """A cluster with one job, and a controller."""
-
-    def __init__(self, job: dict[str, Any] | None = None, hold: str = "", total: int = 2000) -> None:
-        self.cluster = FakeCluster(total)
-        self.cluster.add_job("job", job or spec())
-        timing = Timing(running_s=15, changing_s=1, progress_s=15)
-        self.controller = Controller(self.cluster, lambda: self.cluster.now, hold=hold, timing=timing)
-
-    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
-        wake = None
-        for _ in range(passes):
-            self.cluster.tick(dt)
-            wake = await self.controller.run_pass("default", "job")
-        return wake
-
-    @property
-    def status(self) -> Status:
-        return Status.model_validate(self.cluster.jobs["default", "job"].status)
-
-    def condition(self, kind: str) -> tuple[str, str, str]:
-        found = next(c for c in self.status.conditions if c.type == kind)
-        return found.status, found.reason, found.message
+from support.house import House
 
 
 async def test_status_is_written_before_anything_is_created() -> None:
@@ -73,20 +49,63 @@ async def test_a_spec_that_is_none_gets_a_condition_and_no_pods() -> None:
     status, reason, message = house.condition("PodsReady")
     assert (status, reason) == ("False", "InvalidSpec")
     assert "topMlp" in message
-    assert house.cluster.calls == ["write_status"]
+    assert house.cluster.calls == ["write_status", "emit"]
+
+
+async def test_a_template_that_cannot_be_merged_gets_a_condition_and_is_mended() -> None:
+    house = House(spec(trainers__template={"spec": {"volumes": [None]}}))
+    await house.go(2)
+    status, reason, message = house.condition("PodsReady")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert "spec.trainers.template.spec.volumes[0]: must be a map" in message
+    house.cluster.set_spec("job", trainers={"replicas": 2})
+    await house.go(8)
+    assert house.status.phase == "Running"
 
 
 async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes_on() -> None:
-    held = House(hold="the CRD is old: upgrade it")
-    await held.go(3)
-    assert held.condition("CRDOutdated")[2] == "the CRD is old: upgrade it"
-    assert held.cluster.pods == {}
-    held.controller = Controller(held.cluster, lambda: held.cluster.now)
-    await held.go(8)
-    assert (held.status.phase, held.condition("CRDOutdated")[0]) == ("Running", "False")
-    held.controller = Controller(held.cluster, lambda: held.cluster.now, hold="the CRD is old again")
-    await held.go(60)
-    assert held.status.phase == "Succeeded"
+    house = House(hold=Hold("True", "SchemaDiffers", "the CRD is old: upgrade it"))
+    await house.go(3)
+    assert house.condition("CRDOutdated") == ("True", "SchemaDiffers", "the CRD is old: upgrade it")
+    assert house.cluster.pods == {}
+    house.hold = None
+    await house.go(8)
+    assert (house.status.phase, house.condition("CRDOutdated")[0]) == ("Running", "False")
+    house.hold = Hold("True", "SchemaDiffers", "the CRD is old again")
+    await house.go(60)
+    assert house.status.phase == "Succeeded"
+
+
+async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() -> None:
+    """The API server fails at the operator's start, and answers a little later."""
+    house = House()
+    now, answers = 0.0, [UnavailableError("etcd has no leader"), {crd.HASH_ANNOTATION: crd.schema_hash()}]
+
+    async def read() -> Mapping[str, str]:
+        answer = answers.pop(0)
+        if isinstance(answer, UnavailableError):
+            raise answer
+        return answer
+
+    installed = InstalledCrd(read, lambda: now)
+    house.controller = Controller(house.cluster, lambda: house.cluster.now, hold=installed.hold)
+    await house.go(3)
+    state, reason, message = house.condition("CRDOutdated")
+    assert (state, reason) == ("Unknown", "Unknown")
+    assert "etcd has no leader" in message
+    assert len(answers) == 1, "it is not asked again at once"
+    now = FRESH_S
+    await house.go(8)
+    assert (house.status.phase, house.condition("CRDOutdated")[0]) == ("Running", "False")
+
+
+async def test_a_job_that_vanished_is_told_to_be_gone() -> None:
+    house = House()
+    await house.go(3)
+    assert house.gone == []
+    house.cluster.jobs.clear()
+    assert await house.go() is None
+    assert house.gone == ["job"]
 
 
 async def test_a_job_created_suspended_starts_no_pods() -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from cpr_operator.api.spec import Store
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
+from cpr_operator.desired.names import JobId
+from cpr_operator.reconcile import Job, reconcile
 from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, location, spared
-from support.deletions import DELETIONS, WITH_SAVES, end_of_deletion
-from support.driver import Driver, Life, Scenario, spec
+from support.deletions import BEGUN, DELETIONS, WITH_SAVES, end_of_deletion, gone
+from support.driver import Driver, Life, Scenario, spec, world_in_mid_training
 from support.fake_cluster import FakeCluster
+from support.story import phase, suspend
 
 BY_NAME = {scenario.name: scenario for scenario in DELETIONS}
 EVERYTHING_GOES = [
@@ -171,22 +179,64 @@ async def test_a_job_that_cannot_be_read_any_more_is_not_held() -> None:
     assert cluster.jobs == {}
 
 
-def job(uid: str, restore_from: str | None, phase: str = "Running", *, deleting: bool = False) -> JobView:
-    snapshots = {"restoreFrom": restore_from} if restore_from else {}
-    return JobView("default", uid, uid, 1, "1", 0.0, deleting, spec={"snapshots": snapshots}, status={"phase": phase})
+async def test_a_template_that_cannot_be_merged_does_not_hold_the_job() -> None:
+    def spoil(cluster: FakeCluster) -> None:
+        cluster.set_spec("job", trainers={"replicas": 2, "template": {"spec": {"containers": [None]}}})
+        cluster.user_deletes("job")
+
+    story = ((BEGUN, suspend(value=True)), (phase("Suspended"), spoil), (gone, lambda _: None))
+    life = await Driver(Scenario("spoilt and deleted", story, WITH_SAVES, deadline_s=700)).run()
+    assert ("default", "job") not in life.cluster.jobs
 
 
-def test_only_jobs_that_are_not_over_have_anchors_spared() -> None:
-    jobs = [
-        job("a", "uid/one"),
-        job("b", "uid/two", "Suspended"),
-        job("c", "uid/one", "Pending"),
-        job("d", "uid/three", "Succeeded"),
-        job("e", "uid/four", deleting=True),
-        job("f", "uid2/five"),
-        job("g", None),
-    ]
-    assert spared("uid", jobs) == ("uid/one", "uid/two")
+async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None:
+    world = await world_in_mid_training(2)
+    spec = world.job.spec.model_copy(
+        update={
+            "snapshots": world.job.spec.snapshots.model_copy(update={"delete_with_job": True}),
+            "trainers": world.job.spec.trainers.model_copy(update={"template": {"spec": {"containers": [None]}}}),
+        }
+    )
+    outcome = reconcile(replace(world, job=replace(world.job, spec=spec, deleting=True, held=True), pods=()))
+    assert outcome.release
+    assert outcome.status.deleting_since == world.now
+    (event,) = outcome.events
+    assert event.reason == "SavesLeft"
+    assert "no pod can be made" in event.message
+
+
+def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
+    """A job that has begun with an anchor of another, or is otherwise as its status and its store say."""
+    store = fields.pop("store", {"endpoint": "file:///store", "bucket": "saves"})
+    snapshots = {"store": store, **({"restoreFrom": restore_from} if restore_from else {})}
+    status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", **fields.pop("status", {})}
+    status = {name: value for name, value in status.items() if value is not None}
+    return JobView(namespace, "heir", "h", 1, "1", 0.0, spec={"snapshots": snapshots}, status=status, **fields)
+
+
+HEIRS = [
+    ("that runs", heir("uid/one", deleting=False), True),
+    ("that is suspended", heir("uid/one", deleting=False, status={"phase": "Suspended"}), True),
+    ("that has an anchor", heir("uid/one", deleting=False, status={"anchors": [{"key": "h/a"}]}), False),
+    ("that never started", heir("uid/one", deleting=False, status={"phase": "Suspended", "startTime": None}), False),
+    ("that is over", heir("uid/one", deleting=False, status={"phase": "Succeeded"}), False),
+    ("that goes", heir("uid/one", deleting=True), False),
+    ("that names another's", heir("uid2/one", deleting=False), False),
+    ("that names none", heir(None, deleting=False), False),
+    ("of another namespace", heir("uid/one", namespace="mallory", deleting=False), False),
+    ("of another bucket", heir("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "b"}), False),
+    (
+        "of another prefix",
+        heir("uid/one", deleting=False, store={"endpoint": "file:///store", "bucket": "saves", "prefix": "p"}),
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("other", "counts"), [each[1:] for each in HEIRS], ids=[each[0] for each in HEIRS])
+def test_an_anchor_is_spared_for_a_job(other: JobView, *, counts: bool) -> None:
+    job = Job(JobId("default", "job", "uid"), 1, deleting=True, spec=parse_spec(WITH_SAVES), status=Status(), held=True)
+    assert spared(job, [other]) == (("uid/one",) if counts else ())
 
 
 @pytest.mark.parametrize(

@@ -182,3 +182,15 @@ def test_samples_are_taken_in_any_order(tmp_path: Path) -> None:
 def test_tables_that_the_columns_cannot_feed_are_refused(tmp_path: Path, tables: tuple[TableSpec, ...]) -> None:
     with pytest.raises(DataError, match=r"tables|rows"):
         read(write(clicks(3), tmp_path, "csv"), tables)
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "tsv.zst"])
+def test_a_packed_file_is_read_from_its_front_as_often_as_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    dataset = read(replace(write(clicks(400), tmp_path, ending), shuffle_rows=1))
+    assert dataset.layout.blocks > 6, "more than are kept in memory"
+    first = everything(dataset)
+    for _ in range(3):
+        assert_same(everything(dataset), first)

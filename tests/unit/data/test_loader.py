@@ -17,7 +17,7 @@ ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
 class Numbers:
     """A dataset whose ids are the indices asked for; remembers the calls."""
 
-    def __init__(self, fail_at: int | None = None, layout: Layout | None = None) -> None:
+    def __init__(self, fail_at: range = range(0), layout: Layout | None = None) -> None:
         self.layout = layout or Layout.whole(30)
         self.expected: list[list[int]] = []
         self.calls = 0
@@ -27,7 +27,7 @@ class Numbers:
     def take(self, indices: np.ndarray) -> Batch:
         self.calls += 1
         self.called.release()
-        if self.calls == self._fail_at:
+        if self.calls in self._fail_at:
             raise OSError("disk gone")
         return Batch(np.zeros((len(indices), 13), np.float32), indices[:, None], np.zeros(len(indices), np.float32))
 
@@ -71,17 +71,31 @@ def test_exactly_one_batch_is_prepared_ahead() -> None:
 
 
 def test_an_error_appears_where_its_batch_would() -> None:
-    with loader(Numbers(fail_at=2)) as batches:
+    with loader(Numbers(fail_at=range(2, 99))) as batches:
         assert next(batches)[0] == 1
         with pytest.raises(OSError, match="disk gone"):
             next(batches)
+
+
+def test_a_batch_that_failed_comes_when_it_is_asked_for_again() -> None:
+    with loader(Numbers(fail_at=range(3, 5))) as batches:
+        got = []
+        while len(got) < 5:
+            try:
+                got.append(next(batches)[0])
+            except OSError:
+                continue
+    assert got == [1, 2, 3, 4, 5]
 
 
 def test_closing_ends_the_thread_and_the_iteration() -> None:
     with loader(Numbers()) as batches:
         next(batches)
         assert any(thread.name.startswith("loader") for thread in threading.enumerate())
-    assert not any(thread.name.startswith("loader") for thread in threading.enumerate())
+    for thread in threading.enumerate():
+        if thread.name.startswith("loader"):
+            thread.join(10)
+            assert not thread.is_alive()
     assert list(batches) == []
 
 

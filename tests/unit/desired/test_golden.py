@@ -10,40 +10,48 @@ import yaml
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.cleanup import cleanup_pod
-from cpr_operator.desired.guards import guards, key_secret
+from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.rosters import Document
 from support.driver import spec
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = JobId("research", "criteo", "0a1b2c3d-0000-4000-8000-000000000000")
 COUNTERS = Counters(roster=7, group=2, generation=1)
 
-SHARD = ShardRoster(
-    contract=CONTRACT_VERSION,
-    counters=COUNTERS,
-    index=3,
-    incarnation=2,
-    newest_incarnation=2,
-    may_restore=True,
-    floor_samples=900,
-    anchor=None,
-    trainers=2,
+DIGEST = "9f9f5111f7b27a78"
+
+SHARD = Document.of(
+    ShardRoster(
+        contract=CONTRACT_VERSION,
+        counters=COUNTERS,
+        index=3,
+        incarnation=2,
+        newest_incarnation=2,
+        may_restore=True,
+        floor_samples=900,
+        anchor=None,
+        trainers=2,
+    )
 )
-TRAINER = TrainerRoster(
-    contract=CONTRACT_VERSION,
-    counters=COUNTERS,
-    index=0,
-    incarnation=1,
-    newest_incarnation=1,
-    leader=0,
-    trainers=(),
-    shards=(),
-    anchor=None,
-    dense_floor_samples=0,
-    interval_s=60.0,
+TRAINER = Document.of(
+    TrainerRoster(
+        contract=CONTRACT_VERSION,
+        counters=COUNTERS,
+        index=0,
+        incarnation=1,
+        newest_incarnation=1,
+        leader=0,
+        trainers=(),
+        shards=(),
+        anchor=None,
+        dense_floor_samples=0,
+        interval_s=60.0,
+    )
 )
 TEMPLATE: Mapping[str, Any] = {
     "metadata": {"labels": {"team": "ads", "cprjob.io/job": "another"}, "annotations": {"note": "mine"}},
@@ -67,7 +75,16 @@ TEMPLATE: Mapping[str, Any] = {
 
 
 def plan(**changes: Any) -> PodPlan:
-    return PodPlan(JOB, parse_spec(spec(**changes)), image="trainer:1", job_spec='{"contract":1}', grace_s=30)
+    return PodPlan(
+        JOB, parse_spec(spec(**changes)), image="trainer:1", job_spec='{"contract":1}', grace_s=30, key_digest=DIGEST
+    )
+
+
+def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
+    """The objects around two trainers and four shards, beside the key."""
+    status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
+    peers = Peers("operators", ({"namespaceSelector": {"matchLabels": {"team": "monitoring"}}},))
+    return [network_policy(JOB, peers, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
 
 
 CASES = {
@@ -82,8 +99,10 @@ CASES = {
     "cleanup-with-template": lambda: cleanup_pod(
         plan(trainers__template=TEMPLATE, snapshots__store__credentialsSecret="minio"), 3, ("uid/a", "uid/b")
     ),
-    "guards": lambda: list(guards(JOB, trainers=2, shards=4)),
-    "key": lambda: key_secret(JOB, "0123456789abcdef"),
+    "guards": lambda: guards(by_uid=True),
+    "guards-of-0.1.0": lambda: guards(by_uid=False),
+    "policy-of-an-operator-outside": lambda: network_policy(JOB, None, by_uid=True),
+    "key": lambda: key_secret(JOB, "0123456789abcdef", DIGEST),
 }
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from cpr_operator.api import crd
 from cpr_operator.cluster.local.ports import PortBlocks
-from support.apiserver import ApiServer, install_crd, running_apiserver
+from support.apiserver import USERS, ApiServer, install_crd, running_apiserver
 from support.benches import JOBS, NAMESPACE, document
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist]
@@ -42,34 +43,45 @@ def client(server: ApiServer) -> Iterator[httpx.Client]:
         yield opened
 
 
-@contextmanager
-def operator(server: ApiServer, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+@dataclass(frozen=True)
+class Operator:
     """A running operator and the address of its HTTP port."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+
+    @property
+    def role(self) -> str:
+        try:
+            return httpx.get(f"{self.url}/readyz", trust_env=False).text.strip()
+        except httpx.TransportError:
+            return ""
+
+    def metrics(self) -> str:
+        return httpx.get(f"{self.url}/metrics", trust_env=False).text
+
+
+@contextmanager
+def operator(server: ApiServer, log: Path, lease: str, user: str = USERS[0]) -> Iterator[Operator]:
     with closing(PortBlocks(random.Random())) as ports, log.open("wb") as output:
         port = ports.take()
         environment = {
             "PATH": os.environ["PATH"],
-            "KUBECONFIG": str(server.kubeconfig),
+            "KUBECONFIG": str(server.kubeconfig_of(user)),
             "CPR_OPERATOR_NAMESPACES": NAMESPACE,
             "CPR_OPERATOR_HTTP_PORT": str(port),
+            "CPR_OPERATOR_LEASE": f"{NAMESPACE}/{lease}",
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "cpr_operator"], env=environment, stdout=output, stderr=output
         )
-        url = f"http://127.0.0.1:{port}"
+        running = Operator(process, f"http://127.0.0.1:{port}")
         try:
-            until(lambda: status_of(f"{url}/readyz") == httpx.codes.OK, log)
-            yield process, url
+            until(lambda: running.role in {"leader", "standby"}, log)
+            yield running
         finally:
             process.kill()
             process.wait()
-
-
-def status_of(url: str) -> int:
-    try:
-        return httpx.get(url, trust_env=False).status_code
-    except httpx.TransportError:
-        return 0
 
 
 def until(found: Callable[[], Any], log: Path) -> Any:
@@ -93,11 +105,11 @@ def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
     client.post(JOBS, json=urgent).raise_for_status()
     status = {"status": {"phase": "Suspending"}}
     client.patch(f"{JOBS}/urgent/status", json=status, headers=MERGE).raise_for_status()
-    with operator(server, log) as (process, url):
+    with operator(server, log, "jobs") as running:
         client.post(JOBS, json=document("after")).raise_for_status()
         wanted = ["shard-0-1", "shard-1-1", "trainer-0-1"]
         until(lambda: pods_of(client, "after") == wanted, log)
-        until(lambda: "cprjob_phase" in httpx.get(f"{url}/metrics", trust_env=False).text, log)
+        until(lambda: "cprjob_phase" in running.metrics(), log)
         meta = client.get(f"{JOBS}/after").json()["metadata"]
         assert not meta.get("annotations")
         assert not meta.get("finalizers")
@@ -105,8 +117,8 @@ def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
         client.delete(f"{PODS}/{victim['items'][0]['metadata']['name']}", params={"gracePeriodSeconds": 0})
         until(lambda: "trainer-0-2" in pods_of(client, "after"), log)
         until(lambda: client.get(f"{JOBS}/urgent").json()["status"]["phase"] == "Suspended", log)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
     for name in ("urgent", "after"):
         client.delete(f"{JOBS}/{name}")
 
@@ -119,7 +131,7 @@ def test_new_jobs_wait_while_the_crd_is_of_another_release(
     old = {"metadata": {"annotations": {crd.HASH_ANNOTATION: "old"}}}
     client.patch(CRD, json=old, headers=MERGE).raise_for_status()
     try:
-        with operator(server, log):
+        with operator(server, log, "crd"):
             client.post(JOBS, json=document("held")).raise_for_status()
 
             def condition() -> Any:
@@ -133,3 +145,81 @@ def test_new_jobs_wait_while_the_crd_is_of_another_release(
     finally:
         client.patch(CRD, json=current, headers=MERGE).raise_for_status()
         client.delete(f"{JOBS}/held")
+
+
+@contextmanager
+def two_operators(server: ApiServer, folder: Path, lease: str) -> Iterator[tuple[Operator, Operator]]:
+    """The leader and the standby, each another user."""
+    with operator(server, folder / "leader.log", lease) as leader:
+        until(lambda: leader.role == "leader", folder / "leader.log")
+        with operator(server, folder / "standby.log", lease, USERS[1]) as standby:
+            until(lambda: standby.role == "standby", folder / "standby.log")
+            yield leader, standby
+
+
+def rests(server: ApiServer) -> bool:
+    """Whether the leader writes nothing but its lease for a while: what it is just sending could still arrive."""
+    before = [each for each in server.writes(USERS[0]) if "/leases/" not in each]
+    time.sleep(1.5)
+    return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
+
+
+def delete_pod(client: httpx.Client, job: str, role: str) -> None:
+    selector = f"cprjob.io/job={job},cprjob.io/role={role}"
+    for pod in client.get(PODS, params={"labelSelector": selector}).json()["items"]:
+        client.delete(f"{PODS}/{pod['metadata']['name']}", params={"gracePeriodSeconds": 0})
+
+
+def test_a_standby_takes_over_from_a_leader_that_is_killed(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "killed") as (leader, standby):
+        client.post(JOBS, json=document("killed")).raise_for_status()
+        until(lambda: len(pods_of(client, "killed")) == 3, tmp_path / "leader.log")
+        assert "cprjob_leader 1.0" in leader.metrics()
+        assert "cprjob_leader 0.0" in standby.metrics()
+        assert server.writes(USERS[1]) == []
+        leader.process.kill()
+        killed = time.monotonic()
+        delete_pod(client, "killed", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "killed"), tmp_path / "standby.log")
+        print(f"replaced {time.monotonic() - killed:.1f} s after the leader was killed")
+        assert standby.role == "leader"
+        assert "cprjob_leader 1.0" in standby.metrics()
+        lease = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/killed").json()["spec"]
+        assert lease["leaseTransitions"] == 1
+    client.delete(f"{JOBS}/killed")
+
+
+def test_a_leader_that_was_stopped_and_goes_on_writes_nothing(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "stopped") as (leader, standby):
+        client.post(JOBS, json=document("stopped")).raise_for_status()
+        until(lambda: len(pods_of(client, "stopped")) == 3, tmp_path / "leader.log")
+        until(lambda: rests(server), tmp_path / "leader.log")
+        leader.process.send_signal(signal.SIGSTOP)
+        until(lambda: standby.role == "leader", tmp_path / "standby.log")
+        delete_pod(client, "stopped", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
+        written = server.writes(USERS[0])
+        standby.process.send_signal(signal.SIGSTOP)  # so that nobody else does what there is to do
+        delete_pod(client, "stopped", "shard")
+        leader.process.send_signal(signal.SIGCONT)
+        until(lambda: leader.role == "standby", tmp_path / "leader.log")
+        standby.process.send_signal(signal.SIGCONT)
+        until(lambda: "shard-0-2" in pods_of(client, "stopped"), tmp_path / "standby.log")
+        assert standby.role == "leader"
+        assert server.writes(USERS[0]) == written
+    client.delete(f"{JOBS}/stopped")
+
+
+def test_a_leader_that_is_asked_to_end_hands_over_at_once(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    with two_operators(server, tmp_path, "ended") as (leader, standby):
+        leader.process.send_signal(signal.SIGTERM)
+        until(lambda: standby.role == "leader", tmp_path / "standby.log")
+        assert leader.process.wait(20) == 0
+        lease = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/ended").json()["spec"]
+        assert lease["leaseTransitions"] == 1

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cpr_operator import http_server
 from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Shard, Status
 from cpr_operator.http_server import serve
+from cpr_operator.leader import visit_known
 from cpr_operator.metrics import Metrics
+from cpr_operator.worker import Workers
 
 
 def failure(index: int, recovery_s: float | None = None) -> FailureRecord:
@@ -88,18 +92,50 @@ def test_passes_are_counted_by_result() -> None:
     assert value(metrics, "cprjob_pass_seconds_sum") == pytest.approx(5.4)
 
 
-async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready() -> None:
-    ready, metrics = asyncio.Event(), Metrics()
+class FakeHealth:
+    role = ""
+    stuck = False
+
+    async def turns(self) -> None:
+        if self.stuck:
+            await asyncio.Event().wait()
+
+
+async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    health, metrics = FakeHealth(), Metrics()
     metrics.observe_pass("ok", 0.1)
-    async with serve("127.0.0.1", 0, ready, metrics) as port, httpx.AsyncClient(trust_env=False) as client:
+    async with serve("127.0.0.1", 0, health, metrics) as port, httpx.AsyncClient(trust_env=False) as client:
 
         async def get(path: str) -> httpx.Response:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
         assert (await get("/healthz")).status_code == 200
         assert (await get("/readyz")).status_code == 503
-        ready.set()
-        assert (await get("/readyz")).status_code == 200
+        for health.role in ("standby", "leader"):
+            answer = await get("/readyz")
+            assert (answer.status_code, answer.text) == (200, f"{health.role}\n")
         answer = await get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         assert 'cprjob_passes_total{result="ok"} 1.0' in answer.text
+        monkeypatch.setattr(http_server, "TURN_S", 0.05)
+        health.stuck = True
+        assert (await get("/healthz")).status_code == 503
+
+
+async def test_jobs_that_vanished_unseen_are_visited_when_jobs_are_listed_anew() -> None:
+    metrics, gone = Metrics(), asyncio.Event()
+    metrics.observe_status("n", "old", Status(phase="Succeeded"))
+
+    async def run_pass(namespace: str, name: str) -> None:
+        metrics.forget(namespace, name)  # as a pass does that does not find its job
+        gone.set()
+
+    workers = Workers(run_pass, random.Random(1))
+    visit_known(metrics, workers)
+    async with asyncio.timeout(10):
+        await gone.wait()
+    assert metrics.jobs() == ()
+    assert 'job="old"' not in metrics.text().decode()
+    await workers.close()

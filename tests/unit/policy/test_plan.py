@@ -90,6 +90,29 @@ def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_gue
     assert "guessed" not in plan(PAPER).reason
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples_per_s": None},
+        {"samples_per_s": None, "limit": 0.0001},
+        {"costs": Costs.measured(load_s=1.0, reschedule_s=1.0)},
+        {"costs": Costs.measured(), "mode": "Full"},
+    ],
+)
+def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, object]) -> None:
+    told = plan(replace(PAPER, **change)).reason  # type: ignore[arg-type]
+    assert "% of the time expected" not in told
+    assert "would take" not in told
+    assert "Only guessed so far" in told
+    assert "% of the time expected" in plan(PAPER).reason
+
+
+def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
+    known, unknown = plan(PAPER).reason, plan(replace(PAPER, samples_per_s=None)).reason
+    assert "the failures still expected (2, of 4 shards each)" in known
+    assert "of 4 shards each" not in unknown
+
+
 def test_guessed_costs_are_named() -> None:
     guessed = replace(PAPER, costs=Costs.measured(commit_s=1.0, load_s=1.0))
     assert guessed.guesses == ("what a save costs", "how long a new pod takes")

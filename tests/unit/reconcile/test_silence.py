@@ -1,14 +1,17 @@
-"""When silence of a member counts: two witnesses, or all there are; never the lack of an answer."""
+"""When silence of a member counts, and who is at fault where members call each other silent."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile import World, first_round, second_round
+from cpr_operator.reconcile import World, first_round, reconcile, second_round
 from cpr_operator.reconcile.observe import Lost, observe
+from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from support.driver import world_in_mid_training
 
 
@@ -61,6 +64,196 @@ async def test_a_report_of_another_generation_is_no_witness() -> None:
     counters = world.job.status.counters.model_copy(update={"generation": 2})
     status = world.job.status.model_copy(update={"counters": counters})
     assert not is_hung(replace(world, job=replace(world.job, status=status)), "shard/1")
+
+
+def peers(trainers: Mapping[int, str], shards: Mapping[int, str]) -> dict[str, Peer]:
+    """Members that all work, by index, and their nodes."""
+    names = {f"trainer/{i}": node for i, node in trainers.items()} | {f"shard/{i}": n for i, n in shards.items()}
+    return {name: Peer(name.partition("/")[0], node, settled=True, listens=True) for name, node in names.items()}  # type: ignore[arg-type]
+
+
+THREE = ("shard/0", "shard/1", "shard/2")
+
+
+@pytest.mark.parametrize(
+    ("trainers", "shards", "missed", "hung"),
+    [
+        pytest.param(
+            {0: "a"},
+            {0: "b", 1: "c", 2: "d"},
+            {"trainer/0": THREE, **dict.fromkeys(THREE, ("trainer/0",))},
+            {"trainer/0": Verdict(THREE)},
+            id="the only trainer is cut off from all shards",
+        ),
+        pytest.param(
+            {0: "a", 1: "a"},
+            {0: "b", 1: "c", 2: "d"},
+            {"trainer/0": THREE, "trainer/1": THREE, **dict.fromkeys(THREE, ("trainer/0", "trainer/1"))},
+            {"trainer/0": Verdict(THREE), "trainer/1": Verdict(THREE)},
+            id="both trainers are on a node that is cut off from all shards",
+        ),
+        pytest.param(
+            {0: "a"},
+            {0: "b", 1: "c", 2: "d"},
+            {"trainer/0": THREE, "shard/0": ("trainer/0",)},
+            {},
+            id="only one shard has noticed yet that the trainer is cut off",
+        ),
+        pytest.param(
+            {0: "a"},
+            {0: "b", 1: "c", 2: "d"},
+            {"trainer/0": ("shard/0",), "shard/0": ("trainer/0",)},
+            {"shard/0": Verdict(("trainer/0",))},
+            id="one link is broken: fewer than half of the shards",
+        ),
+        pytest.param(
+            {0: "a"},
+            {0: "b"},
+            {"trainer/0": ("shard/0",), "shard/0": ("trainer/0",)},
+            {"trainer/0": Verdict(("shard/0",))},
+            id="one trainer and one shard: the shard's state is the larger loss",
+        ),
+        pytest.param(
+            {0: "a"},
+            {0: "b", 1: "b", 2: "b"},
+            {"trainer/0": THREE},
+            {name: Verdict(("trainer/0",)) for name in THREE},
+            id="all shards were on one node, and nobody misses the trainer",
+        ),
+        pytest.param(
+            {0: "a", 1: "a", 2: "a"},
+            {0: "b", 1: "b"},
+            {
+                **{f"trainer/{i}": ("shard/0", "shard/1") for i in range(3)},
+                **{f"shard/{i}": ("trainer/0", "trainer/1", "trainer/2") for i in range(2)},
+            },
+            {f"shard/{i}": Verdict(("trainer/0", "trainer/1", "trainer/2")) for i in range(2)},
+            id="a cut between two nodes: the side with fewer members",
+        ),
+        pytest.param(
+            {0: "a", 1: "b"},
+            {0: "c", 1: "d", 2: "b"},
+            {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",), "shard/1": ("trainer/1",)},
+            {
+                "trainer/1": Verdict(("trainer/0", "shard/0", "shard/1")),
+                "shard/2": Verdict(("trainer/0",)),
+            },
+            id="a trainer and a shard on one lost node: the trainer would be no witness",
+        ),
+        pytest.param(
+            {0: "a", 1: "b", 2: "c"},
+            {0: "c", 1: "d", 2: "b"},
+            {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
+            {
+                "trainer/1": Verdict(("trainer/0", "shard/0")),
+                "shard/2": Verdict(("trainer/0",), beside="trainer/1"),
+            },
+            id="on a lost node the word of one is enough, though two could tell",
+        ),
+        pytest.param(
+            {0: "b", 1: "b", 2: "c"},
+            {0: "c", 1: "d", 2: "b"},
+            {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
+            {"trainer/1": Verdict(("trainer/0", "shard/0"))},
+            id="but not the word of one on that very node",
+        ),
+        pytest.param(
+            {0: "a", 1: "e", 2: "c"},
+            {0: "c", 1: "d", 2: "b"},
+            {"trainer/0": ("shard/2", "trainer/1"), "shard/0": ("trainer/1",)},
+            {"trainer/1": Verdict(("trainer/0", "shard/0"))},
+            id="on another node two have to tell",
+        ),
+    ],
+)
+def test_who_is_at_fault(
+    trainers: Mapping[int, str],
+    shards: Mapping[int, str],
+    missed: Mapping[str, tuple[str, ...]],
+    hung: Mapping[str, Verdict],
+) -> None:
+    assert judge(peers(trainers, shards), missed, fallen={}) == hung
+
+
+def test_a_node_on_which_somebody_fell_silent_a_moment_ago_is_lost_to_the_others_on_it() -> None:
+    everybody = peers({0: "a", 1: "c"}, {0: "c", 1: "d", 2: "b"})
+    missed = {"trainer/0": ("shard/2",)}
+    assert judge(everybody, missed, fallen={}) == {}
+    beside = {"shard/2": Verdict(("trainer/0",), beside="trainer/1")}
+    assert judge(everybody, missed, fallen={"b": "trainer/1"}) == beside
+
+
+def test_nobody_waits_for_the_word_of_a_newcomer() -> None:
+    everybody = peers({0: "a", 1: "c"}, {0: "b", 1: "d"})
+    everybody["trainer/1"] = replace(everybody["trainer/1"], settled=False, listens=False)
+    missed = {"trainer/0": ("shard/0",)}
+    assert judge(everybody, missed, fallen={}) == {"shard/0": Verdict(("trainer/0",))}
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+async def test_trainers_that_are_cut_off_from_the_shards_are_replaced_and_nobody_else(trainers: int) -> None:
+    world = await world_in_mid_training(trainers)
+    cut_off = tuple(f"trainer/{i}" for i in range(trainers))
+    reports = {
+        uid: replace(report, silent=THREE, state=TrainerState.PAUSED, waiting_for=THREE)
+        if isinstance(report, TrainerReport)
+        else replace(report, silent=cut_off)
+        for uid, report in world.reports.items()
+    }
+    status = reconcile(replace(world, reports=reports)).status
+    assert status.phase == "Recovering"
+    assert [shard.incarnation for shard in status.shards] == [1, 1, 1]
+    assert [trainer.incarnation for trainer in status.trainers] == [2] * trainers
+
+
+async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> None:
+    world = await world_in_mid_training(2)
+    status = world.job.status
+    island: dict[str, Any] = {"node": "island"}
+    status = status.model_copy(
+        update={
+            "shards": (*status.shards[:2], status.shards[2].model_copy(update=island)),
+            "trainers": (status.trainers[0], status.trainers[1].model_copy(update=island)),
+        }
+    )
+    gone = {pod_of(world, name).uid for name in ("trainer/1", "shard/2")}
+    pods = tuple(replace(pod, **island) if pod.uid in gone else pod for pod in world.pods)
+    reports: dict[str, Any] = {uid: report for uid, report in world.reports.items() if uid not in gone}
+    for name, silent in (("trainer/0", ("shard/2", "trainer/1")), ("shard/0", ("trainer/1",))):
+        uid = pod_of(world, name).uid
+        reports[uid] = replace(reports[uid], silent=silent)
+    status = reconcile(replace(world, job=replace(world.job, status=status), pods=pods, reports=reports)).status
+    assert [shard.incarnation for shard in status.shards] == [1, 1, 2]
+    assert [trainer.incarnation for trainer in status.trainers] == [1, 2]
+    assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
+
+
+async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float]:
+    """The phase, and when the next pass is due, of a job whose saves are ten minutes apart."""
+    snapshots = world.job.spec.snapshots.model_copy(update={"dense_interval_seconds": 600})
+    plan = world.job.status.plan
+    assert plan is not None
+    status = world.job.status.model_copy(update={"plan": plan.model_copy(update={"interval_seconds": 600.0})})
+    job = replace(world.job, spec=world.job.spec.model_copy(update={"snapshots": snapshots}), status=status)
+    outcome = reconcile(replace(world, job=job, reports=reports))
+    assert outcome.wake_after_s is not None
+    return outcome.status.phase, outcome.wake_after_s
+
+
+async def test_while_only_one_misses_a_member_the_others_are_asked_again_soon() -> None:
+    world = await world_in_mid_training(2)
+    reports = missing(world, "shard/1", "trainer/0").reports
+    assert await wakes(world, reports) == ("Running", world.timing.changing_s)
+
+
+async def test_a_leader_that_waits_for_members_is_asked_again_soon() -> None:
+    world = await world_in_mid_training(2)
+    uid = pod_of(world, "trainer/0").uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    waiting = replace(report, state=TrainerState.PAUSED, waiting_for=("shard/1",))
+    assert (await wakes(world, {uid: report}))[1] > world.timing.changing_s
+    assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s)
 
 
 async def test_only_the_leader_is_asked_while_all_is_well() -> None:

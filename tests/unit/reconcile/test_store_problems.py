@@ -60,3 +60,18 @@ async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
     assert (end.status, end.reason) == ("False", "Healthy")
     assert min(told) > 400 + LATE * 400, "while saves may still come only the leader is asked"
     assert [e.message for e in life.cluster.events.values() if e.reason == "SnapshotsDegraded"]
+
+
+def log_grows(cluster: FakeCluster) -> None:
+    """The leader was replaced, and found files that came since the job began."""
+    for trainer in cluster.plane().trainers.values():
+        trainer.new_files = 3
+
+
+async def test_files_that_came_too_late_are_told_once() -> None:
+    life = await Driver(Scenario("grows", ((trained(500), log_grows),), spec())).run()
+    outdated = next(c for c in life.status.conditions if c.type == "DataOutdated")
+    assert (outdated.status, outdated.reason) == ("True", "NewFiles")
+    events = [e.message for e in life.cluster.events.values() if e.reason == "DataOutdated"]
+    assert len(events) == 1
+    assert events[0].startswith("3 files that data.uri names came after the job had begun")

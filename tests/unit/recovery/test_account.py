@@ -25,12 +25,12 @@ def test_the_dense_state_counts_on_every_shard() -> None:
 
 
 def test_settling_charges_what_was_told_and_drops_the_reservation() -> None:
-    book = account((), ()).reserve({1: ((900, 1000),)}).settle(1, ((900, 930),))
+    book = account((), ()).reserve({1: ((900, 1000),)}).settle({1: ((900, 930),)})
     assert (book.ledger.lost, book.reserved, book.charged) == (((), ((900, 930),)), ((), ()), 30)
 
 
 def test_settling_one_shard_leaves_the_others_reservations() -> None:
-    book = account((), ()).reserve({0: ((0, 10),), 1: ((0, 10),)}).settle(1, ())
+    book = account((), ()).reserve({0: ((0, 10),), 1: ((0, 10),)}).settle({1: ()})
     assert book.reserved == (((0, 10),), ())
 
 
@@ -47,7 +47,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=4)
 def test_reservations_never_count_a_sample_twice_on_a_shard(
     lost: tuple[tuple[int, int], ...], first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...]
 ) -> None:
-    book = account((), ()).settle(0, lost).reserve({0: first}).reserve({0: second})
+    book = account((), ()).settle({0: lost}).reserve({0: first}).reserve({0: second})
     samples = {x for a, b in (*lost, *first, *second) for x in range(a, b)}
     assert book.charged == len(samples)
 

@@ -10,6 +10,7 @@ import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
+from cpr_contract.key import KEY_CHANGED, key_digest
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,
@@ -21,7 +22,14 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import BadSpecError, ContractVersionError, Environment, exit_code, termination_file
+from cpr_trainer.runtime import (
+    BadSpecError,
+    ContractVersionError,
+    Environment,
+    KeyChangedError,
+    exit_code,
+    termination_file,
+)
 
 JOB = JobSpec(
     contract=CONTRACT_VERSION,
@@ -102,6 +110,14 @@ def test_a_contract_of_another_age_is_refused(environ: dict[str, str], version: 
     with pytest.raises(ContractVersionError, match=f"version {version}") as raised:
         Environment.read(environ | {env.SPEC: to_json(replace(JOB, contract=version))})
     assert exit_code(raised.value) == 23
+
+
+def test_a_key_is_used_under_its_own_name_only(environ: dict[str, str]) -> None:
+    key = Environment.read(environ).key
+    assert Environment.read(environ | {env.KEY_DIGEST: key_digest(key)}).key == key
+    with pytest.raises(KeyChangedError, match=key_digest(key)) as raised:
+        Environment.read(environ | {env.KEY_DIGEST: key_digest(b"another")})
+    assert (raised.value.reason, exit_code(raised.value)) == (KEY_CHANGED, 1)
 
 
 def test_the_contract_before_is_spoken(environ: dict[str, str]) -> None:

@@ -94,8 +94,21 @@ def test_a_file_that_vanishes_changes_nothing(path: Path) -> None:
     assert file.newest == ROSTER
 
 
-def test_a_roster_of_another_contract_is_refused(path: Path) -> None:
-    path.write_text(to_json(replace(ROSTER, contract=CONTRACT_VERSION + 1)))
+def test_a_roster_of_a_newer_contract_is_waited_out(path: Path) -> None:
+    file = RosterFile(path, ShardRoster)
+    replace_file(path, to_json(roster(5)))
+    file.poll()
+    replace_file(path, to_json(replace(roster(6), contract=CONTRACT_VERSION + 1)))
+    assert file.poll() is None
+    assert file.newest == roster(5)
+    assert file.problem is not None
+    assert f"contract version {CONTRACT_VERSION + 1}" in file.problem
+    replace_file(path, to_json(roster(7)))
+    assert (file.poll(), file.problem) == (roster(7), None)
+
+
+def test_a_roster_of_too_old_a_contract_is_refused(path: Path) -> None:
+    path.write_text(to_json(replace(ROSTER, contract=CONTRACT_VERSION - 2)))
     with pytest.raises(ContractVersionError, match="roster"):
         RosterFile(path, ShardRoster).poll()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from cpr_contract.env import DATA_PORT
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.frames import HEADER_BYTES, Header, Operation
+from support.descriptors import no_descriptors_left
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 from support.shard_thread import ShardThread
 
@@ -87,9 +89,51 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     while not old.problems():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert old.problems() == ("a newer incarnation of trainer/0 is connected",)
+    assert old.problems() == ("a newer incarnation of trainer/0 has joined",)
     assert old.away() == (0,)
     assert new.away() == ()
+
+
+def test_an_older_incarnation_is_refused_while_the_newer_is_away(connect: Connect) -> None:
+    new = connect(0, 2)
+    new.wait_ready(WAIT_S)
+    new.close()
+    old = connect(0, 1)
+    with pytest.raises(ShardsAwayError):
+        old.wait_ready(0.5)
+    assert old.problems() == ("a newer incarnation of trainer/0 has joined",)
+    connect(0, 2).wait_ready(WAIT_S)
+
+
+def test_a_server_without_descriptors_waits_for_some_and_then_accepts(shard: ShardThread, connect: Connect) -> None:
+    def disturb() -> None:
+        server = shard.server
+        with socket.socket() as stranger, no_descriptors_left():
+            stranger.connect((HOST, server.port))
+            server.turn(WAIT_S, time.monotonic)
+            began = time.monotonic()
+            server.turn(0.05, time.monotonic)
+            assert time.monotonic() - began >= 0.05, "it turns and turns for a caller that it cannot accept"
+
+    failures: list[AssertionError] = []
+    shard.do(lambda: _note(failures, disturb))
+    assert not failures
+    connect(0, 1).wait_ready(WAIT_S)
+
+
+def _note(failures: list[AssertionError], call: Callable[[], None]) -> None:
+    try:
+        call()
+    except AssertionError as failure:
+        failures.append(failure)
+
+
+def test_strangers_that_say_nothing_keep_no_trainer_out(shard: ShardThread, connect: Connect) -> None:
+    with ExitStack() as strangers:
+        for _ in range(100):
+            strangers.enter_context(socket.create_connection((HOST, shard.server.port)))
+        connect(0, 1).wait_ready(WAIT_S)
+        connect(1, 1).wait_ready(WAIT_S)
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused(connect: Connect) -> None:

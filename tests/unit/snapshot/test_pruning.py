@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from cpr_contract.manifests import ManifestRef
+from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import Rebase
 from cpr_trainer.snapshot import (
@@ -15,11 +15,14 @@ from cpr_trainer.snapshot import (
     Pruner,
     basis,
     delete_saves,
+    read_anchor,
     write_origin,
+    written,
 )
+from cpr_trainer.snapshot.commit import read_document
 from cpr_trainer.snapshot.dense import DenseMeta, newest_dense, save_dense
 from cpr_trainer.snapshot.pruning import everything, needed_by, on_line, stale
-from cpr_trainer.store import Entry
+from cpr_trainer.store import Entry, StoreUnreachableError
 from support.job_saves import JobBench
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values, origin, same
@@ -183,20 +186,91 @@ def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
     later = bench.anchor(40)
     bench.dense(45)
     store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
-    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json")))
+    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json"))[0])
     assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, spared.key))
     for shard, value in zip(bench.shards, values, strict=True):
         candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
         assert same(shard.values(shard.restore(candidate)[1]), value)
     assert later.key not in store.objects
-    delete_saves(store, everything(store, "uid"))
+    delete_saves(store, everything(store, "uid")[0])
     assert list(store.objects) == ["other/gen-0001/dense/group-0001/step-000000001/manifest.json"]
 
 
-def test_nothing_goes_while_an_anchor_that_is_spared_cannot_be_read() -> None:
+def test_an_anchor_that_is_spared_and_cannot_be_read_is_named_and_holds_nothing() -> None:
     store = MemoryStore()
     bench = JobBench(store)
-    spared = bench.anchor(10)
-    store.put(bench.shards[1].links[0].ref.key, b"spoilt")
-    with pytest.raises(DamagedError):
-        everything(store, "uid", (spared.key,))
+    readable, spoilt = bench.anchor(10), bench.anchor(20)
+    store.put(bench.shards[1].links[1].ref.key, b"spoilt")
+    doomed, unreadable = everything(store, "uid", (spoilt.key, readable.key))
+    assert unreadable == (spoilt.key,)
+    assert {entry.key for entry in doomed} == set(store.objects) - set(needed_by(store, readable.key))
+
+
+class Listed(MemoryStore):
+    """Counts listings of the whole job."""
+
+    lists = 0
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
+        self.lists += prefix == "uid/"
+        return super().list(prefix)
+
+
+@pytest.mark.parametrize("fail_at", [None, 4])
+def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifests(
+    monkeypatch: pytest.MonkeyPatch, fail_at: int | None
+) -> None:
+    monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+    store, now_s = Listed(), 0.0
+    bench = JobBench(store)
+    bench.serve()
+    pruner = Pruner(store, "uid", grace_s=0.0, clock=lambda: now_s)
+    left = "uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000"
+    kept: list[AnchorRef] = []
+    for turn in range(1, 20):
+        kept = [*kept, bench.anchor(10 * turn, full=turn % 5 == 0)][-2:]
+        refs = read_anchor(store, kept[-1]).shards
+        pruner.note(kept[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+        if turn == 2:
+            store.put(left, b"never committed")
+        if turn == fail_at:
+            monkeypatch.setattr(store, "delete", _unreachable)
+            with pytest.raises(StoreUnreachableError):
+                pruner.prune(tuple(kept))
+            monkeypatch.undo()
+            monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+        pruner.prune(tuple(kept))
+        oldest = kept[0].step
+        superfluous = {entry.key for entry in Pruner(_copy(store), "uid", grace_s=0.0).superfluous(oldest)}
+        assert superfluous == ({left} if turn > 1 else set())
+        for anchor in kept:
+            assert set(needed_by(store, anchor.key)) <= store.objects.keys()
+    assert store.lists == 1
+    now_s = written.listing_pause_s(len(store.objects)) + 1
+    pruner.prune(tuple(kept))
+    assert (store.lists, left in store.objects) == (2, False)
+
+
+def _copy(store: MemoryStore) -> MemoryStore:
+    """The same objects, to be listed by somebody else."""
+    copy = MemoryStore()
+    copy.objects = store.objects
+    return copy
+
+
+def _unreachable(_: Iterable[str]) -> None:
+    raise StoreUnreachableError("The store does not answer.", "Wait.")
+
+
+def test_listing_takes_a_hundredth_of_the_time_however_much_there_is() -> None:
+    assert written.listing_pause_s(5000) == 0
+    objects = 1024 * 97 * 3
+    assert written.listing_pause_s(objects) > 100 * 18
+
+
+def test_what_is_noted_stays_for_its_grace() -> None:
+    notes = written.Written()
+    notes.note(anchor(5), [], 100.0)
+    assert notes.stale(10, (), 99.0) == ()
+    assert notes.stale(10, (), 100.0) != ()
+    assert notes.stale(5, (), 100.0) == ()

@@ -55,14 +55,14 @@ def test_local_files_open_by_path_and_by_uri(tmp_path: Path) -> None:
     path = tmp_path / "a file%41.tsv"
     path.write_bytes(b"x")
     for uri in (str(path), path.as_uri()):
-        with LOCAL.open(uri) as stream:
+        with LOCAL.open(uri, LOCAL.version(uri)) as stream:
             assert stream.read() == b"x"
 
 
 @pytest.mark.parametrize("uri", ["/no/such/file", "file:///no/such/file", "/", "file://host/x", "ftp://host/x"])
 def test_what_is_no_readable_local_file_is_named(uri: str) -> None:
     with pytest.raises(DataError) as caught:
-        LOCAL.open(uri)
+        LOCAL.version(uri)
     assert caught.value.message.startswith(f"{uri} cannot be opened")
     assert "data.uri" in caught.value.remedy
 
@@ -70,7 +70,7 @@ def test_what_is_no_readable_local_file_is_named(uri: str) -> None:
 @pytest.mark.parametrize("uri", ["s3://bucket/key", "s3://bucket/*.csv"])
 def test_data_in_s3_needs_an_endpoint(uri: str) -> None:
     with pytest.raises(DataError, match="needs an S3 endpoint"):
-        LOCAL.open(LOCAL.find(uri)[0])
+        LOCAL.version(LOCAL.find(uri)[0])
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/", "s3:///key"])

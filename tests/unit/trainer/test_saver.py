@@ -1,5 +1,6 @@
 """The saver against a store in memory: an anchor needs every shard's manifest of the same step."""
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -10,10 +11,13 @@ import pytest
 import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_trainer.data.pinned import to_manifest
 from cpr_trainer.exchange import SaveState
-from cpr_trainer.snapshot import Pruner, find_anchor, read_anchor
+from cpr_trainer.snapshot import DamagedError, Pruner, find_anchor, read_anchor
 from cpr_trainer.snapshot.dense import DenseMeta
+from cpr_trainer.snapshot.pinned import read_data
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError
+from cpr_trainer.trainer import saver as trainer_saver
 from cpr_trainer.trainer.saver import DenseCopy, Saver, Saves
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save
@@ -163,3 +167,120 @@ def test_only_the_newest_anchors_stay(world: _World) -> None:
     world.saver.close()
     assert find_anchor(world.store, "job", 1, 5) is None
     assert replace(find_anchor(world.store, "job", 1, 10)) == world.saver.anchor_of(10)
+
+
+class _Sweeper:
+    """A pruner whose sweeps end as they are told to."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.sweeps = 0
+
+    def note(self, *_: object) -> None:
+        pass
+
+    def prune(self, _: object) -> int:
+        self.sweeps += 1
+        if self.error is not None:
+            raise self.error
+        return 0
+
+
+def _saver_with(pruner: _Sweeper) -> Saver:
+    store = MemoryStore()
+    full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+    saver = Saver(
+        store,
+        lambda: (SaveState(5, 50),),
+        lambda: (1,),
+        2,
+        pruner=pruner,  # type: ignore[arg-type]
+        anchors=(),
+        rng=random.Random(1),
+    )
+    saver.start()
+    saver.offer_cut(_dense(5))
+    return saver
+
+
+def _until(condition: Callable[[], object]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(_PATIENCE_S / 0.02)):
+        if condition():
+            return
+        waiting.wait(0.02)
+    raise AssertionError("it never came")
+
+
+def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
+    pruner = _Sweeper(DamagedError("job/manifest.json", "cannot be read"))
+    saver = _saver_with(pruner)
+    _until(lambda: pruner.sweeps)
+    _until(lambda: saver.state.problem)
+    first, told = pruner.sweeps, set()
+    _until(lambda: told.add(saver.state.problem and saver.state.problem.reason) or pruner.sweeps > first)
+    assert told == {"DamagedSave"}, "at every look until the next sweep"
+    assert saver.anchor_of(5)
+    assert not saver.busy, "cuts go on"
+    pruner.error = None
+    _until(lambda: saver.state.problem is None)
+    saver.check()
+    saver.close()
+
+
+def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
+    saver = _saver_with(_Sweeper(RuntimeError("can't start new thread")))
+
+    def raises() -> bool:
+        try:
+            saver.check()
+        except RuntimeError:
+            return True
+        return False
+
+    _until(raises)
+    saver.close()
+
+
+def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
+    pinned = to_manifest("job", "s3://b/day=*", [])
+    store = MemoryStore()
+    full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+    saver = Saver(
+        store,
+        lambda: (SaveState(5, 50),),
+        lambda: (1,),
+        2,
+        pruner=Pruner(store, "job"),
+        anchors=(),
+        rng=random.Random(1),
+        pinned=pinned,
+    )
+    saver.start()
+    saver.offer_cut(_dense(5))
+    _until(lambda: saver.state.anchors)
+    assert read_data(store, "job") == pinned
+    saver.close()
+
+
+def test_the_dense_state_of_a_cut_is_saved_before_any_shard_has_committed(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
+    assert world.saver.state.anchors == ()
+    world.incarnations[1] = 2  # the cut will never be an anchor
+    world.wait_for(lambda saves: saves.void == 5)
+    assert world.saver.state.dense_save.step == 5
+
+
+def test_a_dense_state_that_takes_long_to_save_waits_for_its_time(
+    world: _World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(0, 30)
+    monkeypatch.setattr(trainer_saver, "monotonic", lambda: float(next(times)))  # each look at the clock is 30 s later
+    world.saver.offer_dense(_dense(1))
+    world.wait_for(lambda saves: saves.dense_save)
+    world.saver.offer_cut(_dense(5))
+    for index in range(2):
+        world.commit_shard(index, 5)
+    world.wait_for(lambda saves: saves.anchors)
+    assert not any("-dense" in key and "step-000000005" in key for key in world.store.objects)

@@ -80,7 +80,7 @@ class Ahead:
             fetched = self._fetch(self._blocks[number])
         except BaseException as error:  # noqa: BLE001 -- raised again where the rows are wanted
             self._fetched.release()
-            future.set_exception(error)
+            self._fail(number, future, error)
             return
         self._decoders.submit(self._decode, number, fetched, future)
 
@@ -88,6 +88,13 @@ class Ahead:
         try:
             future.set_result(self._make_rows(number, fetched))
         except BaseException as error:  # noqa: BLE001 -- raised again where the rows are wanted
-            future.set_exception(error)
+            self._fail(number, future, error)
         finally:
             self._fetched.release()
+
+    def _fail(self, number: int, future: Future[Rows], error: BaseException) -> None:
+        """Tell those who wait. Who wants the block after them has it read again: the store may be back by then."""
+        with self._lock:
+            if self._kept.get(number) is future:
+                self._drop(number)
+        future.set_exception(error)

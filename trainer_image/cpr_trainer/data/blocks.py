@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 from cpr_trainer.errors import DataError
+from cpr_trainer.store import Version
 
 
 class Files(Protocol):
@@ -17,8 +18,20 @@ class Files(Protocol):
         Raises DataError if there is none.
         """
 
-    def open(self, uri: str) -> BinaryIO:
-        """Open one file to read, with seek. Raises DataError if it cannot be."""
+    def version(self, uri: str) -> Version:
+        """Return which content a file has now. Raises DataError if it is not there."""
+
+    def open(self, uri: str, version: Version) -> BinaryIO:
+        """Open a file of that content to read, with seek. Raises DataError, also later, if it is gone or differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was found. `columns` are the names of a text file's columns; Parquet keeps them itself."""
+
+    uri: str
+    version: Version
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +41,23 @@ class Block:
     start, size: where they lie: bytes of the text, once it is unpacked, or the row group of Parquet and its bytes.
     """
 
-    uri: str
+    file: SourceFile
     first: int
     rows: int
     start: int
     size: int
 
+    @property
+    def uri(self) -> str:
+        """The file's URI."""
+        return self.file.uri
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The blocks of one file. `in_turn`: they can only be read one after the other."""
+    """One file and its blocks. `in_turn`: they can only be read one after the other."""
 
+    file: SourceFile
     blocks: tuple[Block, ...]
     in_turn: bool
 

@@ -56,7 +56,7 @@ def inspect_job(job: JobSpec, files: Files) -> DataFigures:
 
 def guess(uri: str, files: Files) -> DataSpec:
     """Return how a file is written, by its first bytes. Raises DataError."""
-    with files.open(uri) as stream:
+    with files.open(uri, files.version(uri)) as stream:
         if stream.read(4) == b"PAR1":
             return _spec("Parquet", uri)
         stream.seek(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +18,8 @@ class Loader(Iterator[tuple[int, Batch]]):
     """Yields (step, the slice of trainer `rank` of `trainers`) from `first_step` to the last step.
 
     One thread stays exactly one step ahead; another has the dataset read the present window and the next. An error
-    while a batch is prepared is raised where that batch would be returned. Use as a context manager, or call `close`.
+    while a batch is prepared is raised where that batch would be returned, if it is prepared anew then and fails again.
+    Use as a context manager, or call `close`.
     """
 
     def __init__(self, dataset: Dataset, order: BatchOrder, *, rank: int, trainers: int, first_step: int) -> None:
@@ -35,6 +36,8 @@ class Loader(Iterator[tuple[int, Batch]]):
     def __next__(self) -> tuple[int, Batch]:
         if self._ahead is None:
             raise StopIteration
+        if failed(self._ahead):
+            self._ahead = self._thread.submit(self.batch, self._next_step)
         batch = self._ahead.result()
         step = self._next_step
         self._next_step += 1
@@ -48,11 +51,11 @@ class Loader(Iterator[tuple[int, Batch]]):
         self.close()
 
     def close(self) -> None:
-        """End the threads; iteration is over."""
+        """End the threads, once they have read what they are at; iteration is over."""
         self._ahead = None
         self._scout.shutdown(wait=True, cancel_futures=True)
         self._dataset.expect(np.empty(0, np.int64))
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=False)
 
     def _prepare(self) -> Future[Batch] | None:
         if self._next_step > self._order.steps:
@@ -75,3 +78,8 @@ class Loader(Iterator[tuple[int, Batch]]):
     def batch(self, step: int) -> Batch:
         """Return this trainer's slice of any step, out of turn: what a trainer that came back has to compute again."""
         return self._dataset.take(self._order.indices_of(self._slice(step)))
+
+
+def failed(future: Future[Any]) -> bool:
+    """Tell whether what was to be prepared ended in an error."""
+    return future.done() and not future.cancelled() and future.exception() is not None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
+
+from cpr_trainer.data.blocks import SourceFile
 
 _MOST = 8
 
@@ -19,17 +22,25 @@ Opened = TypeVar("Opened", bound=_Closable)
 class OpenFiles(Generic[Opened]):
     """Those used last stay open, to be read on; all are closed with this object. For one thread."""
 
-    def __init__(self, open_file: Callable[[str], Opened]) -> None:
+    def __init__(self, open_file: Callable[[SourceFile], Opened]) -> None:
         self._open_file = open_file
-        self._open: OrderedDict[str, Opened] = OrderedDict()
+        self._open: OrderedDict[SourceFile, Opened] = OrderedDict()
 
-    def get(self, uri: str) -> Opened:
-        """Return the file of that name; raises what opening it raises."""
-        file = self._open.pop(uri, None) or self._open_file(uri)
-        self._open[uri] = file
+    @contextmanager
+    def reading(self, wanted: SourceFile) -> Iterator[Opened]:
+        """Give a file to read; raises what opening it raises.
+
+        After an error it is closed: nobody knows how far it was read.
+        """
+        file = self._open.pop(wanted, None) or self._open_file(wanted)
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+        self._open[wanted] = file
         if len(self._open) > _MOST:
             self._open.popitem(last=False)[1].close()
-        return file
 
     def __del__(self) -> None:
         """Nobody else knows when a dataset is no longer read."""

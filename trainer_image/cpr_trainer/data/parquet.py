@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cpr_contract.spec import ColumnsSpec
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, unreadable
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
 from cpr_trainer.data.columns import check_names, numeric, used
 from cpr_trainer.data.open_files import OpenFiles
 from cpr_trainer.errors import DataError
@@ -27,32 +27,34 @@ class ParquetFormat:
         self._wanted = None if columns is None else list(used(columns))
         # pyarrow cannot read the values of lists as dictionaries.
         texts = [] if columns is None else [name for name, bag in self._categories() if not bag]
-        self._open = OpenFiles(lambda uri: _OpenTable(files.open(uri), texts))
+        self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), texts))
 
     def index(self, uri: str) -> Index:
         """Read a file's footer. Raises DataError."""
-        with self._files.open(uri) as stream:
+        file = SourceFile(uri, self._files.version(uri))
+        with self._files.open(uri, file.version) as stream:
             try:
-                file = pq.ParquetFile(stream)
+                table = pq.ParquetFile(stream)
             except (pa.ArrowInvalid, OSError) as error:
                 raise unreadable(uri, error, _REMEDY) from error
             if self._columns is not None:
-                check_names(self._columns, file.schema_arrow.names, uri)
-                _check_numbers(self._columns, file.schema_arrow, uri)
+                check_names(self._columns, table.schema_arrow.names, uri)
+                _check_numbers(self._columns, table.schema_arrow, uri)
                 for name, bag in self._categories():
-                    _check_category(name, file.schema_arrow.field(name).type, uri, bag=bag)
+                    _check_category(name, table.schema_arrow.field(name).type, uri, bag=bag)
             blocks, first = [], 0
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
+            for number in range(table.num_row_groups):
+                group = table.metadata.row_group(number)
                 if group.num_rows:
-                    blocks.append(Block(uri, first, group.num_rows, number, group.total_byte_size))
+                    blocks.append(Block(file, first, group.num_rows, number, group.total_byte_size))
                 first += group.num_rows
-            return Index(tuple(blocks), in_turn=False)
+            return Index(file, tuple(blocks), in_turn=False)
 
     def fetch(self, block: Block) -> Any:
         """Read a row group as a pyarrow table. Raises DataError."""
         try:
-            return self._open.get(block.uri).read(block.start, self._wanted)
+            with self._open.reading(block.file) as table:
+                return table.read(block.start, self._wanted)
         except (pa.ArrowInvalid, OSError) as error:
             raise unreadable(block.uri, error, _REMEDY) from error
 

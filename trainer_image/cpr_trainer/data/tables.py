@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from cpr_contract.spec import DENSE_FEATURES, DataSpec, TableSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.ahead import Ahead
+from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.blocks import Format, Index
 from cpr_trainer.data.columns import columns_of
@@ -77,34 +77,8 @@ class TableDataset:
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
         rows = decode(self._form.parse(block, fetched), self._columns, self._tables)
-        self._bad.add(number, [(self._form.place(block, row), rows.faults[row]) for row in sorted(rows.faults)])
+        self._bad.add(number, rows.faults, lambda row: self._form.place(block, row))
         return rows
-
-
-class BadRows:
-    """The bad rows that were met, by block; at most `limit` may be left out. Safe to use from several threads."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = Lock()
-        self._met: dict[int, list[tuple[str, str]]] = {}
-
-    def add(self, block: int, faults: list[tuple[str, str]]) -> None:
-        """Note the bad rows of a block, each (its place, its fault), in order. Raises DataError if there are too many.
-
-        The error names the first too many of the blocks met so far, in the order of the data.
-        """
-        if not faults:
-            return
-        with self._lock:
-            self._met[block] = faults
-            met = [fault for number in sorted(self._met) for fault in self._met[number]]
-        if len(met) > self._limit:
-            place, fault = met[self._limit]
-            raise DataError(
-                f"{place}: {fault} (bad rows so far: {len(met)}, allowed: {self._limit}).",
-                "Correct the row, or allow more bad ones (maxBadLines); those are skipped.",
-            )
 
 
 def index_files(uris: Sequence[str], form: Format) -> list[Index]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.csv
 
 from cpr_contract.spec import ColumnsSpec
-from cpr_trainer.data.blocks import Block, Files, Index, Parsed, unreadable
+from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
 from cpr_trainer.data.columns import Dialect, check_names, numeric, used
 from cpr_trainer.data.open_files import OpenFiles
 from cpr_trainer.data.unpacking import REMEDY, Text, pieces
@@ -26,29 +27,32 @@ class TextFormat:
         self._files = files
         self._dialect = dialect
         self._columns = columns
-        self._names: dict[str, list[str]] = {}
-        self._open = OpenFiles(lambda uri: Text(files.open(uri), uri))
+        self._open = OpenFiles(lambda file: Text(files.open(file.uri, file.version), file.uri))
 
     def index(self, uri: str) -> Index:
         """Go through a file once, for the ends of its lines. Raises DataError."""
-        blocks, first = [], 0
-        with Text(self._files.open(uri), uri) as text:
+        file, blocks, first = SourceFile(uri, self._files.version(uri)), [], 0
+        with Text(self._files.open(uri, file.version), uri) as text:
             for start, piece in pieces(text, uri):
-                head = 0 if start else self._read_head(piece, uri)
+                head = 0
+                if not start:
+                    names, head = self._read_head(piece, uri)
+                    file = replace(file, columns=names)
                 rows = piece.count(b"\n", head) + (len(piece) > head and not piece.endswith(b"\n"))
                 if rows:
-                    blocks.append(Block(uri, first, rows, start + head, len(piece) - head))
+                    blocks.append(Block(file, first, rows, start + head, len(piece) - head))
                 first += rows
-            return Index(tuple(blocks), text.packed)
+            return Index(file, tuple(blocks), text.packed)
 
     def fetch(self, block: Block) -> bytes:
         """Read the bytes of a block. Raises DataError."""
-        return self._open.get(block.uri).read(block.start, block.size)
+        with self._open.reading(block.file) as text:
+            return text.read(block.start, block.size)
 
     def parse(self, block: Block, fetched: bytes) -> Parsed:
         """Parse a block. Raises DataError."""
         ragged: dict[int, str] = {}
-        table = self._parse(fetched, block.uri, ragged)
+        table = self._parse(fetched, block.file, ragged)
         if table.num_rows + len(ragged) != block.rows:
             raise DataError(
                 f"{block.uri} has {block.rows} lines where {table.num_rows + len(ragged)} rows are read.",
@@ -60,24 +64,24 @@ class TextFormat:
         """Name a row's line, from 1."""
         return f"{block.uri}, line {block.first + row + 1 + self._dialect.header}"
 
-    def _read_head(self, piece: bytes, uri: str) -> int:
-        """Learn the names of a file's columns from its first line; return the bytes of it that are no row."""
+    def _read_head(self, piece: bytes, uri: str) -> tuple[tuple[str, ...], int]:
+        """Return the names of a file's columns, by its first line, and the bytes of that which are no row."""
         line, end, _ = piece.partition(b"\n")
         cells = _cells(line.decode("utf-8-sig", "replace").rstrip("\r"), self._dialect)
         numbers = [str(number) for number in range(1, 1 + (self._dialect.columns or len(cells)))]
-        self._names[uri] = cells if self._dialect.header else numbers
+        names = cells if self._dialect.header else numbers
         if self._columns is not None:
-            check_names(self._columns, self._names[uri], uri)
-        return len(line) + len(end) if self._dialect.header else 0
+            check_names(self._columns, names, uri)
+        return tuple(names), len(line) + len(end) if self._dialect.header else 0
 
-    def _parse(self, data: bytes, uri: str, ragged: dict[int, str]) -> Any:
+    def _parse(self, data: bytes, file: SourceFile, ragged: dict[int, str]) -> Any:
         """Return whole lines as a pyarrow table; note those of another number of columns."""
 
         def note(row: Any) -> Literal["skip"]:
             ragged[row.number - 1] = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
             return "skip"
 
-        names = self._names[uri]
+        names = list(file.columns)
         wanted = names if self._columns is None else used(self._columns)
         kinds = dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary()))
         kinds |= dict.fromkeys(numeric(self._columns) if self._columns else (), pa.binary())
@@ -95,7 +99,7 @@ class TextFormat:
                 pa.csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=False),
             )
         except pa.ArrowInvalid as error:
-            raise unreadable(uri, error, REMEDY) from error
+            raise unreadable(file.uri, error, REMEDY) from error
 
 
 def _cells(line: str, dialect: Dialect) -> list[str]:

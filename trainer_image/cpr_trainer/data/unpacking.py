@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -75,7 +76,21 @@ class Text:
         self._position = 0
         self._source = self._stream
         if self._codec is not None:
-            self._source = pa.CompressedInputStream(pa.PythonFile(self._stream, mode="r"), self._codec)
+            self._source = pa.CompressedInputStream(pa.PythonFile(_Lent(self._stream), mode="r"), self._codec)
+
+
+class _Lent(io.RawIOBase):
+    """A file for one decompressor, which closes what it reads from when it goes: the next needs it still."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._stream.read(size)
 
 
 def pieces(text: Text, uri: str) -> Iterator[tuple[int, bytes]]:

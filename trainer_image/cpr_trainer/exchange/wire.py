@@ -28,7 +28,7 @@ class FrameReader:
         self.limit_bytes = limit_bytes
         self._place = place
         self._header_bytes = bytearray(HEADER_BYTES)
-        self._own = bytearray(_FIRST_BUFFER_BYTES)
+        self._own = bytearray()
         self._header: Header | None = None
         self._payload = memoryview(b"")
         self._left = memoryview(self._header_bytes)
@@ -64,7 +64,8 @@ class FrameReader:
                 raise FrameError(f"a {header.operation.name} of {size_bytes} bytes, expected {place.nbytes}")
             return place
         if len(self._own) < size_bytes:
-            self._own = bytearray(size_bytes)
+            # Payloads of many sizes come; whose limit is low gets no more than that.
+            self._own = bytearray(max(size_bytes, min(_FIRST_BUFFER_BYTES, self.limit_bytes)))
         return memoryview(self._own)[:size_bytes]
 
 

@@ -6,11 +6,13 @@ from cpr_trainer.runtime.environment import (
     BadSpecError,
     ContractVersionError,
     Environment,
+    KeyChangedError,
     check_contract,
     optional_path,
     read_job,
     termination_file,
 )
+from cpr_trainer.runtime.gate import Gate
 from cpr_trainer.runtime.request import read_request
 from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.runtime.signals import stop_on_sigterm
@@ -21,6 +23,8 @@ __all__ = [
     "BadSpecError",
     "ContractVersionError",
     "Environment",
+    "Gate",
+    "KeyChangedError",
     "RosterFile",
     "StatusServer",
     "Trace",

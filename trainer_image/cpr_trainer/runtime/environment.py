@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.key import KEY_CHANGED, key_digest
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
@@ -25,6 +26,12 @@ class ContractVersionError(TrainerError):
     """The other side speaks a version of the contract that this image does not."""
 
     reason = "ContractVersion"
+
+
+class KeyChangedError(TrainerError):
+    """The Secret holds another key than the one that the job's members prove themselves with."""
+
+    reason = KEY_CHANGED
 
 
 def check_contract(version: int, what: str) -> None:
@@ -57,11 +64,11 @@ class Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
-        """Read everything. Raises BadSpecError naming the variable at fault, ContractVersionError."""
+        """Read everything. Raises BadSpecError naming the variable at fault, ContractVersionError, KeyChangedError."""
         return cls(
             job=read_job(environ),
             roster_file=Path(_required(environ, env.ROSTER_FILE)),
-            key=_read_key(Path(_required(environ, env.KEY_FILE))),
+            key=_read_key(Path(_required(environ, env.KEY_FILE)), environ.get(env.KEY_DIGEST, "")),
             address=_required(environ, env.ADDRESS),
             port_base=_port(environ),
             credentials_dir=optional_path(environ, env.CREDENTIALS_DIR),
@@ -110,11 +117,16 @@ def _port(environ: Mapping[str, str]) -> int:
 _LAST_PORT_BASE = 65535 - max(env.DATA_PORT, env.HTTP_PORT, env.CONTROL_PORT)
 
 
-def _read_key(path: Path) -> bytes:
+def _read_key(path: Path, digest: str) -> bytes:
     try:
         key = path.read_bytes()
     except OSError as error:
         raise BadSpecError(f"{env.KEY_FILE} cannot be read: {error}.", _START_BY) from error
     if not key:
         raise BadSpecError(f"{env.KEY_FILE} names an empty file.", _START_BY)
+    if digest and key_digest(key) != digest:
+        raise KeyChangedError(
+            f"the job's key is not the one that its members have: it is called {key_digest(key)}, not {digest}.",
+            "The operator gives all members a new one; leave the Secrets of jobs alone.",
+        )
     return key

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_trainer.runtime.environment import check_contract
@@ -15,12 +17,14 @@ Roster = TypeVar("Roster", bound=ShardRoster | TrainerRoster)
 
 POLL_S = 0.05
 
+_LOG = logging.getLogger(__name__)
+
 
 class RosterFile(Generic[Roster]):
     """Reads the roster at `path` as `kind`. One thread uses it.
 
     `newest` is the roster read last, None before the first. `problem` says why the file cannot be read now (missing,
-    half written), None if it can.
+    half written, of a newer contract version), None if it can.
     """
 
     def __init__(self, path: Path, kind: type[Roster]) -> None:
@@ -33,7 +37,7 @@ class RosterFile(Generic[Roster]):
     def poll(self) -> Roster | None:
         """Return the roster if a newer one is there, else None; costs one `stat` if nothing changed.
 
-        Raises ContractVersionError.
+        One of a newer contract version is waited out. Raises ContractVersionError if it is too old.
         """
         try:
             status = self._path.stat()
@@ -44,6 +48,11 @@ class RosterFile(Generic[Roster]):
         except (OSError, ContractError) as error:
             # `_seen` stays: the file is read again at the next poll, until it can be.
             self.problem = str(error)
+            return None
+        if roster.contract > CONTRACT_VERSION:
+            # A newer operator writes it, which this process cannot follow; its work goes on under the roster before.
+            self._seen, self.problem = seen, f"the roster is of contract version {roster.contract}"
+            _LOG.warning("%s; this image speaks %d: waiting for another roster", self.problem, CONTRACT_VERSION)
             return None
         check_contract(roster.contract, "the roster")
         self._seen, self.problem = seen, None

@@ -8,18 +8,23 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cpr_contract.codec import to_json
+from cpr_trainer.runtime.gate import Gate
 
 _LOG = logging.getLogger(__name__)
 
-_DEADLINE_S = 5.0  # of a client that connects and then says nothing
+_CLIENTS = 32  # answered at the same time, each by a thread
+_DEADLINE_S = 5.0  # of a client from its connection to its whole answer
+_REST_S = 0.1  # after a client could not be accepted: descriptors are used up
 _POLL_S = 0.1  # how long `close` may wait
 
 
@@ -84,20 +89,50 @@ def _verdict(good: bool) -> _Page:  # noqa: FBT001 -- the verdict itself
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; the base class keeps 5
 
     def __init__(self, address: str, port: int, pages: dict[str, Callable[[], _Page]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.pages = pages
+        self._clients = Gate(_CLIENTS, _hang_up)
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
         """Bind, without the base class's search for a host name: name servers may be slow, and nobody asks for it."""
         socketserver.TCPServer.server_bind(self)
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a client. The base class asks again at once for one that could not be accepted."""
+        try:
+            return super().get_request()
+        except OSError:
+            sleep(_REST_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, once there is room."""
+        self._clients.enter(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._clients.leave(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on clients that take too long; the base class calls this many times a second."""
+        self._clients.expel(_DEADLINE_S)
+
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 -- the base class's signature
         """Pass over clients that went away; log anything else."""
         if not isinstance(sys.exception(), OSError):
             _LOG.exception("a page of the status server failed")
+
+
+def _hang_up(request: socket.socket) -> None:
+    """End what a thread waits for on this connection; the thread closes it."""
+    with suppress(OSError):  # The client may be gone.
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

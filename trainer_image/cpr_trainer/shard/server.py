@@ -20,6 +20,9 @@ from cpr_trainer.shard.service import Service
 _LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0  # for a stranger to prove the key
+_STRANGERS = 64  # so many at the same time; one more waits until the oldest had its fair time
+_FAIR_S = 0.5
+_REST_S = 0.1  # nobody is accepted for so long where there is no room, or no descriptor left
 _RETRY_S = 0.002  # while a push waits for a save to read on
 _BACKLOG = 256
 
@@ -78,12 +81,15 @@ class Server:
         self._trainers = trainers
         self._limit_bytes = limit_bytes
         self._connections: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}  # oldest first
         self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
+        self._newest: dict[int, int] = {}  # the highest incarnation of each rank that ever joined
         self._selector = selectors.DefaultSelector()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._rests_until: float | None = None  # the listener is out of the selector, else it would never sleep
 
     @property
     def port(self) -> int:
@@ -102,6 +108,9 @@ class Server:
                 self._accept(now)
             elif key.data in self._connections:  # not closed by an event before, in this very turn
                 self._serve(key.data, mask, now)
+        if self._rests_until is not None and now >= self._rests_until:
+            self._rests_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
         self._service.retry()
         for connection in tuple(self._connections):
             if connection.refused or (connection.hello is None and now - connection.accepted > _PATIENCE_S):
@@ -127,7 +136,9 @@ class Server:
         for connection in tuple(self._connections):
             self._close(connection)
         if self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
+            if self._rests_until is None:
+                self._selector.unregister(self._listener)
+            self._rests_until = None
             self._listener.close()
 
     def close(self) -> None:
@@ -139,16 +150,31 @@ class Server:
         return (connection for connection in self._connections if connection.hello is not None)
 
     def _accept(self, now: float) -> None:
+        if len(self._strangers) >= _STRANGERS:
+            oldest = next(iter(self._strangers))
+            if now - oldest.accepted < _FAIR_S:
+                self._rest(now)
+                return
+            self._close(oldest)
         try:
             link, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptors left: the next turn tries again
+        except BlockingIOError:  # gone again
+            return
+        except OSError as error:
+            _LOG.warning("cannot accept connections now: %s", error)
+            self._rest(now)
             return
         link.settimeout(0.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
         connection = Connection(link, responder, now)
         self._connections.add(connection)
+        self._strangers[connection] = None
         self._selector.register(link, selectors.EVENT_READ, connection)
+
+    def _rest(self, now: float) -> None:
+        self._selector.unregister(self._listener)
+        self._rests_until = now + _REST_S
 
     def _serve(self, connection: Connection, mask: int, now: float) -> None:
         try:
@@ -183,11 +209,13 @@ class Server:
         caller = hello.caller
         if caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers:
             raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
+        if self._newest.get(caller.index, 0) > caller.incarnation:
+            raise HandshakeError(f"a newer incarnation of trainer/{caller.index} has joined")
         for other in tuple(self._joined()):
-            if other.hello is not None and other.rank == caller.index:
-                if other.hello.caller.incarnation > caller.incarnation:
-                    raise HandshakeError(f"a newer incarnation of trainer/{caller.index} is connected")
+            if other.rank == caller.index:
                 self._close(other)
+        self._newest[caller.index] = caller.incarnation
+        self._strangers.pop(connection, None)
         connection.hello = hello
         self._heard[connection.rank] = now
         connection.reader.limit_bytes = self._limit_bytes
@@ -195,6 +223,7 @@ class Server:
 
     def _close(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._strangers.pop(connection, None)
         self._service.left(connection)
         self._selector.unregister(connection.link)
         connection.link.close()

@@ -7,16 +7,16 @@ from typing import TypeVar
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, ShardManifest
 from cpr_trainer.snapshot.errors import DamagedError
 from cpr_trainer.snapshot.names import place_of
 from cpr_trainer.store import ExistsError, MissingError, Store, checksum
 
-Document = TypeVar("Document", ShardManifest, DenseManifest, Origin)
+Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 
 
-def write_once(store: Store, key: str, document: ShardManifest | DenseManifest | Origin) -> ManifestRef:
+def write_once(store: Store, key: str, document: ShardManifest | DenseManifest | Origin | DataManifest) -> ManifestRef:
     """Commit a document: from now on it is there, once and for all.
 
     The same bytes under that key are success: an earlier attempt whose answer got lost. Raises ExistsError for others.

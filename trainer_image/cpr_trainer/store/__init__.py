@@ -10,12 +10,14 @@ from cpr_trainer.store.errors import (
     StoreError,
     StoreFullError,
     StoreUnreachableError,
+    StoreUnsuitableError,
 )
 from cpr_trainer.store.opening import open_store
 from cpr_trainer.store.parallel import in_parallel
 from cpr_trainer.store.protocol import Entry, Received, Store
 from cpr_trainer.store.throttle import Throttle
 from cpr_trainer.store.uris import Uris
+from cpr_trainer.store.versions import Version
 
 __all__ = [
     "BucketMissingError",
@@ -30,8 +32,10 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreUnreachableError",
+    "StoreUnsuitableError",
     "Throttle",
     "Uris",
+    "Version",
     "checksum",
     "in_parallel",
     "open_store",

@@ -7,6 +7,7 @@ TrainerError
     ├── BucketMissingError       the bucket is not there
     ├── CredentialsRefusedError  the store does not know us, or does not let us
     ├── StoreFullError           no room, or a quota is reached
+    ├── StoreUnsuitableError     it cannot do what saves need
     ├── MissingError             no object has that key
     └── ExistsError              an object has that key, and it was to be absent
 """
@@ -55,6 +56,12 @@ class StoreFullError(StoreError):
     """No room is left, or a quota is reached."""
 
     reason = "StoreFull"
+
+
+class StoreUnsuitableError(StoreError):
+    """It cannot do what saves need."""
+
+    reason = "StoreUnsuitable"
 
 
 class MissingError(StoreError):

@@ -18,12 +18,15 @@ from cpr_trainer.store.errors import (
     StoreError,
     StoreFullError,
     StoreUnreachableError,
+    StoreUnsuitableError,
 )
 from cpr_trainer.store.protocol import Entry, Received
 from cpr_trainer.store.throttle import Throttle
 
 #: What is on its way to a name bears this after it, and something random.
 _UNFINISHED = ".writing-"
+#: What `link` says where there are no hard links. The file beside is ours, and just written: no right is missing.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class FolderStore:
@@ -52,7 +55,7 @@ class FolderStore:
             try:
                 crc = _write(unfinished, flat(data), throttle)
                 if if_absent:
-                    os.link(unfinished, path)
+                    _link(unfinished, path)
                 else:
                     unfinished.rename(path)
             finally:
@@ -118,6 +121,19 @@ def _write(path: Path, views: Sequence[memoryview], throttle: Throttle | None) -
             crc = extended(crc, piece)
         os.fsync(file.fileno())
     return crc
+
+
+def _link(unfinished: Path, path: Path) -> None:
+    """Give a file its name, unless a file has it: whole and at once, which a link alone does on all file systems."""
+    try:
+        os.link(unfinished, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise StoreUnsuitableError(
+            f"The store's folder is on a file system without hard links ({path.parent}: {error.strerror}).",
+            "Mount a volume that has them, such as ext4, XFS or NFS, or name an S3 store in snapshots.store.",
+        ) from error
 
 
 def _make(folder: Path) -> None:

@@ -8,30 +8,37 @@ from typing import Any
 import urllib3
 from minio import Minio
 
+from cpr_trainer.errors import DataError
+from cpr_trainer.store.errors import BucketMissingError, ExistsError, MissingError
 from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.s3_errors import translated
+from cpr_trainer.store.versions import Version
+
+CHANGED_REMEDY = "Restore the file as it was when the job began, or start a new job for the new data."
 
 _BUFFER_BYTES = 1 << 20
 _RESUMES = 5  # breaks without a byte between them
 
 
-def open_object(client: Minio, bucket: str, key: str) -> io.BufferedReader:
-    """Open an object to read. Raises MissingError, StoreError; reading may raise StoreUnreachableError."""
-    return io.BufferedReader(_ObjectStream(client, bucket, key), _BUFFER_BYTES)
+def open_object(client: Minio, bucket: str, key: str, version: Version) -> io.BufferedReader:
+    """Open that version of an object to read: nothing is asked before.
+
+    Reading raises DataError once the object is gone or has changed, and StoreError while the store fails.
+    """
+    return io.BufferedReader(_ObjectStream(client, bucket, key, version), _BUFFER_BYTES)
 
 
 class _ObjectStream(io.RawIOBase):
     """Reads on with one request; begins another where the connection breaks, and after a seek."""
 
-    def __init__(self, client: Minio, bucket: str, key: str) -> None:
+    def __init__(self, client: Minio, bucket: str, key: str, version: Version) -> None:
         super().__init__()
         self._client = client
         self._bucket = bucket
         self._key = key
         self._position = 0
-        status = self._status()
-        self._size = int(status.size or 0)
-        self._same = {"If-Match": f'"{status.etag}"'}  # a resumed read must not join two versions
+        self._size = version.size_bytes
+        self._same = {"If-Match": f'"{version.tag}"'}
         self._response: Any = None
 
     def readable(self) -> bool:
@@ -71,13 +78,17 @@ class _ObjectStream(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
-    @persistent
-    def _status(self) -> Any:
-        with translated(self._bucket, self._key):
-            return self._client.stat_object(self._bucket, self._key)
+    def _request(self) -> Any:
+        uri = f"s3://{self._bucket}/{self._key}"
+        try:
+            return self._get()
+        except ExistsError as error:  # What an S3 store calls a precondition that fails.
+            raise DataError(f"{uri} has changed.", CHANGED_REMEDY) from error
+        except (MissingError, BucketMissingError) as error:
+            raise DataError(f"{uri} is not there any more: {error.message}", CHANGED_REMEDY) from error
 
     @persistent
-    def _request(self) -> Any:
+    def _get(self) -> Any:
         with translated(self._bucket, self._key):
             return self._client.get_object(
                 self._bucket, self._key, offset=self._position, length=0, request_headers=dict(self._same)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +17,10 @@ from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
 from cpr_trainer.store.errors import BucketMissingError, MissingError
-from cpr_trainer.store.object_stream import open_object
+from cpr_trainer.store.object_stream import CHANGED_REMEDY, open_object
 from cpr_trainer.store.persistence import persistent
 from cpr_trainer.store.s3_errors import translated
+from cpr_trainer.store.versions import Version, version_of
 
 _S3, _FILE, _FOLDER = "s3://", "file://", "/"
 _WILD = frozenset("*?[")
@@ -57,21 +59,31 @@ class Uris:
             raise DataError(f"{uri} names no file.", "Check data.uri and what lies there.")
         return tuple(sorted(found))
 
-    def open(self, uri: str) -> BinaryIO:
-        """Open one file to read, with seek. Raises DataError, and StoreError for a store that fails, also later."""
+    def version(self, uri: str) -> Version:
+        """Return the version that one file has now. Raises DataError, and StoreError for a store that fails."""
         if not uri.startswith(_S3):
-            return _open_file(uri)
+            with _open_file(uri) as file:
+                return version_of(file)
         bucket, key = _object(uri)
-        try:
-            return open_object(self._client, bucket, key)
-        except (MissingError, BucketMissingError) as error:
-            raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
+        with _there(uri):
+            return _stat(self._client, bucket, key)
+
+    def open(self, uri: str, version: Version) -> BinaryIO:
+        """Open that version of a file to read, with seek.
+
+        Raises DataError if it is gone or has changed, and StoreError for a store that fails; both also later.
+        """
+        if uri.startswith(_S3):
+            return open_object(self._client, *_object(uri), version)
+        file = _open_file(uri)
+        if version_of(file) != version:
+            file.close()
+            raise DataError(f"{uri} has changed.", CHANGED_REMEDY)
+        return file
 
     def _keys(self, uri: str, bucket: str, prefix: str) -> list[str]:
-        try:
+        with _there(uri):
             return _list(self._client, bucket, prefix)
-        except BucketMissingError as error:
-            raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
 
     @cached_property
     def _client(self) -> Minio:
@@ -81,6 +93,21 @@ class Uris:
                 "Give data.uri as file:///path, or snapshots.store.endpoint as http[s]://host.",
             )
         return connect(self._spec, self._credentials_dir, self._ca_file).client
+
+
+@contextmanager
+def _there(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (MissingError, BucketMissingError) as error:
+        raise DataError(f"{uri} is not there: {error.message}", "Check data.uri.") from error
+
+
+@persistent
+def _stat(client: Minio, bucket: str, key: str) -> Version:
+    with translated(bucket, key):
+        status = client.stat_object(bucket, key)
+        return Version(int(status.size or 0), str(status.etag))
 
 
 @persistent

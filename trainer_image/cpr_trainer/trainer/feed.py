@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.loader import Loader
+from cpr_trainer.data.loader import Loader, failed
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.placement import Placement
@@ -25,6 +25,20 @@ from cpr_trainer.trainer.values import as_tensor
 
 #: Waits for a lookup's vectors in slices; raises ShardsAwayError.
 Await = Callable[[PendingLookup], Values]
+
+T = TypeVar("T")
+
+
+class Wait(Protocol):
+    """How to wait for what other threads prepare."""
+
+    def __call__(self, begin: Callable[[], Future[T]]) -> T:
+        """Return the result of the future that `begin` returns; it may be called again after a failure."""
+
+
+def wait_once(begin: Callable[[], Future[T]]) -> T:
+    """Wait without patience: the first failure is raised."""
+    return begin().result()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +66,12 @@ class Slice:
 class Feed:
     """Slices in the order of steps, each prepared while an earlier one trains. A context manager.
 
-    With `split` each but the first is split against the one before it.
+    With `split` each but the first is split against the one before it. `wait` waits for each.
     """
 
-    def __init__(self, loader: Loader, placement: Placement, *, split: bool) -> None:
+    def __init__(self, loader: Loader, placement: Placement, wait: Wait = wait_once, *, split: bool) -> None:
         self._loader = loader
+        self._wait = wait
         self._placement = placement
         self._is_split = split
         self._before: UniqueRows | None = None
@@ -65,7 +80,7 @@ class Feed:
 
     def take(self) -> Slice | None:
         """Return the next slice, None after the last step. Raises what reading the data raises."""
-        taken = self._ahead.result()
+        taken = self._wait(self._following)
         if taken is not None:
             self._ahead = self._thread.submit(self._prepare)
         return taken
@@ -74,8 +89,13 @@ class Feed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)  # A read may hang for as long as the store does.
         self._loader.close()
+
+    def _following(self) -> Future[Slice | None]:
+        if failed(self._ahead):
+            self._ahead = self._thread.submit(self._prepare)
+        return self._ahead
 
     def _prepare(self) -> Slice | None:
         step, batch = next(self._loader, (0, None))

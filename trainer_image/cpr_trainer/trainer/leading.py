@@ -46,11 +46,13 @@ class Leading:
             pruner=Pruner(setup.store, setup.job.job_uid),
             anchors=anchors,
             rng=random.Random(),
+            pinned=setup.pinned,
         )
         self.saver.start()
 
     def announce(self, step: int, trained_s: float) -> int:
-        """Return the cut that all pushes of `step` carry."""
+        """Return the cut that all pushes of `step` carry. Raises what ended the saver, as `save` and `finish` do."""
+        self.saver.check()
         void = self.saver.state.void
         if void > self._void_step:
             self._void_step = void
@@ -59,6 +61,7 @@ class Leading:
 
     def save(self, state: DenseState) -> None:
         """Offer the saver what is due after step `state.reached`; called after every step and every meeting."""
+        self.saver.check()
         if state.reached >= self._schedule.announced > self._offered_step:
             self._offer_cut(state, self._schedule.announced)
         elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:
@@ -70,7 +73,7 @@ class Leading:
 
         One that a failing store holds up costs nothing while it waits.
         """
-        before, self._saving = self._saving, self.saver.busy and self.saver.state.problem is None
+        before, self._saving = self._saving, self.saver.busy and not self.saver.failing
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
@@ -78,6 +81,7 @@ class Leading:
 
         Nothing is trained any more.
         """
+        self.saver.check()
         anchor = self.saver.anchor_of(state.reached)
         if anchor is None and not (self.saver.busy and self._offered_step == state.reached):
             self._offer_cut(state, state.reached)

@@ -24,9 +24,10 @@ from cpr_trainer.trainer.group.meeting import NO_STATE, missing_steps
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.leading import Leading
+from cpr_trainer.trainer.patience import insist
 from cpr_trainer.trainer.saver import write_dense
 from cpr_trainer.trainer.setup import Setup
-from cpr_trainer.trainer.start import Starter, insist
+from cpr_trainer.trainer.start import Starter
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.stepper import Stepper
 from cpr_trainer.trainer.watch import Watch
@@ -231,7 +232,7 @@ class Loop:
             trainers=setup.job.trainers,
             first_step=stepper.state.done + 1,
         )
-        with Feed(loader, setup.placement, split=setup.job.prefetch == 1) as feed:
+        with Feed(loader, setup.placement, stepper.reading.wait, split=setup.job.prefetch == 1) as feed:
             stepper.train(feed, group, self.leading, self._goal)
 
     def _repair(self, pushed: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 from prometheus_client import CollectorRegistry
 
@@ -29,12 +29,13 @@ from cpr_trainer.trainer.group.leader import Leader
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.group.solo import Solo
-from cpr_trainer.trainer.interrupts import Finished, Superseded, Terminated
+from cpr_trainer.trainer.interrupts import Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
+from cpr_trainer.trainer.patience import insist
+from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
-from cpr_trainer.trainer.start import insist
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.watch import Watch
 
@@ -76,13 +77,27 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
             counters=roster.counters,
             state=TrainerState.LOADING,
         )
-        setup = insist(lambda: Setup.read(environment, roster), board, watch.attend_or_stop)
-        board.set(total_samples=setup.order.total_samples)
+        pinning = _pinning(environment, watch)
+        setup = insist(lambda: Setup.read(environment, roster, pinning), board, lambda: _follow(watch))
+        board.set(total_samples=setup.order.total_samples, new_files=pinning.new_files)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
-        loop = Loop(setup, watch, board, exchange, _group_maker(setup))
+        loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading, lockstep=setup.job.lockstep)
         with closing(setup.trace):
             return _run(loop, environment)
+
+
+def _pinning(environment: Environment, watch: Watch) -> Pinning:
+    def leads() -> bool:
+        return watch.current is not None and watch.current.leader == watch.current.index
+
+    return Pinning(environment.job.job_uid, environment.job.data.uri, leads, lambda: _follow(watch))
+
+
+def _follow(watch: Watch) -> None:
+    """Attend while nothing depends on the roster yet: a new one ends no wait, unless it says stop."""
+    with suppress(RosterChanged):
+        watch.attend_or_stop()
 
 
 def _run(loop: Loop, environment: Environment) -> ExitCode:
@@ -97,11 +112,11 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 
+#: Not while it waits for others: the change of the pod's readiness tells the operator to look at once.
 _READY = frozenset(
     {
         TrainerState.TRAINING,
         TrainerState.MEETING,
-        TrainerState.PAUSED,
         TrainerState.FINISHING,
         TrainerState.FINISHED,
     }
@@ -128,7 +143,7 @@ def _first_report(environment: Environment) -> TrainerReport:
     )
 
 
-def _group_maker(setup: Setup) -> MakeGroup:
+def _group_maker(setup: Setup, watch: Watch) -> MakeGroup:
     """Return how this process sees the group of a roster; with more than one trainer it listens from now on."""
     if setup.job.trainers == 1:
         return lambda _roster, _state: Solo()
@@ -137,6 +152,7 @@ def _group_maker(setup: Setup) -> MakeGroup:
     lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, silence_s)
     hearing = Hearing(silence_s)
     lobby.start()
+    watch.hears = lobby.alive
 
     def delays_s() -> Iterator[float]:
         return backoff(random.Random(), first_s=0.1, cap_s=1.0)

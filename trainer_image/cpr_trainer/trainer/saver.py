@@ -1,6 +1,7 @@
 """The leader's saves, aside of training: anchors when all shards have committed a cut, and the dense state in between.
 
-A thread does all the writing. A store that fails is tried again and reported; training does not wait for it.
+A thread does all the writing. A store that fails is tried again and reported; training does not wait for it. Any other
+error is raised on the main thread: without saves a job must not look healthy.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ from time import monotonic
 from torch import Tensor
 
 from cpr_contract.exits import Problem
-from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import DamagedError, Pruner, find_anchor, read_shard_manifest
 from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.snapshot.pinned import keep_data
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
+from cpr_trainer.trainer.retention import Retention
 
 _LOG = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 #: A shard's acknowledgements say when it has committed; without traffic the store is asked this often.
 _ASK_STORE_S = 5.0
+#: The dense state of a cut is not saved alone before so many times as long as that took last have passed: a large one
+#: would keep anchors waiting.
+_DENSE_PAUSE = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +76,7 @@ class Saver:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
+    `pinned` is the data that the saves are of. `failing`: the store did not take the last thing that was to be saved.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
@@ -82,22 +89,32 @@ class Saver:
         pruner: Pruner,
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
+        pinned: DataManifest | None = None,
     ) -> None:
         self.state = Saves(anchors=anchors)
+        self.failing = False
         self._store = store
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        self._pruner = pruner
+        self._retention = Retention(pruner, rng)
         self._rng = rng
+        self._pinned = pinned
+        self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
+        self._dense_began = self._dense_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
 
     def start(self) -> None:
         """Begin to save what is offered."""
         self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the thread, on the thread that trains."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Finish the store call under way, and end; a cut that is not committed is forgotten."""
@@ -110,8 +127,14 @@ class Saver:
         return self._cut is not None
 
     def offer_cut(self, dense: DenseCopy) -> None:
-        """Commit an anchor of this state once all shards have committed the same step."""
-        self._cut = Cut(dense, self._incarnations(), monotonic())
+        """Commit an anchor of this state once all shards have committed the same step.
+
+        Until then it is saved alone: a lone trainer that dies goes back to the cut, whatever becomes of the anchor.
+        """
+        now = monotonic()
+        self._cut = Cut(dense, self._incarnations(), now)
+        if now - self._dense_began >= _DENSE_PAUSE * self._dense_s:
+            self._dense = dense
 
     def offer_dense(self, dense: DenseCopy) -> None:
         """Save this state when there is time; a newer one replaces it."""
@@ -122,23 +145,29 @@ class Saver:
         return next((anchor for anchor in self.state.anchors if anchor.step == step), None)
 
     def _run(self) -> None:
-        delays = self._fresh_delays()
+        try:
+            self._save()
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            self._failure = error
+
+    def _save(self) -> None:
+        delays: Iterator[float] | None = None
         while not self._ended.is_set():
             try:
                 self._advance()
             except (StoreError, DamagedError) as error:
                 if isinstance(error, BucketMissingError):
                     self._cut = None  # what shards committed of it is gone; the next cut comes at its time
+                self.failing = True
                 self._note(problem=problem_of(error))
+                delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
                 self._ended.wait(next(delays))
                 continue
-            if self.state.problem is not None:
-                self._note(problem=None)
-                delays = self._fresh_delays()
+            delays, self.failing = None, False
+            self._retention.turn()
+            if self.state.problem != self._retention.problem:
+                self._note(problem=self._retention.problem)
             self._ended.wait(_POLL_S)
-
-    def _fresh_delays(self) -> Iterator[float]:
-        return backoff(self._rng, first_s=0.2, cap_s=5.0)
 
     def _note(self, **fields: object) -> None:
         self.state = replace(self.state, **fields)  # type: ignore[arg-type]
@@ -147,7 +176,9 @@ class Saver:
         """Do what can be done now. Raises StoreError: it is done again."""
         dense = self._dense
         if dense is not None:
+            self._dense_began = monotonic()
             self._note(dense_save=write_dense(self._store, dense) or self.state.dense_save)
+            self._dense_s = monotonic() - self._dense_began
             if self._dense is dense:
                 self._dense = None
         if self._cut is not None:
@@ -186,6 +217,7 @@ class Saver:
         meta = cut.dense.meta
         found = [cut.found[index] for index in range(len(cut.shards))]
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
+        keep_data(self._store, self._pinned)
         try:
             anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
         except ExistsError:
@@ -201,7 +233,7 @@ class Saver:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        self._pruner.prune(anchors)
+        self._retention.keep(anchors, (manifest for manifest, _ in found))
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cpr_contract.manifests import DataManifest
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.data.batch import Dataset
@@ -14,13 +15,14 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.snapshot.dense import DenseMeta
 from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.saver import DenseCopy
 from cpr_trainer.trainer.state import DenseState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """One trainer process. `layout` is the hash that says which saves fit."""
+    """One trainer process. `layout` is the hash that says which saves fit; `pinned` is None for data without files."""
 
     job: JobSpec
     rank: int
@@ -34,10 +36,14 @@ class Setup:
     placement: Placement
     layout: str
     trace: Trace
+    pinned: DataManifest | None = None
 
     @classmethod
-    def read(cls, environment: Environment, roster: TrainerRoster) -> Setup:
-        """Read the data and open the store. Raises ModelError, DataError, BadSpecError, StoreError."""
+    def read(cls, environment: Environment, roster: TrainerRoster, pinning: Pinning) -> Setup:
+        """Open the store and the data as `pinning` has it.
+
+        Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
+        """
         job = environment.job
         # Cheap, and better known now than after the data is indexed.
         build_network(job.model, job.data.seed, job.precision, device=job.device)
@@ -48,7 +54,8 @@ class Setup:
                 f"The tables cannot be placed: {error}.", "Use fewer shards or larger tables."
             ) from error
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
-        dataset = open_dataset(job.data, job.model.tables, files)
+        store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
+        dataset = open_dataset(job.data, job.model.tables, files, lambda find: pinning.indices(store, files, find))
         return cls(
             job=job,
             rank=roster.index,
@@ -56,12 +63,13 @@ class Setup:
             key=environment.key,
             address=environment.address,
             port_base=environment.port_base,
-            store=open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file),
+            store=store,
             dataset=dataset,
             order=BatchOrder.of(job.data, dataset.layout),
             placement=placement,
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
+            pinned=pinning.pinned,
         )
 
     @property

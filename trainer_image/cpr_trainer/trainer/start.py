@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
-from time import monotonic, sleep
-from typing import TypeVar
 
 from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.snapshot import Candidate, DamagedError, find_anchor
 from cpr_trainer.snapshot.dense import RestoredDense, load_dense, newest_dense
-from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
-from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+from cpr_trainer.trainer.interrupts import Attend
+from cpr_trainer.trainer.patience import attend_for_a_slice, insist
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 
 _LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-def insist(call: Callable[[], T], board: Board, attend: Attend) -> T:
-    """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
-
-    Raises what `attend` raises, and every error of `call` that is not the store's.
-    """
-    delays = backoff(random.Random(), first_s=0.2, cap_s=5.0)
-    while True:
-        try:
-            result = call()
-        except StoreError as error:
-            board.set(problem=problem_of(error))
-            end = monotonic() + next(delays)
-            while monotonic() < end:
-                attend_for_a_slice(attend)
-        else:
-            board.set(problem=None)
-            return result
-
-
-def attend_for_a_slice(attend: Attend) -> None:
-    """Let a slice of a wait pass."""
-    attend()
-    sleep(SLICE_S)
 
 
 class Starter:

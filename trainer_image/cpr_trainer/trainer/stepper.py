@@ -14,6 +14,7 @@ from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
+from cpr_trainer.trainer.patience import Reading
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
@@ -34,6 +35,7 @@ class Stepper:
         self.cut_step = 0
         self.degraded_samples = 0
         self.shards = Shards(exchange, watch, board)
+        self.reading = Reading(board, watch.attend_or_stop)
         self.pace = Pace()
         self._crew = Crew(setup.job.workers)
         self._setup = setup
@@ -59,7 +61,7 @@ class Stepper:
         """Return this trainer's slice of any step."""
         setup = self._setup
         rows = setup.order.indices_of(setup.order.slice_of(step, setup.rank, setup.job.trainers))
-        return slice_of(step, setup.dataset.take(rows), setup.placement)
+        return slice_of(step, self.reading.read(lambda: setup.dataset.take(rows)), setup.placement)
 
     def train(self, feed: Feed, group: Group, leading: Leading | None, goal: Callable[[], int]) -> None:
         """Train up to step `goal()`. Raises what ends a wait, Terminated only between steps or in a wait."""

@@ -20,12 +20,14 @@ class Watch:
     """The newest roster, and the wish to stop, which SIGTERM brings or a roster.
 
     A thread follows the roster's file; the main thread calls `attend` in every wait and before every step.
-    `on_roster` is called on the main thread with each newer roster of the same group and generation.
+    `on_roster` is called on the main thread with each newer roster of the same group and generation. `hears` says
+    whether the other trainers still reach this one.
     """
 
     def __init__(self, rosters: RosterFile[TrainerRoster], stop: threading.Event) -> None:
         self.stop = stop
         self.on_roster: Callable[[TrainerRoster], None] = lambda _: None
+        self.hears: Callable[[], bool] = lambda: True
         self.standstill = Standstill()
         self._rosters = rosters
         self._newest: TrainerRoster | None = None
@@ -97,8 +99,8 @@ class Watch:
         self._turned = monotonic()
 
     def healthy(self) -> bool:
-        """Whether the main loop turned lately."""
-        return monotonic() - self._turned < _STUCK_S
+        """Whether the main loop turned lately, and the other trainers reach this one."""
+        return monotonic() - self._turned < _STUCK_S and self.hears()
 
     def _follow(self) -> None:
         try:

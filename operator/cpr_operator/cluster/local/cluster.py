@@ -168,13 +168,17 @@ class LocalCluster:
 
     async def create_secret(self, manifest: Manifest) -> None:
         """See `Cluster`."""
-        folder = self._workdir / "secrets" / manifest["metadata"]["name"]
+        folder = self._secret_folder(manifest)
         if folder.exists():
             return
         plain = {key: text.encode() for key, text in manifest.get("stringData", {}).items()}
         coded = {key: base64.b64decode(text) for key, text in manifest.get("data", {}).items()}
         for key, content in {**coded, **plain}.items():
             write_atomically(folder / key, content, mode=0o600)
+
+    async def has_secret(self, manifest: Manifest) -> bool:
+        """See `Cluster`."""
+        return self._secret_folder(manifest).exists()
 
     async def apply(self, manifest: Manifest) -> None:
         """See `Cluster`. Nothing here enforces such objects."""
@@ -206,6 +210,9 @@ class LocalCluster:
         stored = self._jobs.read(job.namespace, job.name)
         meta = {**stored["metadata"], "uid": job.uid, "resourceVersion": job.resource_version}
         return {**stored, "metadata": meta}
+
+    def _secret_folder(self, manifest: Manifest) -> Path:
+        return self._workdir / "secrets" / str(manifest["metadata"]["name"])
 
     def _pod(self, namespace: str, name: str) -> LocalPod:
         try:

@@ -66,9 +66,9 @@ def read_holdings(store: Store, job_uid: str | None) -> Holdings:
 
 
 def list_jobs(store: Store, job_uid: str | None) -> Mapping[str, Entry]:
-    """List the objects of one job, or of all; others may lie beside them. Raises StoreError."""
+    """List the objects of one job, or the saves of all: others may lie beside those. Raises StoreError."""
     listed = store.list("" if job_uid is None else f"{job_uid}/")
-    return {entry.key: entry for entry in listed if _OF_A_JOB.fullmatch(entry.key)}
+    return {entry.key: entry for entry in listed if job_uid is not None or _OF_A_JOB.fullmatch(entry.key)}
 
 
 def _read_all(

@@ -15,15 +15,17 @@ from time import monotonic
 
 from cpr_trainer.trainer.group.frames import Frame, receive_frame, send_frame
 
-#: Proves the job's key to the other side of a fresh connection, and asks for its proof; raises OSError if it fails.
-Authenticate = Callable[[socket.socket], None]
+#: Proves the job's key to the other side of a fresh connection, and asks for its proof, until a point of `monotonic`.
+#: Raises OSError if it fails.
+Authenticate = Callable[[socket.socket, float], None]
 
-_HANDSHAKE_S = 5.0
+#: The whole handshake takes no longer, however slowly the other side sends.
+_HANDSHAKE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A frame, or None for the end of the connection."""
+    """A frame, or None for the end of a connection on which both sides had proved the key."""
 
     channel: Channel
     frame: Frame | None
@@ -52,6 +54,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox, send_s: float) -> None:
         self.last_heard = monotonic()
+        self.on_settled: Callable[[], None] = lambda: None  # called once, when the proof held or the connection ended
         self._connection = connection
         self._authenticate = authenticate
         self._inbox = inbox
@@ -70,8 +73,12 @@ class Channel:
         return self._connection.fileno() < 0
 
     def start(self) -> None:
-        """Start the thread that authenticates and then reads."""
-        threading.Thread(target=self._run, name="control-reader", daemon=True).start()
+        """Start the thread that authenticates and then reads. Raises OSError if there can be no more threads."""
+        try:
+            threading.Thread(target=self._run, name="control-reader", daemon=True).start()
+        except RuntimeError as error:
+            self._end()
+            raise OSError(f"no thread for a control connection: {error}") from error
 
     def send(self, frame: Frame) -> bool:
         """Send; False if the connection is gone (the inbox tells that too)."""
@@ -94,15 +101,21 @@ class Channel:
     def _run(self) -> None:
         try:
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connection.settimeout(_HANDSHAKE_S)
-            self._authenticate(self._connection)
+            self._authenticate(self._connection, monotonic() + _HANDSHAKE_S)
             self._connection.settimeout(self._send_s)
             self._proven.set()
+            self.on_settled()
             while True:
                 frame = receive_frame(self._connection)
                 self.last_heard = monotonic()
                 self._inbox.put(Received(self, frame))
         except OSError:
-            self.close()
-            self._proven.set()  # Nobody need wait for a proof any more; sending fails on the closed socket.
+            self._end()
+
+    def _end(self) -> None:
+        self.close()
+        self.on_settled()
+        if self._proven.is_set():
             self._inbox.put(Received(self, None))
+        else:
+            self._proven.set()  # Nobody need wait for a proof any more; sending fails on the closed socket.

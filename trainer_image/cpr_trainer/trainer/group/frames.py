@@ -12,6 +12,7 @@ import enum
 import socket
 import struct
 from dataclasses import dataclass, replace
+from time import monotonic
 
 VERSION = 1
 _MAGIC = b"CPRT"
@@ -76,28 +77,34 @@ def send_frame(connection: socket.socket, frame: Frame) -> None:
         connection.sendall(frame.payload)
 
 
-def receive_frame(connection: socket.socket, *, limit_bytes: int = _MAX_PAYLOAD_BYTES, patient: bool = True) -> Frame:
+def receive_frame(
+    connection: socket.socket, *, limit_bytes: int = _MAX_PAYLOAD_BYTES, deadline: float | None = None
+) -> Frame:
     """Wait for one frame; raises OSError when the connection ends, ProtocolError for a payload above the limit.
 
-    The connection's time-out bounds this wait unless it is `patient`: a silent peer is reported, not cut off.
+    Raises TimeoutError if it is not all there at `deadline`, a point of `monotonic`. Without one this waits for ever: a
+    silent peer is reported, not cut off.
     """
-    frame, length = parse_header(_receive_exactly(connection, HEADER_BYTES, patient=patient))
+    frame, length = parse_header(_receive_exactly(connection, HEADER_BYTES, deadline))
     if length > limit_bytes:
         raise ProtocolError(f"a payload of {length} bytes")
     if not length:
         return frame
-    return replace(frame, payload=_receive_exactly(connection, length, patient=patient))
+    return replace(frame, payload=_receive_exactly(connection, length, deadline))
 
 
-def _receive_exactly(connection: socket.socket, size_bytes: int, *, patient: bool) -> bytearray:
+def _receive_exactly(connection: socket.socket, size_bytes: int, deadline: float | None) -> bytearray:
     data = bytearray(size_bytes)
     view = memoryview(data)
     while view:
+        if deadline is not None:
+            left_s = deadline - monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the other side takes too long")
+            connection.settimeout(left_s)
         try:
             received = connection.recv_into(view)
         except TimeoutError:
-            if not patient:
-                raise
             continue
         if not received:
             raise ConnectionResetError("the connection was closed")

@@ -5,6 +5,7 @@ Lives as long as the process, while groups come and go.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from contextlib import suppress
@@ -13,12 +14,19 @@ from time import monotonic
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.runtime import Gate
 from cpr_trainer.trainer.group.channel import Authenticate, Channel, Inbox
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.proof import introduce, welcome
 
+_LOG = logging.getLogger(__name__)
+
 _PULSE_S = 1.0
 _DIAL_S = 2.0
+#: Callers that have not proved the key yet; each holds a thread and a descriptor.
+_STRANGERS = 64
+#: How long nobody is accepted after that failed: descriptors or threads are used up.
+_REST_S = 0.2
 
 
 class Lobby:
@@ -34,6 +42,11 @@ class Lobby:
         self._open: set[Channel] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
+        self._strangers = Gate(_STRANGERS, Channel.close)
+        self._threads = tuple(
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse"))
+        )
         self._listener = socket.create_server((address, port), backlog=256)
 
     @property
@@ -43,8 +56,12 @@ class Lobby:
 
     def start(self) -> None:
         """Begin to listen and to send heartbeats."""
-        for target, name in ((self._accept, "control-accept"), (self._pulse, "control-pulse")):
-            threading.Thread(target=target, name=name, daemon=True).start()
+        for thread in self._threads:
+            thread.start()
+
+    def alive(self) -> bool:
+        """Whether it still listens and sends heartbeats."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
         """End everything."""
@@ -60,7 +77,11 @@ class Lobby:
         if not peer.host:
             raise ConnectionRefusedError(f"trainer {peer.index} has no address yet")
         connection = socket.create_connection((peer.host, peer.port_base + CONTROL_PORT), timeout=_DIAL_S)
-        return self._open_channel(connection, lambda fresh: introduce(fresh, self._key, self._me, peer), inbox)
+        channel = self._open_channel(
+            connection, lambda fresh, end: introduce(fresh, end, self._key, self._me, peer), inbox
+        )
+        channel.start()
+        return channel
 
     def drop(self, channel: Channel) -> None:
         """End a connection and forget it."""
@@ -72,9 +93,9 @@ class Lobby:
         self, connection: socket.socket, authenticate: Authenticate, inbox: Inbox | None = None
     ) -> Channel:
         channel = Channel(connection, authenticate, inbox or self.inbox, self._silence_s)
+        channel.on_settled = lambda: self._strangers.leave(channel)
         with self._lock:
             self._open.add(channel)
-        channel.start()
         return channel
 
     def _channels(self) -> tuple[Channel, ...]:
@@ -83,12 +104,22 @@ class Lobby:
             return tuple(self._open)
 
     def _accept(self) -> None:
+        refused = ""
         while not self._ending.is_set():
             try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # Closed.
-            self._open_channel(connection, lambda fresh: welcome(fresh, self._key, self._me))
+                self._receive()
+                refused = ""
+            except OSError as error:
+                if not self._ending.wait(_REST_S) and refused != str(error):
+                    refused = str(error)
+                    _LOG.warning("cannot accept control connections now: %s", refused)
+
+    def _receive(self) -> None:
+        """Wait for one caller, and hear its proof aside. Raises OSError."""
+        connection, _ = self._listener.accept()
+        channel = self._open_channel(connection, lambda fresh, end: welcome(fresh, end, self._key, self._me))
+        self._strangers.enter(channel)
+        channel.start()
 
     def _pulse(self) -> None:
         while not self._ending.wait(_PULSE_S):

@@ -1,0 +1,1 @@
+"""What `bench/operator_scale.py` measures the operator against: a control plane, kubelets, reports."""

@@ -1,0 +1,106 @@
+"""The shape of a pod template, as far as the operator merges it; all else is for the pods' API server to judge.
+
+The CRD keeps templates as they are, so anything may stand where a map or a list is expected. What passes here can be
+merged and built into a pod without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cpr_operator.api.rules import BadPart
+
+#: By which key the items of a pod's lists are told apart, as in Kubernetes' strategic merge; other lists are replaced.
+MERGE_KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "env": "name",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+_CONTAINER_LISTS = ("env", "ports", "volumeMounts")
+_TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+_REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
+
+
+def misshapen(template: Mapping[str, Any]) -> BadPart | None:
+    """The first part of a template that cannot be merged; its path begins below the template. None if all can."""
+    return next(_bad_parts(template), None)
+
+
+def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:
+    yield from _maps(template, ("metadata",))
+    yield from _maps(template, ("spec",))
+    meta, spec = template.get("metadata"), template.get("spec")
+    if isinstance(meta, Mapping):
+        for part in ("labels", "annotations"):
+            yield from _maps(meta, (part,), "metadata")
+    if not isinstance(spec, Mapping):
+        return
+    yield from _maps(spec, ("securityContext",), "spec")
+    yield from _maps(spec, ("affinity", *_TERMS), "spec")
+    yield from _lists(spec, "tolerations", "spec")
+    yield from _lists(spec, "volumes", "spec")
+    yield from _lists(spec, "containers", "spec")
+    for number, container in enumerate(_items(spec, "containers")):
+        for part in _CONTAINER_LISTS:
+            yield from _lists(container, part, f"spec.containers[{number}]")
+    affinity = spec.get("affinity")
+    if isinstance(affinity, Mapping):
+        yield from _node_terms(affinity)
+
+
+def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
+    """The terms to which a requirement is added when a pod has to keep off a node."""
+    required: Any = affinity
+    for part in _TERMS:
+        required = (required.get(part) or {}) if isinstance(required, Mapping) else {}
+    if not isinstance(required, Mapping):
+        return
+    where = ".".join(("spec.affinity", *_TERMS))
+    yield from _lists(required, "nodeSelectorTerms", where)
+    for number, term in enumerate(_items(required, "nodeSelectorTerms")):
+        yield from _lists(term, "matchFields", f"{where}.nodeSelectorTerms[{number}]")
+
+
+def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> Iterator[BadPart]:
+    """The first part along `path` that is no map; absent and null ones are left out."""
+    value: Any = parent
+    for part in path:
+        value, where = value.get(part), f"{where}.{part}".removeprefix(".")
+        if value is None:
+            return
+        if not isinstance(value, Mapping):
+            yield BadPart(where, f"must be a map, not {_kind(value)}", _REMEDY)
+            return
+
+
+def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[BadPart]:
+    """What is wrong with a list of maps: its items, or the key that tells them apart."""
+    value, path = parent.get(part), f"{where}.{part}"
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield BadPart(path, f"must be a list of maps, not {_kind(value)}", _REMEDY)
+        return
+    key = MERGE_KEYS.get(part)
+    for number, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            yield BadPart(f"{path}[{number}]", f"must be a map, not {_kind(item)}", _REMEDY)
+        elif key is not None and not _is_key(item.get(key)):
+            yield BadPart(f"{path}[{number}].{key}", "is missing, or neither a string nor a number", _REMEDY)
+
+
+def _items(parent: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
+    value = parent.get(part)
+    return [item if isinstance(item, Mapping) else {} for item in value] if isinstance(value, list) else []
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", type(None): "null"}
+    return names.get(type(value), "a list" if isinstance(value, list) else "a map")

@@ -1,0 +1,78 @@
+"""The operator's environment, read and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cpr_operator.desired.guards import Peers
+from cpr_operator.desired.restriction import Restriction
+
+NAMESPACES = "CPR_OPERATOR_NAMESPACES"
+HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"
+LEASE = "CPR_OPERATOR_LEASE"
+OWN_NAMESPACE = "CPR_OPERATOR_NAMESPACE"
+REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
+RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
+SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
+DEFAULT_HTTP_PORT = 8080
+DEFAULT_LEASE = "default/cprjob"
+
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+
+
+class ConfigurationError(ValueError):
+    """The operator's environment cannot be understood; the message names the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the operator's environment says. No namespaces: all of the cluster. `lease` is (namespace, name).
+
+    `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
+    what pod templates may say.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    http_port: int = DEFAULT_HTTP_PORT
+    lease: tuple[str, str] = ("default", "cprjob")
+    peers: Peers | None = None
+    restriction: Restriction | None = field(default_factory=Restriction)
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Configuration:
+        """Read the variables. Raises ConfigurationError."""
+        port = environ.get(HTTP_PORT, "").strip() or str(DEFAULT_HTTP_PORT)
+        if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 -- the largest port
+            raise ConfigurationError(f"{HTTP_PORT} is {port!r}; it must be a port number")
+        lease = environ.get(LEASE, "").strip() or DEFAULT_LEASE
+        if not re.fullmatch(f"{_NAME}/{_NAME}", lease):
+            raise ConfigurationError(f"{LEASE} is {lease!r}; it must be a namespace and a name: NAMESPACE/NAME")
+        namespace, _, name = lease.partition("/")
+        peers, restriction = _peers(environ), _restriction(environ)
+        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction)
+
+
+def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    names = (part.strip() for part in environ.get(variable, "").split(","))
+    return tuple(name for name in names if name)
+
+
+def _peers(environ: Mapping[str, str]) -> Peers | None:
+    namespace, text = environ.get(OWN_NAMESPACE, ""), environ.get(REPORT_PEERS, "") or "[]"
+    try:
+        others = json.loads(text)
+    except ValueError:
+        others = None
+    if not isinstance(others, list) or not all(isinstance(peer, dict) for peer in others):
+        raise ConfigurationError(f"{REPORT_PEERS} is {text!r}; it must be a JSON list of NetworkPolicyPeers")
+    return Peers(namespace, tuple(others)) if namespace else None
+
+
+def _restriction(environ: Mapping[str, str]) -> Restriction | None:
+    text = environ.get(RESTRICT_TEMPLATES, "") or "true"
+    if text not in {"true", "false"}:
+        raise ConfigurationError(f"{RESTRICT_TEMPLATES} is {text!r}; it must be true or false")
+    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if text == "true" else None

@@ -1,0 +1,123 @@
+"""What the leader does: watch, and run passes. In a thread and an event loop of its own.
+
+A long pass then delays neither the renewal of the lease nor an answer over HTTP, and what a term leaves behind ends
+with its loop: the next one begins with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import kopf
+
+from cpr_operator.cluster.api_server import ApiServer, load_configuration
+from cpr_operator.cluster.kubernetes import KubernetesCluster
+from cpr_operator.configuration import Configuration
+from cpr_operator.controller import Controller
+from cpr_operator.handlers import make_registry
+from cpr_operator.installed_crd import InstalledCrd
+from cpr_operator.metrics import Metrics
+from cpr_operator.watches import Watches
+from cpr_operator.worker import Workers
+
+logger = logging.getLogger(__name__)
+
+RunPass = Callable[[str, str], Awaitable[float | None]]
+
+
+class Leader:
+    """One term's work. `may_write` is called before each write and raises when the term is over."""
+
+    def __init__(self, configuration: Configuration, metrics: Metrics, may_write: Callable[[], None]) -> None:
+        self._configuration = configuration
+        self._metrics = metrics
+        self._may_write = may_write
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watches: Watches | None = None
+
+    def start(self) -> asyncio.Future[None]:
+        """Begin in a new thread; the future ends with the work, and with its error."""
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(asyncio.run(self._work()))
+            except BaseException as error:  # noqa: BLE001 -- whoever waits for the thread raises it
+                done.set_exception(error)
+            finally:
+                self._begun.set()
+
+        threading.Thread(target=run, name="leader", daemon=True).start()
+        return asyncio.wrap_future(done)
+
+    @property
+    def ready(self) -> bool:
+        """Whether jobs and pods are listed."""
+        return self._watches is not None and self._watches.ready
+
+    async def turns(self) -> None:
+        """Return when its event loop has turned once; while a pass stands still, never."""
+        if self._loop is not None and self._loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+
+    def stop(self) -> None:
+        """Let the work end: passes under way are cancelled, which is safe at any point. From any thread."""
+        self._begun.wait()
+        if self._loop is not None and self._watches is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._watches.stop)
+
+    async def _work(self) -> None:
+        cluster = KubernetesCluster(ApiServer(await load_configuration(), self._may_write), time.time)
+        crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
+        namespaces = self._configuration.namespaces
+        controller = Controller(
+            cluster,
+            time.time,
+            hold=crd.hold,
+            gone=self._metrics.forget,
+            peers=self._configuration.peers,
+            restriction=self._configuration.restriction,
+        )
+        run_pass = measured(controller.run_pass, self._metrics)
+
+        workers = Workers(run_pass, random.Random())
+
+        def handlers() -> kopf.OperatorRegistry:
+            return make_registry(workers, self._metrics, controller.saw)
+
+        self._watches = Watches(namespaces, handlers, lambda: visit_known(self._metrics, workers))
+        self._loop = asyncio.get_running_loop()
+        self._begun.set()
+        try:
+            await self._watches.run()
+        finally:
+            await cluster.close()
+
+
+def visit_known(metrics: Metrics, workers: Workers) -> None:
+    """Jobs are listed: those that went while nobody watched are in no event, and a pass finds that they are gone."""
+    for namespace, name in metrics.jobs():
+        workers.meet(namespace, name, urgent=False)
+
+
+def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
+    """`run_pass` with its duration and result in the metrics."""
+
+    async def run(namespace: str, name: str) -> float | None:
+        start, result = time.monotonic(), "ok"
+        try:
+            return await run_pass(namespace, name)
+        except Exception as error:
+            result = type(error).__name__
+            raise
+        finally:
+            metrics.observe_pass(result, time.monotonic() - start)
+
+    return run

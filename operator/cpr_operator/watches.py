@@ -1,0 +1,182 @@
+"""kopf's watches: what it asks the API server for, how long it goes on asking, and which lists it has got.
+
+kopf ends on some answers, a refused login or a lost resource for example. It is started anew then, and also when it
+has not listed everything in time: it looks for the CRD only when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import kopf
+
+from cpr_contract import env
+from cpr_operator.api.spec import API_VERSION, PLURAL
+
+logger = logging.getLogger(__name__)
+
+#: The server ends a watch after so many seconds; a connection that outlives it is dead.
+WATCH_S, WATCH_LIMIT_S = 300, 330
+CONNECT_S = 5
+REQUEST_S = 30
+#: Objects in one page of a list.
+PAGE = 500
+#: A failed request is sent again after so many seconds, doubling up to the last.
+FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
+#: kopf is started anew when jobs and pods are not listed within so many seconds.
+LISTED_S = 30.0
+#: The pause between two runs of kopf.
+RESTART_S = 2.0
+#: After a refused login the credentials are read again, but not more often than this.
+LOGIN_S = 1.0
+
+
+class EndlessBackoffs:
+    """Seconds between the attempts of one request; they never run out, since kopf would end with them."""
+
+    def __iter__(self) -> Iterator[float]:
+        wait_s = FIRST_RETRY_S
+        while True:
+            yield wait_s
+            wait_s = min(2 * wait_s, LAST_RETRY_S)
+
+
+def make_settings() -> kopf.OperatorSettings:
+    """Settings of kopf: every wait bounded, no peering, no events of its own, no rights beyond the watched kinds."""
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_LIMIT_S
+    settings.watching.connect_timeout = CONNECT_S
+    settings.watching.chunk_size = PAGE
+    settings.watching.label_selectors["", "v1", "pods"] = env.LABEL_JOB
+    settings.networking.request_timeout = REQUEST_S
+    settings.networking.connect_timeout = CONNECT_S
+    settings.networking.enforce_retry_after = True
+    settings.networking.error_backoffs = EndlessBackoffs()
+    settings.process.ultimate_exiting_timeout = None  # it would kill this process, which goes on without kopf
+    return settings
+
+
+class Lists:
+    """Which of the lists that an operator of these namespaces needs the API server has answered."""
+
+    def __init__(self, namespaces: tuple[str, ...]) -> None:
+        places = [f"namespaces/{namespace}/" for namespace in namespaces] or [""]
+        self._jobs = {f"/apis/{API_VERSION}/{place}{PLURAL}" for place in places}
+        self.missing = self._jobs | {f"/api/v1/{place}pods" for place in places}
+
+    def answered(self, path: str) -> bool:
+        """A list was answered at this path of a URL; returns whether it is one of jobs."""
+        of_jobs = any(path.endswith(each) for each in self._jobs)  # a proxy may put a prefix before it
+        self.missing = {each for each in self.missing if not path.endswith(each)}
+        return of_jobs
+
+
+class Watches:
+    """Runs kopf over these namespaces (all if none is named) until `stop`.
+
+    `make_registry` makes the handlers of each of kopf's runs. `listed` is told whenever jobs are listed, at the start
+    or anew: what is gone since is in no event. `log_in` is called as kopf calls its login handlers. Use from one event
+    loop.
+    """
+
+    def __init__(
+        self,
+        namespaces: tuple[str, ...],
+        make_registry: Callable[[], kopf.OperatorRegistry],
+        listed: Callable[[], None],
+        log_in: Callable[..., kopf.ConnectionInfo | None] = kopf.login_via_client,
+    ) -> None:
+        self._namespaces = namespaces
+        self._make_registry = make_registry
+        self._listed = listed
+        self._log_in = log_in
+        self._lists = Lists(namespaces)
+        self._stopped = asyncio.Event()
+        self._halt = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether jobs and pods are listed in all namespaces."""
+        return not self._lists.missing
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._stopped.set()
+        self._halt.set()
+
+    async def run(self) -> None:
+        """Run kopf; it never ends by itself, whatever the API server answers."""
+        while not self._stopped.is_set():
+            await self._watch()
+            self._lists = Lists(self._namespaces)
+            try:
+                async with asyncio.timeout(RESTART_S):
+                    await self._stopped.wait()
+            except TimeoutError:
+                logger.info("watching anew")
+
+    async def _watch(self) -> None:
+        """Run kopf once."""
+        self._halt = asyncio.Event()
+        registry = self._make_registry()
+        self._add_login(registry)
+        timer = asyncio.get_running_loop().call_later(LISTED_S, self._give_up)
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=make_settings(),
+                namespaces=self._namespaces,
+                clusterwide=not self._namespaces,
+                stop_flag=self._halt,
+            )
+        except Exception as error:  # noqa: BLE001 -- kopf's own, or a library's below it: none is fatal
+            logger.warning("the watches ended: %s: %s", type(error).__name__, error)
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        if self._lists.missing:
+            lists = ", ".join(sorted(self._lists.missing))
+            logger.error("not listed: %s; install the CRD, and let the operator's ServiceAccount list them", lists)
+            self._halt.set()
+
+    def _add_login(self, registry: kopf.OperatorRegistry) -> None:
+        """Log in as kopf does, over a session whose answers are seen here."""
+        logins = 0
+
+        @kopf.on.login(registry=registry)
+        async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
+            nonlocal logins
+            await asyncio.sleep(LOGIN_S if logins else 0)
+            logins += 1
+            info = self._log_in(**kwargs)
+            return None if info is None else self._session(info)
+
+    def _session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._see)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            proxy=info.proxy_url,
+            trust_env=info.trust_env,
+            trace_configs=[trace],
+        )
+        return kopf.AiohttpSession(
+            server=info.server, default_namespace=info.default_namespace, aiohttp_session=session
+        )
+
+    async def _see(
+        self, _session: aiohttp.ClientSession, _context: SimpleNamespace, seen: aiohttp.TraceRequestEndParams
+    ) -> None:
+        if seen.response.ok and "watch" not in seen.url.query and self._lists.answered(seen.url.path):
+            self._listed()

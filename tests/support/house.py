@@ -1,0 +1,47 @@
+"""A cluster with one job and a controller, of which a test runs pass after pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpr_operator.api.status import Status
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Hold, Timing
+from support.driver import spec
+from support.fake_cluster import FakeCluster
+
+
+class House:
+    """A cluster with one job, and a controller."""
+
+    def __init__(self, job: dict[str, Any] | None = None, hold: Hold | None = None, total: int = 2000) -> None:
+        self.cluster = FakeCluster(total)
+        self.cluster.add_job("job", job or spec())
+        timing = Timing(running_s=15, changing_s=1, progress_s=15)
+        self.hold, self.gone = hold, list[str]()
+
+        async def held() -> Hold | None:
+            return self.hold
+
+        self.controller = Controller(
+            self.cluster,
+            lambda: self.cluster.now,
+            hold=held,
+            gone=lambda _, name: self.gone.append(name),
+            timing=timing,
+        )
+
+    async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:
+        wake = None
+        for _ in range(passes):
+            self.cluster.tick(dt)
+            wake = await self.controller.run_pass("default", "job")
+        return wake
+
+    @property
+    def status(self) -> Status:
+        return Status.model_validate(self.cluster.jobs["default", "job"].status)
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        found = next(c for c in self.status.conditions if c.type == kind)
+        return found.status, found.reason, found.message

@@ -1,0 +1,176 @@
+"""The startup deadline ends no job that is well, and no job that has trained: whatever the operator could not hear."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cpr_operator.api.status import Condition, Status
+from cpr_operator.cluster.views import PodView
+from cpr_operator.reconcile.deadline import EXCEEDED, PAUSE_S
+from support.driver import TICK_S, Driver, Scenario, spec
+from support.fake_cluster import FakeCluster
+from support.story import phase, suspend, trained
+
+LONG = 1_000_000  # samples: the job is not over before the test is
+DEADLINE_S = 60.0
+
+
+def said(status: Status, kind: str) -> Condition | None:
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def started(status: Status) -> bool:
+    return status.phase == "Starting" and all(m.host for m in (*status.shards, *status.trainers))
+
+
+def a_driver(total: int = LONG) -> Driver:
+    driver = Driver(Scenario("starting", (), spec(data__samples=total)))
+    driver.cluster.total = total
+    return driver
+
+
+async def until(driver: Driver, condition: Callable[[Status], bool]) -> None:
+    while not condition(driver.status()):
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+
+
+def pass_time(cluster: FakeCluster, seconds: float) -> None:
+    """The operator is away, and pods go on."""
+    for _ in range(int(seconds / TICK_S)):
+        cluster.tick(TICK_S)
+
+
+def unheard(driver: Driver, passes: int) -> None:
+    """Nobody's answers reach the operator in so many passes."""
+    fetch, left = driver.cluster.fetch_report, [passes]
+
+    async def lost(pod: PodView, deadline_s: float) -> bytes | None:
+        return await fetch(pod, deadline_s) if left[0] <= 0 else None
+
+    run = driver.controller.run_pass
+
+    async def counted(namespace: str, name: str) -> float | None:
+        try:
+            return await run(namespace, name)
+        finally:
+            left[0] -= 1
+
+    driver.cluster.fetch_report = lost  # type: ignore[method-assign]
+    driver.controller.run_pass = counted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["a new operator", "the same operator"])
+async def test_an_answer_lost_after_the_operator_was_away_fails_no_job_that_trains(*, restarted: bool) -> None:
+    driver = a_driver()
+    await until(driver, started)
+    pass_time(driver.cluster, DEADLINE_S + 40)
+    if restarted:
+        driver.controller = driver._controller()
+    unheard(driver, 1)
+    await driver.controller.run_pass("default", "job")
+    assert driver.status().phase == "Starting"
+    driver.cluster.tick(TICK_S)
+    await driver.controller.run_pass("default", "job")
+    assert driver.status().phase == "Running"
+    assert driver.status().progress.samples > 0
+
+
+async def test_a_job_that_nobody_hears_trains_on_past_the_deadline() -> None:
+    driver = a_driver()
+    await until(driver, started)
+    unheard(driver, 10**6)
+    for _ in range(int(2 * DEADLINE_S / TICK_S)):
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+    assert driver.status().phase == "Starting"
+    heard = said(driver.status(), "ReportsAvailable")
+    assert heard is not None
+    assert (heard.status, heard.reason) == ("False", "NoAnswer")
+
+
+async def test_pods_have_their_time_from_when_the_operator_could_tell_them_of_each_other() -> None:
+    driver = a_driver()
+    while not any(pod.phase == "Pending" for pod in driver.cluster.pods.values()):
+        await driver.controller.run_pass("default", "job")
+    pass_time(driver.cluster, DEADLINE_S + 40)  # all run, and no trainer knows a shard's address
+    driver.controller = driver._controller()
+    await until(driver, lambda status: status.phase != "Starting")
+    assert driver.status().phase == "Running"
+
+
+async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_later_pod_is_stuck() -> None:
+    driver = a_driver()
+    await until(driver, started)
+    unheard(driver, 10**6)
+    for _ in range(20):
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+    driver.cluster.unschedulable = "no cpu"
+    driver.cluster.kill("trainer", 0)
+    await until(driver, lambda status: status.phase != "Starting")
+    assert driver.status().phase == "Suspending"
+    await until(driver, lambda status: status.phase == "Suspended")
+    suspended = said(driver.status(), "Suspended")
+    assert suspended is not None
+    assert suspended.reason == EXCEEDED
+    assert "no cpu" in suspended.message
+
+
+async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remedy() -> None:
+    driver = Driver(Scenario("stuck", ((lambda _: True, lambda c: setattr(c, "unschedulable", "no cpu")),)))
+    driver.scenario = Scenario("stuck", driver.scenario.story, deadline_s=2 * DEADLINE_S)
+    life = await driver.run()
+    failed = said(life.status, "Failed")
+    assert failed is not None
+    assert failed.reason == EXCEEDED
+    assert "no cpu" in failed.message
+    assert "startupDeadlineSeconds" in failed.message
+
+
+def _store(*, down: bool) -> Callable[[FakeCluster], None]:
+    return lambda cluster: setattr(cluster.plane().store, "down", down)
+
+
+async def test_a_resume_whose_store_is_away_is_suspended_and_ends_well_once_it_is_back() -> None:
+    def away_and_resumed(cluster: FakeCluster) -> None:
+        _store(down=True)(cluster)
+        suspend(value=False)(cluster)
+
+    everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
+    story = (
+        (trained(900), suspend(value=True)),
+        (phase("Suspended"), away_and_resumed),
+        (phase("Suspending"), lambda _: None),
+        (phase("Suspended"), _store(down=False)),
+    )
+    scenario = Scenario("resumed in vain", story, replaced=everybody, deadline_s=2 * PAUSE_S + 4 * DEADLINE_S)
+    life = await Driver(scenario).run()
+    assert life.status.phase == "Succeeded"
+    assert life.status.ledger.ranges == ((), (), ())
+    assert life.status.failures == ()
+    assert life.status.resume_at is None
+    back = [s for s in life.cluster.statuses if s["phase"] == "Suspended" and s.get("resumeAt")]
+    suspended = said(Status.model_validate(back[-1]), "Suspended")
+    assert suspended is not None
+    assert (suspended.status, suspended.reason) == ("True", EXCEEDED)
+    assert "waiting for" in suspended.message
+    assert "spec.failurePolicy.startupDeadlineSeconds" in suspended.message
+
+
+async def test_a_user_who_cannot_wait_resumes_a_job_that_was_given_back_at_once() -> None:
+    driver = a_driver()
+    await until(driver, lambda status: status.progress.samples > 900)
+    driver.cluster.set_spec("job", suspend=True)
+    await until(driver, lambda status: status.phase == "Suspended")
+    _store(down=True)(driver.cluster)
+    driver.cluster.set_spec("job", suspend=False)
+    await until(driver, lambda status: status.phase == "Starting")
+    await until(driver, lambda status: status.phase == "Suspended")
+    _store(down=False)(driver.cluster)
+    driver.cluster.set_spec("job", suspend=True)
+    await until(driver, lambda status: status.resume_at is None)
+    driver.cluster.set_spec("job", suspend=False)
+    now = driver.cluster.now
+    await until(driver, lambda status: status.phase == "Running")
+    assert driver.cluster.now - now < PAUSE_S / 10

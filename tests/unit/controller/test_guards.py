@@ -1,0 +1,238 @@
+"""Key, network policy and disruption budgets: there before any pod, put back, and never two keys in one job."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract import env
+from cpr_contract.codec import to_json
+from cpr_contract.exits import Problem
+from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_operator.cluster.protocol import Manifest, RefusedError
+from cpr_operator.controller import Controller
+from cpr_operator.desired.guards import Peers
+from cpr_operator.guarding import GUARD_S
+from cpr_operator.reconcile import Timing
+from support.driver import spec
+from support.fake_nodes import Pod
+from support.house import House
+
+TOTAL = 2_000_000
+KEYS = itertools.count(1)
+FORBIDDEN = "networkpolicies.networking.k8s.io is forbidden"
+
+
+class Guarded(House):
+    """A job that trains for long, and an operator that makes another key each time."""
+
+    def __init__(self) -> None:
+        super().__init__(spec(data__samples=TOTAL), total=TOTAL)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process of the operator."""
+        timing = Timing(running_s=15, changing_s=1, progress_s=15)
+        self.controller = Controller(
+            self.cluster,
+            lambda: self.cluster.now,
+            timing=timing,
+            new_key=lambda: f"key-{next(KEYS)}",
+            peers=Peers("operators"),
+        )
+
+    async def begin(self) -> None:
+        await self.go(10)
+        assert self.status.phase == "Running"
+
+    def keys(self) -> set[str]:
+        """The keys of all pods that run: what the Secrets that they mount held when they were created."""
+        return {self.key_of(pod) for pod in self.cluster.pods.values() if pod.phase == "Running"}
+
+    def key_of(self, pod: Pod) -> str:
+        volumes = {each["name"]: each for each in pod.manifest["spec"]["volumes"]}
+        return str(self.cluster.secrets[volumes["cprjob-key"]["secret"]["secretName"]]["stringData"]["key"])
+
+    def refuse(self, wanted: Callable[[Manifest], bool]) -> None:
+        apply = type(self.cluster).apply
+
+        async def refusing(manifest: Manifest) -> None:
+            if wanted(manifest):
+                raise RefusedError(FORBIDDEN)
+            await apply(self.cluster, manifest)
+
+        self.cluster.apply = refusing  # type: ignore[method-assign]
+
+
+async def test_the_pods_know_what_their_key_is_called() -> None:
+    house = Guarded()
+    await house.begin()
+    for pod in house.cluster.pods.values():
+        (main,) = pod.manifest["spec"]["containers"]
+        values = {each["name"]: each.get("value") for each in main["env"]}
+        assert values[env.KEY_DIGEST] == key_digest(house.key_of(pod).encode())
+
+
+async def test_a_key_that_is_lost_is_made_anew_for_all_and_nothing_is_lost() -> None:
+    house = Guarded()
+    await house.begin()
+    before = {pod.uid for pod in house.cluster.pods.values()}
+    house.cluster.secrets.clear()
+    await house.go(4)
+    assert house.status.phase == "Running", "it is looked at seldom"
+    house.cluster.now += GUARD_S
+    await house.go(1)
+    assert (house.status.phase, "key was lost" in house.condition("Suspended")[2]) == ("Suspending", True)
+    await house.go(30)
+    assert house.status.phase == "Running"
+    assert len(house.keys()) == 1
+    assert not before & {pod.uid for pod in house.cluster.pods.values()}
+    assert set(house.status.ledger.ranges) == {()}
+    assert house.status.counters.generation == 1
+
+
+async def test_no_member_is_replaced_under_another_key() -> None:
+    """The key is looked for before a pod is created, and by another process of the operator, too."""
+    house = Guarded()
+    await house.begin()
+    house.cluster.secrets.clear()
+    house.restart()
+    house.cluster.kill("shard", 1)
+    await house.go(40)
+    assert house.status.phase == "Running"
+    assert len(house.keys()) == 1
+    assert {member.incarnation for member in house.status.trainers} == {2}
+
+
+async def test_a_key_that_came_back_as_another_is_made_anew_for_all() -> None:
+    house = Guarded()
+    await house.begin()
+    (name, secret), *_ = house.cluster.secrets.items()
+    house.cluster.secrets[name] = {**secret, "stringData": {"key": "another"}}
+    house.cluster.kill("shard", 1)
+    await house.go(2)
+    changed = to_json(Problem(KEY_CHANGED, "It is another key.", "Leave it alone."))
+    house.cluster.exit_with("shard", 1, 1, changed)
+    await house.go(1)
+    assert house.status.phase == "Suspending"
+    await house.go(40)
+    assert house.status.phase == "Running"
+    assert len(house.keys()) == 1
+    assert house.keys() != {"another"}
+
+
+async def test_a_key_that_an_earlier_version_made_is_kept_until_it_is_lost() -> None:
+    """Version 0.1.0 gave keys no names."""
+    house = Guarded()
+    await house.begin()
+    job = house.cluster.jobs["default", "job"]
+    runtime = {name: value for name, value in job.status["runtime"].items() if name != "keyDigest"}
+    house.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": runtime})
+    (secret,) = house.cluster.secrets.values()
+    house.cluster.secrets = {"job-12345-key": secret}
+    house.restart()
+    house.cluster.kill("shard", 1)
+    await house.go(12)
+    assert (house.status.phase, house.status.restarts, set(house.cluster.secrets)) == ("Running", 1, {"job-12345-key"})
+    volumes = house.cluster.member("shard", 1).manifest["spec"]["volumes"]
+    assert {"name": "cprjob-key", "secret": {"secretName": "job-12345-key"}} in volumes
+    house.cluster.secrets.clear()
+    house.cluster.now += GUARD_S
+    await house.go(40)
+    assert house.status.phase == "Running"
+    assert (len(house.keys()), "job-12345-key" in house.cluster.secrets) == (1, False)
+
+
+async def test_a_server_that_does_not_say_whether_a_secret_exists_changes_nothing() -> None:
+    house = Guarded()
+    await house.begin()
+
+    async def refuse(_: Manifest) -> bool:
+        raise RefusedError("exceeded quota: secrets")
+
+    house.cluster.has_secret = refuse  # type: ignore[method-assign]
+    house.cluster.kill("shard", 1)
+    house.cluster.now += GUARD_S
+    await house.go(12)
+    assert (house.status.phase, house.status.restarts) == ("Running", 1)
+
+
+async def test_a_key_that_was_never_made_is_made_before_the_first_pods() -> None:
+    """The operator dies between the status and the Secret."""
+    house = Guarded()
+
+    def die(call: str, _number: int, when: str) -> None:
+        if (call, when) == ("create_secret", "before"):
+            raise KeyboardInterrupt
+
+    house.cluster.fault = die
+    with pytest.raises(KeyboardInterrupt):
+        await house.go()
+    house.cluster.fault = lambda *_: None
+    house.restart()
+    await house.go(14)
+    assert house.status.phase == "Running"
+    assert len(house.keys()) == 1
+    assert house.condition("Suspended")[0] == "False"
+
+
+async def test_no_pod_is_created_before_its_network_policy() -> None:
+    house = Guarded()
+    house.refuse(lambda manifest: manifest["kind"] == "NetworkPolicy")
+    await house.go(8)
+    assert house.cluster.pods == {}
+    status, reason, message = house.condition("PodsReady")
+    assert (status, reason) == ("False", "CreateRefused")
+    assert FORBIDDEN in message
+    house.refuse(lambda _: False)
+    house.cluster.now += 20
+    await house.go(10)
+    assert house.status.phase == "Running"
+
+
+async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None:
+    house = Guarded()
+    house.refuse(lambda manifest: manifest["kind"] == "PodDisruptionBudget")
+    await house.go(8)
+    assert len(house.cluster.pods) == 5
+    assert house.condition("PodsReady")[1] == "CreateRefused"
+
+
+async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
+    house = Guarded()
+    await house.begin()
+    before = dict(house.cluster.objects)
+    assert len(before) == 3
+    house.cluster.objects.clear()
+    await house.go(4)
+    assert house.cluster.objects == {}
+    house.cluster.now += GUARD_S
+    await house.go(1)
+    assert house.cluster.objects == before
+
+
+async def test_pods_that_an_earlier_version_started_stay_admitted_and_guarded() -> None:
+    """They lack the job's uid: they are found by its name, until the last of them is gone."""
+    house = Guarded()
+    await house.begin()
+    for pod in house.cluster.pods.values():
+        del pod.meta["labels"][env.LABEL_JOB_UID]
+    house.restart()
+    house.cluster.kill("shard", 1)
+    await house.go(8)
+    assert set(selected(house)) == {None}
+    for role, number in (("trainer", 2), ("shard", 3)):
+        for index in range(number):
+            house.cluster.kill(role, index)
+    await house.go(20)
+    assert set(selected(house)) == {"12345678-0000"}
+
+
+def selected(house: House) -> list[str | None]:
+    """The uids by which pods are selected."""
+    specs = [manifest["spec"] for manifest in house.cluster.objects.values()]
+    selectors = [each.get("selector") or each["podSelector"] for each in specs]
+    return [each["matchLabels"].get(env.LABEL_JOB_UID) for each in selectors]

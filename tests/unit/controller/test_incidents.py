@@ -1,0 +1,69 @@
+"""The restart limit counts what went wrong, not how many pods that took."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cpr_contract.codec import to_json
+from cpr_contract.exits import ExitCode, Problem
+from support.driver import Driver, Life, Scenario, spec
+from support.fake_cluster import FakeCluster
+from support.story import after, kill, trained
+
+UNREACHABLE = to_json(Problem("StoreUnreachable", "The store does not answer.", "Check it."))
+
+
+def exits(code: int, *trainers: int) -> Callable[[FakeCluster], None]:
+    def act(cluster: FakeCluster) -> None:
+        for index in trainers:
+            cluster.exit_with("trainer", index, code, UNREACHABLE)
+
+    return act
+
+
+async def live(*story: object, trainers: int, limit: int | None, phase: str) -> Life:
+    document = spec(trainers__replicas=trainers, failurePolicy__restartLimit={"count": limit})
+    if limit is None:
+        document["failurePolicy"].pop("restartLimit")
+    replaced = (*tuple(f"trainer/{i}" for i in range(trainers)), "shard/1")
+    life = await Driver(Scenario("incidents", story, document, replaced=replaced)).run()  # type: ignore[arg-type]
+    assert life.status.phase == phase
+    return life
+
+
+@pytest.mark.parametrize("trainers", [12, 48])
+async def test_all_trainers_of_a_large_job_that_end_for_one_cause_are_one_incident(trainers: int) -> None:
+    life = await live((trained(600), exits(1, *range(trainers))), trainers=trainers, limit=None, phase="Succeeded")
+    assert len(life.status.restart_times) == 1
+    assert life.status.restarts == trainers
+
+
+async def test_members_that_end_seconds_apart_for_one_cause_are_one_incident() -> None:
+    story = ((trained(600), exits(1, 0, 1)), (after(1.0), exits(1, 2)), (after(2.0), exits(1, 3)))
+    life = await live(*story, trainers=4, limit=1, phase="Succeeded")
+    assert [f.counted for f in life.status.failures] == [True, False, False, False]
+
+
+async def test_a_trainer_that_keeps_failing_reaches_the_limit_however_soon_it_fails_again() -> None:
+    story = [(trained(600), exits(1, 0)), *((after(1.5), exits(1, 0)) for _ in range(3))]
+    life = await live(*story, trainers=4, limit=3, phase="Failed")
+    failed = next(c for c in life.status.conditions if c.type == "Failed")
+    assert failed.reason == "RestartLimitReached"
+    assert "4 incidents" in failed.message
+
+
+async def test_failures_of_other_roles_and_kinds_are_incidents_of_their_own() -> None:
+    story = ((trained(600), exits(1, 0)), (after(0.0), kill("shard", 1)), (after(0.0), kill("trainer", 1)))
+    life = await live(*story, trainers=4, limit=6, phase="Succeeded")
+    assert [(f.role, f.kind, f.counted) for f in life.status.failures] == [
+        ("trainer", "Crashed", True),
+        ("shard", "Killed", True),
+        ("trainer", "Killed", True),
+    ]
+
+
+async def test_a_store_that_cannot_be_reached_uses_up_no_restart() -> None:
+    story = [(trained(600), exits(ExitCode.STORE_UNREACHABLE, 0)), (after(1.5), exits(ExitCode.STORE_UNREACHABLE, 1))]
+    life = await live(*story, trainers=2, limit=0, phase="Succeeded")
+    assert [(f.kind, f.counted) for f in life.status.failures] == 2 * [("StoreUnreachable", False)]
+    assert life.status.restart_times == ()

@@ -1,0 +1,100 @@
+"""A limit that is moved rolls nothing back: only a loss does."""
+
+import asyncio
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_operator.api.accounts import Ledger
+from cpr_operator.api.status import Shard, Status
+from cpr_operator.ledger import limit_of
+from cpr_operator.reconcile.edit import account_of, is_overspent, with_account
+from cpr_operator.reconcile.figures import with_total
+from cpr_operator.reconcile.world import World
+from cpr_operator.recovery.account import Account
+from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
+from support.story import kill, trained
+
+
+@pytest.mark.parametrize("samples", [700, 900, 1100, 1300])
+async def test_a_limit_set_to_what_is_shown_as_spent_is_honoured(samples: int) -> None:
+    """The API server's own remedy: at least spent + reserved."""
+    document = spec(trainers__replicas=1, data__samples=1900)
+    driver = Driver(Scenario("lowered", (), document))
+    driver.cluster.total = 1900
+    story, lowered = [(trained(samples), kill("shard", 1))], 0.0
+    while driver.status().phase not in {"Succeeded", "Failed"}:
+        if story and story[0][0](driver.cluster):
+            story.pop()[1](driver.cluster)
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+        budget = driver.status().budget
+        if not lowered and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
+            lowered = budget.spent
+            driver.cluster.set_spec("job", accuracyBudget={"portionOfLostSamples": lowered})
+    status = driver.status()
+    assert status.phase == "Succeeded"
+    assert status.budget is not None
+    assert (status.counters.generation, status.budget.rollbacks) == (1, 0)
+    assert status.budget.spent == status.budget.limit == lowered > 0
+
+
+async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> None:
+    driver = Driver(Scenario("lowered", (), spec()))
+    story = [(trained(1500), kill("shard", 2)), (trained(900), kill("shard", 1))]
+    lowered = False
+    while driver.status().phase not in {"Succeeded", "Failed"}:
+        if story and story[-1][0](driver.cluster):
+            story.pop()[1](driver.cluster)
+        driver.cluster.tick(TICK_S)
+        await driver.controller.run_pass("default", "job")
+        budget = driver.status().budget
+        if not lowered and budget and budget.spent and not budget.reserved and driver.status().recovery is None:
+            lowered = True
+            driver.cluster.set_spec("job", accuracyBudget={"portionOfLostSamples": budget.spent})
+        assert budget is None or budget.spent <= budget.limit
+    assert driver.status().phase == "Succeeded"
+    assert driver.status().counters.generation == 2
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return asyncio.run(world_in_mid_training(1))
+
+
+@given(
+    st.integers(1, 10**6),
+    st.lists(st.fractions(0, 1), min_size=1, max_size=6),
+    st.fractions(0, 1),
+    st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
+)
+def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
+    world: World, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
+) -> None:
+    before, after = portions
+    book = Ledger(total_samples=total, ranges=tuple(((0, int(part * total)),) if part else () for part in lost))
+    shards = tuple(Shard(index=i) for i in range(len(lost)))
+    status = Status(shards=shards, ledger=book)
+    account = account_of(status)
+    limit = max(limit_of(before, total, len(lost)), account.ledger.spent)
+    reserved = (((0, int(aside * total)),), *((),) * (len(lost) - 1))
+    status = with_account(status, Account(replace(account.ledger, limit=limit), reserved))
+    budget = world.job.spec.accuracy_budget.model_copy(update={"portion_of_lost_samples": after})
+    changed = world.job.spec.model_copy(update={"accuracy_budget": budget})
+    moved = with_total(replace(world, job=replace(world.job, spec=changed)), status, total)
+    assert not is_overspent(moved)
+    wanted = limit_of(after, total, len(lost))
+    assert wanted <= moved.ledger.limit_sample_shards <= max(wanted, limit)
+    assert moved.ledger.limit_sample_shards == max(wanted, min(limit, account_of(status).charged))
+
+
+def test_a_status_of_version_0_1_0_that_carries_more_than_its_limit_is_not_overspent() -> None:
+    book = Ledger(total_samples=1000, limit_sample_shards=1, carried_sample_shards=2, ranges=((),))
+    status = Status(shards=(Shard(index=0),), ledger=book)
+    assert not is_overspent(status)
+    shown = with_account(status, account_of(status)).budget
+    assert shown is not None
+    assert (shown.spent, shown.limit) == (0.002, 0.002)

@@ -1,0 +1,105 @@
+"""An operator of the next release, or of a far one, takes over a job that trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import from_json
+from cpr_contract.roster import ShardRoster, TrainerRoster
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.status import Status
+from cpr_operator.desired import versions
+from cpr_trainer.runtime import RosterFile
+from support.driver import Driver, Scenario, spec
+from support.fake_nodes import Pod
+from support.story import kill
+
+
+async def in_mid_run() -> Driver:
+    driver = Driver(Scenario("upgraded", (), spec()))
+    await passes(driver, 14)
+    assert driver.status().phase == "Running"
+    return driver
+
+
+async def passes(driver: Driver, number: int) -> None:
+    for _ in range(number):
+        driver.cluster.tick(0.25)
+        await driver.controller.run_pass("default", "job")
+
+
+def upgrade(driver: Driver, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
+    """The operator is of a later release; pods keep their image."""
+    monkeypatch.setattr(versions, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
+    driver.controller = driver._controller()
+
+
+def reads(pod: Pod, folder: Path) -> ShardRoster | TrainerRoster | None:
+    """What a process of the job's image makes of the pod's roster."""
+    path = folder / pod.name
+    path.write_text(pod.meta["annotations"][env.ANNOTATION_ROSTER])
+    kind: type[ShardRoster | TrainerRoster] = ShardRoster if pod.view().role == "shard" else TrainerRoster
+    return RosterFile(path, kind).poll()
+
+
+def job_spec_of(pod: Pod) -> JobSpec:
+    (main,) = pod.manifest["spec"]["containers"]
+    return from_json(JobSpec, next(each["value"] for each in main["env"] if each["name"] == env.SPEC))
+
+
+async def test_the_next_operator_writes_what_the_jobs_image_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = await in_mid_run()
+    before = {name: pod.view().roster_version for name, pod in driver.cluster.pods.items()}
+    upgrade(driver, monkeypatch, 1)
+    kill("shard", 1)(driver.cluster)
+    await passes(driver, 8)
+    told = [p for name, p in driver.cluster.pods.items() if before.get(name) != p.view().roster_version]
+    assert {p.view().role for p in told} == {"shard", "trainer"}
+    for pod in told:
+        roster = reads(pod, tmp_path)
+        assert roster is not None
+        assert (roster.contract, job_spec_of(pod).contract) == (CONTRACT_VERSION, CONTRACT_VERSION)
+    assert driver.status().phase == "Running"
+
+
+async def test_a_job_resumes_in_the_version_that_its_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = await in_mid_run()
+    upgrade(driver, monkeypatch, 1)
+    for image, version in (("trainer:1", CONTRACT_VERSION), ("trainer:2", CONTRACT_VERSION + 1)):
+        driver.cluster.set_spec("job", suspend=True)
+        await passes(driver, 20)
+        driver.cluster.set_spec("job", suspend=False, image=image)
+        await passes(driver, 1)
+        runtime = driver.status().runtime
+        assert runtime is not None
+        assert (runtime.contract_version, from_json(JobSpec, runtime.job_spec).contract) == (version, version)
+
+
+async def test_a_job_of_a_version_that_is_not_spoken_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = await in_mid_run()
+    upgrade(driver, monkeypatch, 2)
+    kill("shard", 1)(driver.cluster)
+    driver.cluster.set_spec("job", suspend=True)
+    calls = len(driver.cluster.calls)
+    await passes(driver, 8)
+    assert set(driver.cluster.calls[calls:]) <= {"write_status", "create_secret", "apply"}
+    found = next(c for c in driver.status().conditions if c.type == "PodsReady")
+    assert (found.status, found.reason) == ("Unknown", "ContractNotSpoken")
+    assert f"contract version {CONTRACT_VERSION}" in found.message
+    upgrade(driver, monkeypatch, 0)
+    await passes(driver, 20)
+    assert driver.status().phase == "Suspended"
+
+
+async def test_a_new_job_starts_in_the_operators_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(Scenario("new", (), spec()))
+    upgrade(driver, monkeypatch, 1)
+    await passes(driver, 1)
+    status = Status.model_validate(driver.cluster.jobs["default", "job"].status)
+    assert status.runtime is not None
+    assert status.runtime.contract_version == CONTRACT_VERSION + 1

@@ -1,0 +1,36 @@
+"""The work of a pass grows with the members of its job, and not with their square."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from cpr_operator.reconcile import World, reconcile
+from support.large_job import MOMENTS
+
+#: For twice the members; a pass over their square would take four times the calls.
+MOST = 2.5
+
+
+def calls(world: World) -> int:
+    """How many functions a pass calls, Python's own included."""
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(profile)
+    try:
+        reconcile(world)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_twice_the_members_take_twice_the_calls(moment: str) -> None:
+    make: Callable[[int, int], World] = MOMENTS[moment]
+    assert calls(make(128, 64)) < MOST * calls(make(64, 32))

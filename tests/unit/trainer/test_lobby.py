@@ -1,0 +1,114 @@
+"""A trainer's control port among strangers, and where the process lacks descriptors or threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cpr_contract.env import CONTROL_PORT
+from cpr_contract.roster import Peer
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.trainer.group import channel
+from cpr_trainer.trainer.group.channel import Channel
+from cpr_trainer.trainer.group.frames import Frame, Kind, header_of
+from cpr_trainer.trainer.group.lobby import Lobby
+from support.descriptors import no_descriptors_left
+
+HOST = "127.0.0.1"
+KEY = b"key"
+READER = "control-reader"
+
+
+def lobby_of(rank: int) -> Lobby:
+    lobby = Lobby(Identity("job", "trainer", rank, 1, 0), KEY, HOST, 0, silence_s=5)
+    lobby.start()
+    return lobby
+
+
+@pytest.fixture
+def lobby() -> Iterator[Lobby]:
+    lobby = lobby_of(0)
+    yield lobby
+    lobby.close()
+
+
+@pytest.fixture
+def dial(lobby: Lobby) -> Iterator[Callable[[], Channel]]:
+    """Another trainer's way to the lobby."""
+    other = lobby_of(1)
+    yield lambda: other.dial(Peer(0, 1, HOST, lobby.port - CONTROL_PORT))
+    other.close()
+
+
+def is_admitted(caller: Channel) -> bool:
+    return caller.send(Frame(Kind.HELLO, 1, payload=b"here I am"))
+
+
+def test_a_lobby_without_descriptors_hears_of_callers_later(
+    lobby: Lobby, dial: Callable[[], Channel], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as stranger:
+        with no_descriptors_left():
+            stranger.connect((HOST, lobby.port))
+            while "cannot accept" not in caplog.text and lobby.alive():
+                time.sleep(0.01)
+        assert lobby.alive()
+        assert is_admitted(dial())
+
+
+def test_a_lobby_without_threads_hears_of_callers_later(
+    lobby: Lobby,
+    dial: Callable[[], Channel],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == READER:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch, socket.socket() as stranger:
+        patch.setattr(threading.Thread, "start", refuse)
+        stranger.connect((HOST, lobby.port))
+        while "cannot accept" not in caplog.text and lobby.alive():
+            time.sleep(0.01)
+    assert lobby.alive()
+    assert is_admitted(dial())
+
+
+def test_strangers_take_a_bounded_number_of_threads_and_keep_nobody_out(
+    lobby: Lobby, dial: Callable[[], Channel]
+) -> None:
+    strangers = [socket.create_connection((HOST, lobby.port)) for _ in range(100)]
+    try:
+        assert is_admitted(dial())
+        # Both ends of the honest connection are read here, too.
+        assert sum(thread.name == READER for thread in threading.enumerate()) <= 64 + 2
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_stranger_that_sends_byte_by_byte_is_cut_off(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "_HANDSHAKE_S", 0.5)
+    words = header_of(Frame(Kind.PROVE, 1, payload=bytes(4000)))
+    with socket.create_connection((HOST, lobby.port)) as stranger, pytest.raises(ConnectionError):
+        _dribble(stranger, words)
+
+
+def _dribble(connection: socket.socket, words: bytes) -> None:
+    for byte in words:
+        connection.send(bytes([byte]))
+        time.sleep(0.1)
+
+
+def test_a_lobby_that_has_ended_is_not_alive(lobby: Lobby) -> None:
+    lobby.close()
+    while lobby.alive():
+        time.sleep(0.01)

@@ -1,0 +1,80 @@
+"""Reading data with patience: an outage of the store is a pause that says why, however long it lasts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import Counters
+from cpr_trainer.errors import DataError
+from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.interrupts import RosterChanged
+from cpr_trainer.trainer.patience import Reading
+
+
+def board() -> Board:
+    counters = Counters(1, 1, 1)
+    return Board(TrainerReport(1, "job", 0, 1, counters, TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None))
+
+
+@pytest.mark.parametrize("error", [StoreUnreachableError, CredentialsRefusedError])
+def test_while_the_store_fails_the_trainer_is_paused_and_says_why(error: type[StoreError]) -> None:
+    shown, seen, fails = board(), set(), 3
+
+    def attend() -> None:
+        report = shown.report()
+        seen.add((report.state, report.problem and report.problem.reason))
+
+    def read() -> str:
+        nonlocal fails
+        if fails:
+            fails -= 1
+            raise error("The store does not answer.", "Wait.")
+        return "rows"
+
+    assert Reading(shown, attend).read(read) == "rows"
+    assert (TrainerState.PAUSED, error.reason) in seen
+    assert (shown.state, shown.report().problem) == (TrainerState.TRAINING, None)
+    assert shown.take_waited_s() > 0
+
+
+def test_what_no_wait_can_mend_is_raised() -> None:
+    def read() -> None:
+        raise DataError("a.csv has changed.", "Restore it.")
+
+    with pytest.raises(DataError):
+        Reading(board(), lambda: None).read(read)
+
+
+def test_a_read_that_hangs_holds_up_nothing_that_the_trainer_is_told() -> None:
+    stuck = threading.Event()
+
+    def attend() -> None:
+        raise RosterChanged("another group")
+
+    with pytest.raises(RosterChanged):
+        Reading(board(), attend).read(lambda: stuck.wait(10))
+    stuck.set()
+
+
+def test_each_attempt_waits_for_a_future_of_its_own() -> None:
+    begun = 0
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin() -> Future[int]:
+            nonlocal begun
+            begun += 1
+            if begun < 3:
+                return pool.submit(_fail)
+            return pool.submit(int, begun)
+
+        assert Reading(board(), lambda: None).wait(begin) == 3
+
+
+def _fail() -> int:
+    raise StoreUnreachableError("The store does not answer.", "Wait.")

@@ -1,0 +1,193 @@
+"""What the first leader found is what every trainer reads, whatever becomes of the files since."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.manifests import DataManifest, data_key
+from cpr_contract.spec import DataSpec
+from cpr_trainer.data import unpacking
+from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.blocks import Block, Index, SourceFile
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.pinned import to_indices, to_manifest
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
+from cpr_trainer.snapshot.pinned import keep_data, read_data
+from cpr_trainer.store import Uris, Version
+from cpr_trainer.trainer.pinning import Pinning
+from support.fake_s3 import BUCKET, FakeS3
+from support.memory_store import MemoryStore
+from support.table_data import TABLES, WRITERS, as_text, assert_same, clicks, everything, read, spec, write
+
+URI = f"s3://{BUCKET}/day=*"
+
+
+class World:
+    """A job's store, the bucket with its data, and trainers that open it."""
+
+    def __init__(self, objects: dict[str, bytes], patch: pytest.MonkeyPatch) -> None:
+        self.store = MemoryStore()
+        self.s3 = FakeS3(objects)
+        self.files: Uris = self.s3.uris(patch)
+
+    def open(
+        self, data: DataSpec, leads: Callable[[], bool] = lambda: True, attend: Callable[[], None] = lambda: None
+    ) -> tuple[Dataset, Pinning]:
+        """Do as a trainer does that starts."""
+        pinning = Pinning("uid", data.uri, leads, attend)
+        return open_dataset(
+            data, TABLES, self.files, lambda find: pinning.indices(self.store, self.files, find)
+        ), pinning
+
+
+def day(number: int, rows: int = 200) -> bytes:
+    return as_text(clicks(rows, seed=number), ",")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    return World({"day=1.csv": day(1), "day=2.csv": day(2)}, monkeypatch)
+
+
+@pytest.mark.parametrize("length", [{"epochs": 1, "samples": None}, {"epochs": None, "samples": 400}])
+def test_each_row_is_trained_once_though_files_come_while_trainers_are_replaced(
+    world: World, length: dict[str, int | None]
+) -> None:
+    data = replace(spec("CSV", URI), batch_size=20, shuffle_rows=100, **length)
+    old = BatchOrder.of(data, world.open(data)[0].layout)
+    world.s3.objects["day=0.csv"] = day(3, 20)
+    new = BatchOrder.of(data, world.open(data)[0].layout)
+    seen: Counter[int] = Counter()
+    for step in range(1, old.steps + 1):
+        seen.update(old.indices_of(old.slice_of(step, 0, 2)).tolist())
+        replaced = old if step <= old.steps // 4 else new
+        seen.update(replaced.indices_of(replaced.slice_of(step, 1, 2)).tolist())
+    assert seen == Counter(range(400))
+
+
+def test_text_is_gone_through_once_and_listed_by_leaders_alone(world: World) -> None:
+    first, _ = world.open(spec("CSV", URI))
+    assert world.s3.opened == ["day=1.csv", "day=2.csv"]
+    world.s3.opened.clear()
+    world.s3.listed = 0
+    later, _ = world.open(spec("CSV", URI), leads=lambda: False)
+    assert (world.s3.opened, world.s3.listed) == ([], 0)
+    assert_same(everything(later), everything(first))
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_what_is_read_by_the_document_is_what_was_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(unpacking, "BLOCK_BYTES", 2000)
+    data = write(clicks(300), tmp_path, ending, files=3)
+    world = World({}, monkeypatch)
+    world.open(data)
+    again, _ = world.open(data, leads=lambda: False)
+    assert again.layout.blocks > 3
+    assert_same(everything(again), everything(read(data)))
+
+
+def test_a_leader_tells_how_many_files_came_since(world: World) -> None:
+    assert world.open(spec("CSV", URI))[1].new_files == 0
+    world.s3.objects |= {"day=3.csv": day(3), "day=4.csv": day(4)}
+    dataset, pinning = world.open(spec("CSV", URI))
+    assert (pinning.new_files, dataset.layout.rows) == (2, 400)
+
+
+def test_a_file_that_has_changed_is_refused_by_name_when_it_is_read(world: World) -> None:
+    world.open(spec("CSV", URI))
+    world.s3.objects["day=2.csv"] = day(7)
+    dataset, _ = world.open(spec("CSV", URI))
+    dataset.take(np.arange(10))
+    with pytest.raises(DataError, match=r"s3://clicks/day=2\.csv has changed"):
+        everything(dataset)
+
+
+def test_a_local_file_that_has_changed_is_refused_and_a_copy_of_it_is_not(tmp_path: Path) -> None:
+    data = write(clicks(50), tmp_path / "a", "csv")
+    file = tmp_path / "a" / "part-000.csv"
+    before = read(data)
+    copy = file.read_bytes()
+    file.unlink()
+    file.write_bytes(copy)  # as on another node: the same bytes, at another time
+    assert len(everything(before)) == 50
+    before = read(data)
+    file.write_bytes(copy.replace(b"u1", b"u2"))
+    with pytest.raises(DataError, match=r"part-000\.csv has changed"):
+        everything(before)
+
+
+def test_a_follower_waits_for_the_leader_and_takes_its_place_where_that_dies(world: World) -> None:
+    leads = False
+    turns = 0
+
+    def attend() -> None:
+        nonlocal leads, turns
+        assert read_data(world.store, "uid") is None
+        turns += 1
+        leads = turns > 25  # by a newer roster
+
+    dataset, _ = world.open(spec("CSV", URI), lambda: leads, attend)
+    assert (turns > 25, dataset.layout.rows) == (True, 400)
+    assert read_data(world.store, "uid") is not None
+
+
+def test_of_two_leaders_the_faster_one_counts(world: World) -> None:
+    both = threading.Barrier(2, timeout=30)
+    found: list[Dataset] = []
+
+    def lead(take: slice) -> None:
+        pinning = Pinning("uid", URI, lambda: True, lambda: None)
+        data = spec("CSV", URI)
+
+        def indices(find: Callable[[], list[Index]]) -> list[Index]:
+            def slow() -> list[Index]:
+                both.wait()  # neither has pinned anything when they look
+                return list(find())[take]
+
+            return list(pinning.indices(world.store, world.files, slow))
+
+        found.append(open_dataset(data, TABLES, world.files, indices))  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=lead, args=(take,)) for take in (slice(0, 1), slice(0, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len({dataset.layout.rows for dataset in found}) == 1
+    assert len(found) == 2
+
+
+def test_a_document_that_went_with_its_bucket_comes_again(world: World) -> None:
+    _, pinning = world.open(spec("CSV", URI))
+    before = world.store.get(data_key("uid"))
+    world.store.delete([data_key("uid")])
+    for _ in range(2):
+        keep_data(world.store, pinning.pinned)
+    assert world.store.get(data_key("uid")) == before
+
+
+def test_the_document_of_many_files_stays_small() -> None:
+    names = ("click", "price", "user")
+    indices = []
+    for number in range(2000):
+        file = SourceFile(
+            f"s3://clicks/day=2026-01-01/part-{number:05d}.csv.gz", Version(10**8, f"{number:032x}"), names
+        )
+        indices.append(
+            Index(file, tuple(Block(file, 35000 * n, 35000, n << 23, 1 << 23) for n in range(5)), in_turn=True)
+        )
+    text = to_json(to_manifest("uid", URI, indices))
+    assert len(text) < 2000 * (130 + 5 * 27)
+    assert to_indices(from_json(DataManifest, text)) == indices

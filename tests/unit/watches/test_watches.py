@@ -1,0 +1,169 @@
+"""kopf's watches over HTTP, against an API server that fails in all the ways that one does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import kopf
+import pytest
+
+from cpr_operator import watches
+from cpr_operator.handlers import make_registry
+from cpr_operator.metrics import Metrics
+from cpr_operator.watches import Watches
+from cpr_operator.worker import Workers
+from support.fake_api_server import JOBS, PODS, FakeApiServer
+
+#: Waits pass so many times as fast: an outage of a second lasts for minutes.
+HASTE = 100.0
+
+
+@dataclass
+class Seen:
+    """What came out of the watches."""
+
+    passes: list[str] = field(default_factory=list)
+    pods: list[str] = field(default_factory=list)
+    lists: int = 0
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda delay, *result: sleep(delay / HASTE, *result))
+    monkeypatch.setattr(watches, "RESTART_S", 0.02)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    running = FakeApiServer()
+    running.open()
+    yield running
+    running.stop()
+
+
+@asynccontextmanager
+async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, asyncio.Task[None]]]:
+    seen = Seen()
+
+    async def run_pass(_: str, name: str) -> None:
+        seen.passes.append(name)
+
+    def handlers() -> kopf.OperatorRegistry:
+        workers = Workers(run_pass, random.Random(1))
+        return make_registry(workers, Metrics(), lambda _, name, pod: seen.pods.append(f"{name}/{pod.name}"))
+
+    def listed() -> None:
+        seen.lists += 1
+
+    running = Watches((), handlers, listed, lambda **_: kopf.ConnectionInfo(server=server.url))
+    task = asyncio.create_task(running.run())
+    try:
+        yield running, seen, task
+    finally:
+        running.stop()
+        await task
+
+
+async def until(found: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not found():  # noqa: ASYNC110 -- nothing tells a test
+            await asyncio.sleep(0.02)
+
+
+async def test_only_pods_of_jobs_are_asked_for_and_in_pages(server: FakeApiServer) -> None:
+    for index in range(watches.PAGE + 1):
+        server.put_pod(f"ours-{index}", {"cprjob.io/job": "j"})
+    server.put_pod("stranger", {"app": "web"})
+    async with watching(server) as (_, seen, _):
+        await until(lambda: server.watched(PODS) and server.watched(JOBS) and len(seen.pods) > watches.PAGE)
+        server.put_pod("another-stranger", {})
+        server.put_pod("late", {"cprjob.io/job": "j"})
+        await until(lambda: "j/late" in seen.pods)
+    assert "stranger" not in "".join(seen.pods)
+    of_pods = [query for path, query in server.asked if path == PODS]
+    assert {query.get("labelSelector") for query in of_pods} == {"cprjob.io/job"}
+    lists = [query for _, query in server.asked if "watch" not in query]
+    assert {query.get("limit") for query in lists} == {str(watches.PAGE)}
+    assert [query.get("continue") for path, query in server.asked if path == PODS][:2] == [None, str(watches.PAGE)]
+
+
+@pytest.mark.parametrize("code", [503, 429, 403, 401, 404, 410])
+async def test_minutes_of_refusals_end_nothing(server: FakeApiServer, fast: None, code: int) -> None:
+    async with watching(server) as (running, seen, task):
+        await until(lambda: server.watched(PODS) and server.watched(JOBS))
+        server.fault = code
+        server.end_watches()
+        await asyncio.sleep(1.5 * HASTE)
+        assert not task.done()
+        server.fault = None
+        server.put_pod("p", {"cprjob.io/job": "j"})
+        server.put_job("new")
+        await until(lambda: "j/p" in seen.pods and "new" in seen.passes and running.ready)
+
+
+async def test_refused_connections_end_nothing(server: FakeApiServer, fast: None) -> None:
+    async with watching(server) as (_, seen, task):
+        await until(lambda: server.watched(PODS) and server.watched(JOBS))
+        server.close()
+        await asyncio.sleep(1.5 * HASTE)
+        assert not task.done()
+        server.open()
+        server.put_job("new")
+        server.put_pod("p", {"cprjob.io/job": "j"})
+        await until(lambda: "new" in seen.passes and "j/p" in seen.pods)
+
+
+async def test_a_server_that_fails_at_the_start_is_asked_again(server: FakeApiServer, fast: None) -> None:
+    server.fault = 503
+    async with watching(server) as (running, _, task):
+        await asyncio.sleep(1.5 * HASTE)
+        assert not task.done()
+        assert not running.ready
+        server.fault = None
+        await until(lambda: running.ready)
+
+
+async def test_lost_history_is_listed_anew(server: FakeApiServer) -> None:
+    async with watching(server) as (_, seen, _):
+        await until(lambda: server.watched(PODS) and server.watched(JOBS))
+        server.lose_history()
+        server.put_job("meanwhile")
+        server.put_pod("p", {"cprjob.io/job": "j"})
+        await until(lambda: "meanwhile" in seen.passes and "j/p" in seen.pods)
+    assert seen.lists == 2
+
+
+async def test_it_is_ready_when_jobs_and_pods_are_listed_and_not_before(server: FakeApiServer) -> None:
+    async with watching(server) as (running, seen, _):
+        assert not running.ready
+        await until(lambda: running.ready)
+        assert seen.lists == 1
+        assert {path for path, query in server.asked if "watch" not in query} == {JOBS, PODS}
+
+
+async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watches, "LISTED_S", 0.5)
+    monkeypatch.setattr(watches, "RESTART_S", 0.02)
+    server.has_crd = False
+    async with watching(server) as (running, seen, _):
+        await until(lambda: "install the CRD" in caplog.text)
+        assert server.watched(PODS)
+        assert not running.ready
+        server.has_crd = True
+        server.put_job("first")
+        await until(lambda: "first" in seen.passes and running.ready)
+
+
+async def test_in_chosen_namespaces_every_list_counts() -> None:
+    lists = watches.Lists(("a", "b"))
+    answers = [lists.answered(f"/prefix/api/v1/namespaces/{each}/pods") for each in "ab"]
+    assert answers == [False, False]
+    assert lists.answered("/apis/cprjob.io/v1alpha1/namespaces/a/cprjobs")
+    assert lists.missing == {"/apis/cprjob.io/v1alpha1/namespaces/b/cprjobs"}

@@ -1,0 +1,70 @@
+"""The store with patience: while it fails, a trainer waits and says why, and follows what it is told meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from time import monotonic, sleep
+from typing import TypeVar
+
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.store import StoreError
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.interrupts import SLICE_S, Attend
+
+T = TypeVar("T")
+
+
+def insist(call: Callable[[], T], board: Board, attend: Attend) -> T:
+    """Return what `call` returns, tried again while the store fails; the board says so meanwhile.
+
+    Raises what `attend` raises, and every error of `call` that is not the store's.
+    """
+    delays = backoff(random.Random(), first_s=0.2, cap_s=5.0)
+    while True:
+        try:
+            result = call()
+        except StoreError as error:
+            board.set(problem=problem_of(error))
+            end = monotonic() + next(delays)
+            while monotonic() < end:
+                attend_for_a_slice(attend)
+        else:
+            board.set(problem=None)
+            return result
+
+
+def attend_for_a_slice(attend: Attend) -> None:
+    """Let a slice of a wait pass."""
+    attend()
+    sleep(SLICE_S)
+
+
+class Reading:
+    """Reads training data on other threads. While its store fails the trainer is paused, not failed.
+
+    Every method raises what `attend` raises, and DataError for what no wait can mend.
+    """
+
+    def __init__(self, board: Board, attend: Attend) -> None:
+        self._board = board
+        self._attend = attend
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
+
+    def read(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns, which is made on another thread."""
+        return self.wait(lambda: self._thread.submit(call))
+
+    def wait(self, begin: Callable[[], Future[T]]) -> T:
+        """Return the result of the future that `begin` returns; it is called again after each failure of the store."""
+        try:
+            return self._result(begin())
+        except StoreError:
+            with self._board.paused():
+                return insist(lambda: self._result(begin()), self._board, self._attend)
+
+    def _result(self, future: Future[T]) -> T:
+        while not wait((future,), SLICE_S).done:
+            self._attend()
+        return future.result()
