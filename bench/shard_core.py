@@ -20,6 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.bench.train.machine import usage
 from cpr_operator.cli.bench.train.presets import Preset, document
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bench.serving import Trainer
@@ -214,8 +215,11 @@ def measure(preset: Preset, options: argparse.Namespace) -> Figures:
         accesses = tuple(batches_of(job))
         batches = [access.unique for access in accesses]
         rows = sum(map(len, batches)) / len(batches)
-        port_base = free_block(3, set(), random.Random())
-        with running_shard(job, os.environ, port_base, folder) as shard, Trainer.of(job, shard) as trainer:
+        with (
+            closing(PortBlocks(random.Random())) as ports,
+            running_shard(job, os.environ, ports.take(), folder) as shard,
+            Trainer.of(job, shard) as trainer,
+        ):
             for task in Path(f"/proc/{shard.process.pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {last})
             look_up(trainer, batches, time.monotonic() + 0.5)

@@ -11,7 +11,7 @@
 
 is_up() {
   case $backend in
-    kind) "$here/kind.sh" up ;;
+    kind) "$here/kind.sh" status ;;
     bare) "$here/control_plane.sh" status ;;
   esac
 }
@@ -19,20 +19,21 @@ is_up() {
 start() {
   local i
   if [ "$backend" = kind ]; then
-    is_up || "$here/kind.sh" start
-    return
+    is_up || "$here/kind.sh" up
+    for i in $(seq "$NODES"); do "$here/kind.sh" join "$i"; done # undo a fault that an aborted test left
+  else
+    if ! is_up; then
+      "$here/control_plane.sh" stop # what an earlier run left: its processes may be gone, its networks not
+      "$here/control_plane.sh" start
+    fi
+    for i in $(seq "$NODES"); do
+      [ ! -e "/sys/class/net/cprjobv$i" ] || "$here/node.sh" join "$i" # the same
+      "$here/node.sh" start "$i"
+    done
+    wait_until 60 "$NODES nodes are registered" registered
+    kubectl label node node1 cprjob.io/stable=true --overwrite >/dev/null
   fi
-  if ! is_up; then
-    "$here/control_plane.sh" stop # what an earlier run left: its processes may be gone, its networks not
-    "$here/control_plane.sh" start
-  fi
-  for i in $(seq "$NODES"); do
-    [ ! -e "/sys/class/net/cprjobv$i" ] || "$here/node.sh" join "$i" # undo a fault that an aborted test left
-    "$here/node.sh" start "$i"
-  done
-  wait_until 60 "$NODES nodes are registered" registered
   kubectl wait --for=condition=Ready node --all --timeout=90s >/dev/null
-  kubectl label node node1 cprjob.io/stable=true --overwrite >/dev/null
 }
 
 registered() { [ "$(kubectl get nodes -o name | wc -l)" = "$NODES" ]; }
@@ -50,8 +51,9 @@ load_images() {
   [ -f "$RUN/images/minio/index.json" ] || python3 "$here/oci.py" pack "$BIN/minio" /minio "$RUN/images/minio"
   for name in operator operator-next trainer minio; do
     case $backend/$name in
+      kind/minio) "$here/kind.sh" load minio 1 ;; # it runs on the stable node only
       kind/*) "$here/kind.sh" load $name ;;
-      bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;; # it runs on the stable node only
+      bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;;
       bare/*) export_image $name; "$here/node.sh" load "$RUN/images/$name" "localhost/cprjob-$name:dev" ;;
     esac
   done
@@ -94,7 +96,7 @@ backend=$(backend) || die "$backend"
 case ${1:-} in
   up)         up ;;
   prepare)    prepare ;;
-  down)       if [ "$backend" = kind ]; then "$here/kind.sh" stop; else "$here/control_plane.sh" stop; fi ;;
+  down)       if [ "$backend" = kind ]; then "$here/kind.sh" down; else "$here/control_plane.sh" stop; fi ;;
   status)     is_up || { echo down; exit 1; }
               kubectl get nodes
               kubectl get pods --all-namespaces -o wide ;;

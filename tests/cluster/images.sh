@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build the images, localhost/cprjob-{operator,trainer,operator-next}:dev, with docker where a daemon runs, else with buildah: images.sh [operator|trainer|operator-next]...
+# Build the images, localhost/cprjob-{operator,trainer,operator-next}:dev: images.sh [operator|trainer|operator-next]...
 # operator-next is made of the operator's image: what a release with the next contract version would be.
+# With buildah where it can make its own base image, as for the bare cluster, else with docker. kind finds them in the daemon either way.
 #   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; with buildah one made here)
 #   CPR_WHEELS   a folder with the CPU build of torch; without one torch comes from the package index, with its CUDA libraries
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -12,21 +13,28 @@ options=()
 if ls "$wheels"/torch-*+cpu-cp311-*.whl >/dev/null 2>&1; then
   options+=(--build-context "wheels=$(cd "$wheels" && pwd)" --build-arg TORCH=torch-cpu)
 fi
-if docker info >/dev/null 2>&1; then
-  build=(docker build)
-else
+if [ "$(id -u)" = 0 ] && command -v buildah >/dev/null && command -v debootstrap >/dev/null; then
   if [ -z "${CPR_BASE:-}" ]; then "$here/base_image.sh"; CPR_BASE=localhost/python:base; fi
   # chroot: it asks least of the machine. Its own certificates, because a proxy's may be among them.
   build=(buildah bud --layers --isolation chroot --network host)
   [ ! -f $certificates ] || build+=(-v "$certificates:$certificates:ro")
+elif docker buildx version >/dev/null 2>&1; then
+  build=(docker buildx build --load)
+else
+  die "nothing here builds images: install buildah and debootstrap and be root, or install Docker's buildx"
 fi
 [ -z "${CPR_BASE:-}" ] || options+=(--build-arg "BASE=$CPR_BASE")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+logged() { "$@" >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the $target image does not build"; }; }
 for target in "$@"; do
+  image=localhost/cprjob-$target:dev
   case $target in
     operator-next) what=(-f "$here/next.Dockerfile" "$here") ;;
     *)             what=("${options[@]}" --target "$target" "$root") ;;
   esac
-  "${build[@]}" -t "localhost/cprjob-$target:dev" "${what[@]}" >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the $target image does not build"; }
+  logged "${build[@]}" -t "$image" "${what[@]}"
+  if [ "${build[0]}" = buildah ] && [ "$(backend 2>/dev/null || true)" = kind ]; then
+    logged buildah push -q "$image" "docker-daemon:$image"
+  fi
 done

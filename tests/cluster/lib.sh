@@ -10,6 +10,7 @@ if [ "$(id -u)" = 0 ]; then RUN=${CPR_CLUSTER_RUN:-/var/lib/cprjob-cluster}; els
 NODES=${CPR_CLUSTER_NODES:-3} # at most 6
 SERVICES=10.96.0.0/16 PODS=10.244 HOSTS=10.213.0 DNS=169.254.20.10
 API=$HOSTS.1
+KIND_NODE=${KIND_NODE_IMAGE:-kindest/node:v1.35.0}
 export PATH=$PATH:$BIN KUBECONFIG=$RUN/kubeconfig/admin
 
 wait_until() { # wait_until SECONDS WHAT COMMAND...: try again until the command succeeds
@@ -23,12 +24,18 @@ wait_until() { # wait_until SECONDS WHAT COMMAND...: try again until the command
 say() { echo "cluster: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# The way to a cluster on this machine, or the reason why there is none: kind where a Docker daemon runs, else bare.
+# Whether the daemon has kind's node image or can pull it; one that the user names is taken at their word.
+has_node_image() {
+  [ -n "${KIND_NODE_IMAGE:-}" ] || docker image inspect "$KIND_NODE" >/dev/null 2>&1 || timeout 10 docker manifest inspect "$KIND_NODE" >/dev/null 2>&1
+}
+
+# The way to a cluster on this machine, or the reason why there is none: kind where a Docker daemon runs and has a node image, else bare.
 backend() {
+  local no_kind="no kind with a running Docker daemon and a node image (KIND_NODE_IMAGE)"
   if [ -n "${CPR_CLUSTER_BACKEND:-}" ]; then echo "$CPR_CLUSTER_BACKEND"; return; fi
-  if command -v kind >/dev/null && docker info >/dev/null 2>&1; then echo kind; return; fi
-  [ "$(id -u)" = 0 ] || { echo "neither kind with a running Docker daemon, nor root for a cluster of plain processes"; return 1; }
-  command -v apt-get >/dev/null || { echo "neither kind with a running Docker daemon, nor a Debian to install containerd on"; return 1; }
+  if command -v kind >/dev/null && docker info >/dev/null 2>&1 && has_node_image; then echo kind; return; fi
+  [ "$(id -u)" = 0 ] || { echo "$no_kind, and no root for a cluster of plain processes"; return 1; }
+  command -v apt-get >/dev/null || { echo "$no_kind, and no Debian to install containerd on"; return 1; }
   [ -x "$BIN/kubelet" ] || command -v go >/dev/null || { echo "no Go to build Kubernetes with, and no binaries in $BIN"; return 1; }
   echo bare
 }

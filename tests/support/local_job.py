@@ -32,11 +32,10 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 
 HOST = "127.0.0.1"
 PATIENCE_S = 150.0  # for two loaded cores; nothing here waits that long on its own
-_PORTS = 3
 
 
 def small_job(folder: Path, *, samples: int, trainers: int = 1, shards: int = 2, batch_size: int = 100) -> JobSpec:
@@ -122,6 +121,7 @@ class LocalJob:
 
     def __post_init__(self) -> None:
         (self.folder / "key").write_bytes(b"a key of this test")
+        self._ports = PortBlocks(random.Random())
         self.counters = Counters(roster=0, group=1, generation=1)
         self.leader = 0
         self.anchor: AnchorRef | None = None
@@ -142,6 +142,7 @@ class LocalJob:
             if member.process is not None and member.process.poll() is None:
                 member.process.kill()
                 member.process.wait()
+        self._ports.close()
         if error is not None:
             for member in self.everyone:
                 print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])
@@ -225,7 +226,7 @@ class LocalJob:
         folder = self.folder / f"{role}-{index}-{incarnation}"
         folder.mkdir()
         (folder / "log").touch()
-        member = Member(role, index, incarnation, free_block(_PORTS, set(), random.Random()), folder)
+        member = Member(role, index, incarnation, self._ports.take(), folder)
         self.everyone.append(member)
         return member
 

@@ -29,7 +29,7 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
@@ -92,6 +92,7 @@ class ShardProcess:
     folder: Path
     process: subprocess.Popen[bytes]
     peer: Peer
+    ports: PortBlocks
 
     @classmethod
     def start(
@@ -100,7 +101,8 @@ class ShardProcess:
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
         (folder / "key").write_bytes(KEY)
-        base = free_block(3, set(), random.Random())
+        ports = PortBlocks(random.Random())
+        base = ports.take()
         environment = {
             env.SPEC: to_json(job),
             env.ROSTER_FILE: str(folder / "roster.json"),
@@ -112,7 +114,7 @@ class ShardProcess:
             "OMP_NUM_THREADS": "1",
         }
         process = subprocess.Popen([sys.executable, "-W", "error", *program], env=os.environ | environment)
-        shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base))
+        shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
         shard.give(roster)
         return shard
 
@@ -166,3 +168,4 @@ class ShardProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
+        self.ports.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 Object = dict[str, Any]
 GROUP, VERSION, PLURAL = "cprjob.io", "v1alpha1", "cprjobs"
@@ -78,6 +80,20 @@ class Reader:
         response: Any = self._core.list_namespaced_pod(namespace, label_selector=selector, _preload_content=False)
         items: list[Object] = json.loads(response.data)["items"]
         return items
+
+    def report(self, namespace: str, pod: str) -> Object | None:
+        """Return what a pod reports of itself, None if it does not answer.
+
+        The API server asks it, which reaches pods wherever this machine does not.
+        """
+        try:
+            response: Any = self._core.connect_get_namespaced_pod_proxy_with_path(
+                f"{pod}:7071", namespace, "status", _preload_content=False, _request_timeout=2
+            )
+            report: Object = json.loads(response.data)
+        except (ApiException, HTTPError, ValueError):
+            return None
+        return report
 
     def ready(self, node: str) -> bool:
         """Whether the node's Ready condition is true."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import pytest
-
 from harness.kubectl import Kubectl, Reader
 from harness.pods import Pod
 from harness.waiting import until
@@ -69,9 +67,8 @@ class Nodes:
     def heal(self) -> None:
         """Undo cuts and power failures, and uncordon: the next test finds three Ready nodes."""
         for number in range(1, self.count + 1):
-            if self.backend == "bare":
-                self.join(number)
-                self.start(number)
+            self.join(number)
+            self.start(number)
             if self.kubectl.get("node", self.name(number))["spec"].get("unschedulable"):
                 self.kubectl("uncordon", self.name(number))
         for number in range(1, self.count + 1):
@@ -92,15 +89,14 @@ class Nodes:
 
     def signal(self, pod: Pod, signal: Signal) -> None:
         """Send a signal to the main process of a pod from its node: KILL leaves no grace."""
-        script, node = ("node.sh", str(self.number(pod.node))) if self.backend == "bare" else ("kind.sh", pod.node)
-        self._run(script, "ctr", node, "tasks", "kill", "--signal", f"SIG{signal}", pod.container_id)
+        number = str(self.number(pod.node))
+        self._run("ctr", number, "tasks", "kill", "--signal", f"SIG{signal}", pod.container_id)
 
     def _node(self, fault: str, *numbers: int) -> None:
-        if self.backend != "bare":
-            pytest.skip(f"kind cannot {fault} a node's network or power; the cluster of plain processes can")
-        self._run("node.sh", fault, *map(str, numbers))
+        self._run(fault, *map(str, numbers))
 
-    def _run(self, script: str, *arguments: str) -> None:
+    def _run(self, *arguments: str) -> None:
+        script = {"bare": "node.sh", "kind": "kind.sh"}[self.backend]
         done = subprocess.run(
             [self.scripts / script, *arguments], capture_output=True, text=True, check=False, timeout=60
         )

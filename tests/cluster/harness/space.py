@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import httpx
 from kubernetes.client.exceptions import ApiException
 
 from harness import store
@@ -136,10 +135,7 @@ class Space:
 
     def report(self, pod: Pod) -> Object | None:
         """Return what a pod reports of itself, None if it does not answer."""
-        try:
-            return dict(httpx.get(f"http://{pod.ip}:7071/status", timeout=2).json()) if pod.ip else None
-        except (httpx.HTTPError, ValueError):
-            return None
+        return self.reader.report(self.name, pod.name) if pod.ip else None
 
     def logs(self, pod: str, *, previous: bool = False, lines: int = -1) -> str:
         """Return what a pod's containers printed."""

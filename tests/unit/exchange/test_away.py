@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,20 @@ import pytest
 
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.rows import UniqueRows
 from support.exchanges import WAIT_S, Pair, follow, push, wait_for
 from support.shard_job import HOST, KEY, trainer_roster
 from support.shard_thread import ShardThread
+
+
+@pytest.fixture
+def deserted() -> Iterator[int]:
+    """A port where nobody listens."""
+    with closing(PortBlocks(random.Random())) as ports:
+        yield ports.take()
 
 
 def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, rows: UniqueRows) -> None:
@@ -97,10 +105,14 @@ def test_a_shard_that_welcomes_without_a_proof_is_not_used(exchange: Exchange) -
 
 
 def test_a_shard_that_is_not_reached_is_logged_once_and_so_is_its_return(
-    serve: Callable[..., ShardThread], exchange: Exchange, pair: Pair, caplog: pytest.LogCaptureFixture
+    serve: Callable[..., ShardThread],
+    exchange: Exchange,
+    pair: Pair,
+    deserted: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "cpr_trainer.exchange")
-    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, free_block(1, set(), random.Random()))), roster=2))
+    exchange.follow(trainer_roster((pair[0].peer, Peer(1, 2, HOST, deserted)), roster=2))
     with pytest.raises(ShardsAwayError):
         exchange.wait_ready(1.0)  # it is tried several times
     follow(exchange, pair[0], serve(1, 3), roster=3)
@@ -184,11 +196,10 @@ def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: Job
         exchange.close()
 
 
-def test_an_address_where_nobody_listens_falls_silent(job: JobSpec) -> None:
+def test_an_address_where_nobody_listens_falls_silent(job: JobSpec, deserted: int) -> None:
     exchange = Exchange(replace(job, silence_s=0.3), 0, 1, KEY, 1000)
     try:
-        port = free_block(1, set(), random.Random())
-        exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", port), Peer(1, 1, "", 0))))
+        exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", deserted), Peer(1, 1, "", 0))))
         wait_for(lambda: exchange.silent() == (0,))
     finally:
         exchange.close()

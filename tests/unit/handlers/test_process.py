@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 from support.apiserver import USERS, ApiServer, install_crd, running_apiserver
 from support.benches import JOBS, NAMESPACE, document
 
@@ -63,25 +63,25 @@ class Operator:
 
 @contextmanager
 def operator(server: ApiServer, log: Path, lease: str, user: str = USERS[0]) -> Iterator[Operator]:
-    port = free_block(1, set(), random.Random())
-    environment = {
-        "PATH": os.environ["PATH"],
-        "KUBECONFIG": str(server.kubeconfig_of(user)),
-        "CPR_OPERATOR_NAMESPACES": NAMESPACE,
-        "CPR_OPERATOR_HTTP_PORT": str(port),
-        "CPR_OPERATOR_LEASE": f"{NAMESPACE}/{lease}",
-    }
-    with log.open("wb") as output:
+    with closing(PortBlocks(random.Random())) as ports, log.open("wb") as output:
+        port = ports.take()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(server.kubeconfig_of(user)),
+            "CPR_OPERATOR_NAMESPACES": NAMESPACE,
+            "CPR_OPERATOR_HTTP_PORT": str(port),
+            "CPR_OPERATOR_LEASE": f"{NAMESPACE}/{lease}",
+        }
         process = subprocess.Popen(
             [sys.executable, "-m", "cpr_operator"], env=environment, stdout=output, stderr=output
         )
-    running = Operator(process, f"http://127.0.0.1:{port}")
-    try:
-        until(lambda: running.role in {"leader", "standby"}, log)
-        yield running
-    finally:
-        process.kill()
-        process.wait()
+        running = Operator(process, f"http://127.0.0.1:{port}")
+        try:
+            until(lambda: running.role in {"leader", "standby"}, log)
+            yield running
+        finally:
+            process.kill()
+            process.wait()
 
 
 def until(found: Callable[[], Any], log: Path) -> Any:

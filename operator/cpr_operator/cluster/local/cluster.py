@@ -22,7 +22,7 @@ from cpr_operator.cluster.local.files import write_atomically
 from cpr_operator.cluster.local.objects import ObjectFiles
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
 from cpr_operator.cluster.local.pod_folder import PodFolder
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_operator.cluster.object_views import job_view
 from cpr_operator.cluster.pod_reports import ReportFetcher
 from cpr_operator.cluster.protocol import (
@@ -34,7 +34,6 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 
-PORTS_PER_POD = 3
 #: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
 FAREWELL_S = 1.0
 
@@ -55,7 +54,7 @@ class LocalCluster:
     ) -> None:
         self._workdir = workdir
         self._clock = clock
-        self._rng = rng
+        self._ports = PortBlocks(rng)
         self._environment = environment
         self._subscribers: list[Callable[[], None]] = []
         self._lock = _lock(workdir)
@@ -72,6 +71,7 @@ class LocalCluster:
             if not pod.signal(signal.SIGKILL):
                 life.cancel()
         await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        self._ports.close()
         await self._reports.close()
         self._lock.close()
 
@@ -148,7 +148,7 @@ class LocalCluster:
             raise AlreadyExistsError(f'pods "{meta["name"]}" already exists')
         check_manifest(manifest)
         folder = PodFolder(self._workdir / "pods" / meta["name"], self._workdir / "secrets")
-        pod = LocalPod(manifest, folder, self._free_ports(), self._clock, self._changed)
+        pod = LocalPod(manifest, folder, self._ports.take(), self._clock, self._changed)
         self._pods[key] = pod
         self._lives[pod] = asyncio.create_task(self._live(pod), name=meta["name"])
         return pod.view
@@ -220,15 +220,12 @@ class LocalCluster:
         except KeyError:
             raise NotFoundError(f'pods "{name}" not found') from None
 
-    def _free_ports(self) -> int:
-        taken = {pod.port_base + offset for pod in self._pods.values() for offset in range(PORTS_PER_POD)}
-        return free_block(PORTS_PER_POD, taken, self._rng)
-
     async def _live(self, pod: LocalPod) -> None:
         try:
             await pod.run(self._environment)
         finally:
             del self._lives[pod]
+            self._ports.give_back(pod.port_base)
         if pod.deleting:
             asyncio.get_running_loop().call_later(FAREWELL_S, self._forget, pod)
 

@@ -25,10 +25,8 @@ from cpr_operator.cli.bench.snapshot.store import bench_store
 from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import ask_trainer_image, progress
-from cpr_operator.cluster.local.ports import free_block
+from cpr_operator.cluster.local.ports import PortBlocks
 
-#: Of the shard process.
-_PORTS = 3
 #: More than any bench trains.
 _SAMPLES = 1 << 40
 _MIB = 1 << 20
@@ -110,10 +108,12 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
 
 def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> Figures:
     """Have the trainer image measure. Raises TrialError."""
-    port_base = free_block(_PORTS, set(), random.Random())
-    variables = {**environment, env.PORT_BASE: str(port_base)}
     figures: Figures | None = None
-    with progress(err) as bar, closing(ask_trainer_image("bench", job, wanted, variables)) as lines:
+    with (
+        progress(err) as bar,
+        closing(PortBlocks(random.Random())) as ports,
+        closing(ask_trainer_image("bench", job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+    ):
         task = bar.add_task("filling a shard", total=None)
         for line in lines:
             report = from_json(BenchReport, line)
