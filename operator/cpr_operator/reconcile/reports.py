@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpr_contract.manifests import generation_prefix
-from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.observe import TRAINING_STATES, report_of
 from cpr_operator.reconcile.world import World
@@ -37,7 +37,7 @@ def is_premature(world: World, status: Status, leader: TrainerReport) -> bool:
     `status` holds what shards told in this pass. Where none of them answered, the leader is believed.
     """
     told = any(isinstance(report_of(world, shard), ShardReport) for shard in status.shards)
-    serving = any(shard.state == ShardState.READY for shard in status.shards)
+    serving = any(shard.state == "Ready" for shard in status.shards)
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 
