@@ -24,7 +24,7 @@ from cpr_operator.reconcile.observe import (
     member_name,
     report_of,
 )
-from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report, takes_part
+from cpr_operator.reconcile.reports import AT_WORK, is_current, is_premature, leader_report, takes_part
 from cpr_operator.reconcile.world import World, change
 
 M = TypeVar("M", Shard, Trainer)
@@ -37,7 +37,7 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     trainers = tuple(_absorb_trainer(world, status, trainer) for trainer in status.trainers)
     status = change(status, trainers=trainers)
     leader = leader_report(world)
-    if leader is None or not is_current(status, leader):
+    if leader is None or not is_current(status, leader) or is_premature(world, status, leader):
         return status  # type: ignore[no-any-return]
     status = absorb_figures(world, status, leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:

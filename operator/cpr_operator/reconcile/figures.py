@@ -13,7 +13,7 @@ from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
-from cpr_operator.reconcile.reports import takes_part
+from cpr_operator.reconcile.reports import on_line, takes_part
 from cpr_operator.reconcile.world import World, change
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
@@ -30,7 +30,7 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
     )
-    if report.dense_save is not None:
+    if report.dense_save is not None and on_line(status, world.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = change(status, dense=change(status.dense, saved_samples=saved))
     return change(status, shards=_saves(status, report))  # type: ignore[no-any-return]

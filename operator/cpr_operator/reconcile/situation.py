@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, member_name, report_of
-from cpr_operator.reconcile.reports import is_current, leader_report, takes_part
+from cpr_operator.reconcile.reports import is_current, leader_report, on_line, takes_part
 from cpr_operator.reconcile.world import World
 from cpr_operator.recovery.decide import Loss, Situation
 
@@ -63,12 +62,8 @@ def flush_of(world: World, failure: Failure) -> SaveRef | None:
 
     A process that ended before it heard of a rollback may have flushed what the rollback undid.
     """
-    save, status = failure.save, world.job.status
-    origin = status.forks[-1].anchor if status.forks else None
-    prefix = generation_prefix(world.job.id.uid, status.counters.generation) + "/"
-    if save is None or save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0):
-        return save
-    return None
+    save = failure.save
+    return save if save is not None and on_line(world.job.status, world.job.id.uid, save) else None
 
 
 def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:

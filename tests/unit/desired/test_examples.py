@@ -10,7 +10,7 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
-from cpr_operator.desired.rosters import shard_roster, trainer_roster
+from cpr_operator.desired.rosters import Document, shard_roster, trainer_roster
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = ("quickstart.yaml", "parquet.yaml", "own_model/job.yaml", "two_labels/job.yaml")
@@ -18,8 +18,8 @@ SMALL = ("quickstart.yaml", "parquet.yaml", "own_model/job.yaml", "two_labels/jo
 NODES, NODE_CPU_M, NODE_MIB = 3, 1500, 2560
 TRAINERS, SHARDS = 2, 4
 JOB = JobId("research", "example", "0a1b2c3d-0000-4000-8000-000000000000")
-SHARD = shard_roster(Status(), Shard(index=0, incarnation=1), 1)
-TRAINER = trainer_roster(Status(), Trainer(index=0, incarnation=1), 1)
+SHARD = Document.of(shard_roster(Status(), Shard(index=0, incarnation=1), 1, stop=False))
+TRAINER = Document.of(trainer_roster(Status(), Trainer(index=0, incarnation=1), 1))
 UNITS = {"Gi": 1024, "Mi": 1}
 
 

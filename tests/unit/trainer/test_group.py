@@ -2,19 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 
+from cpr_contract.codec import to_json
 from cpr_contract.env import CONTROL_PORT
 from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group.follower import Follower
+from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.leader import Leader
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
-from cpr_trainer.trainer.group.meeting import NO_STATE
+from cpr_trainer.trainer.group.meeting import NO_STATE, Hello
 from cpr_trainer.trainer.group.protocol import Go, Group
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
 from support.patience import attend
@@ -190,6 +194,51 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
     assert led.result(timeout=60) is False
     for member in (leader, stranger, friend):
         member.lobby.close()
+
+
+def _listening_ports() -> set[int]:
+    """The ports on which this process listens."""
+    inodes = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {int(cell[1].split(":")[1], 16) for cell in lines if cell[3] == "0A" and f"socket:[{cell[9]}]" in inodes}
+
+
+def _is_open_store(port: int) -> bool:
+    """Whether somebody who proved nothing can tell a group's members an address there."""
+    try:
+        store = torch.distributed.TCPStore(
+            _HOST, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False, use_libuv=False
+        )
+        store.set("address", "mine")
+        return bool(store.get("address") == b"mine")
+    except RuntimeError:
+        return False
+
+
+def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(threads: ThreadPoolExecutor) -> None:
+    leader, friend = _Member(0), _Member(1)
+    over = threading.Event()
+
+    def go_on() -> None:
+        attend()
+        if over.is_set():
+            raise InterruptedError
+
+    led = threads.submit(lambda: leader.join(_roster([leader, friend], 1)).meet(leader.replica, lambda: None, go_on))
+    channel = friend.lobby.dial(leader.peer)
+    channel.send(Frame(Kind.HELLO, 1, payload=to_json(Hello(1, 1, 1, 1, NO_STATE)).encode()))
+    try:
+        while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
+            attend()
+        ports = _listening_ports() - {leader.lobby.port, friend.lobby.port}
+        probes = [threads.submit(_is_open_store, port) for port in ports]
+        done, _ = wait(probes, timeout=4)  # who is no store does not answer, and the probe ends with the group
+        assert not any(probe.result() for probe in done)
+    finally:
+        over.set()
+        assert led.exception(60)
+        for member in (leader, friend):
+            member.lobby.close()
 
 
 def test_a_closed_lobby_leaves_no_thread_behind() -> None:

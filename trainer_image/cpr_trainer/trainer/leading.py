@@ -29,7 +29,6 @@ class Leading:
         roster: Callable[[], TrainerRoster],
         anchors: tuple[AnchorRef, ...],
     ) -> None:
-        self.generation = roster().counters.generation
         self.cost = SaveCost()
         self._setup = setup
         self._roster = roster

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from time import monotonic, sleep
+from typing import Any
 
 from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
@@ -74,7 +75,7 @@ class Loop:
         trainer.
         """
         while True:
-            self._follow(self._watch.adopt())
+            self._take_up(self._watch.adopt())
             try:
                 return self._serve(self._roster)
             except RosterChanged as changed:
@@ -126,18 +127,39 @@ class Loop:
             self.leading.close()
 
     def _follow(self, roster: TrainerRoster) -> None:
+        """Go on under a newer roster of the same group and generation."""
+        self._adopt(roster)
+        self._board.set(counters=roster.counters)
+
+    def _adopt(self, roster: TrainerRoster) -> None:
         _LOG.info("follows roster %d", roster.counters.roster)
         self._roster = roster
         self._exchange.follow(roster)
-        self._board.set(counters=roster.counters)
+
+    def _take_up(self, roster: TrainerRoster) -> None:
+        """Go to the group and generation of a roster.
+
+        The report changes in one piece, so that nothing of the old ones is ever told under the new counters.
+        """
+        fresh = roster.counters.generation != self._generation
+        before = self.leading
+        self.group = None
+        if fresh:
+            self.leading = None
+        self._adopt(roster)
+        joining: dict[str, Any] = {"counters": roster.counters, "state": TrainerState.JOINING, "met": None}
+        if not fresh:
+            self._board.set(**joining)
+            return
+        nothing_yet: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
+        self._board.set(**joining, **nothing_yet, degraded_samples=0)
+        self._generation, self._uneven = roster.counters.generation, 0
+        if before is not None:
+            before.close()
+        self._stepper.start_over()
 
     def _serve(self, roster: TrainerRoster) -> Result | None:
         """Train in the group that `roster` names, until the job is done."""
-        self._board.set(met=None)
-        if roster.counters.generation != self._generation:
-            self._generation, self._uneven = roster.counters.generation, 0
-            self._stepper.start_over()
-            self._board.set(step=0, samples=0, samples_started=0, lost=(), degraded_samples=0)
         group = self.group = self._make_group(roster, self._stepper.state)
         try:
             while True:
@@ -157,7 +179,7 @@ class Loop:
     def _take_up_duties(self, roster: TrainerRoster) -> None:
         """Begin to lead, go on, or stop, as the roster says."""
         leads = roster.leader == roster.index
-        if self.leading is not None and (not leads or self.leading.generation != self._generation):
+        if self.leading is not None and not leads:
             self.leading.close()
             self.leading = None
         if leads and self.leading is None:

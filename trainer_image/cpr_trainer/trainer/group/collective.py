@@ -6,14 +6,17 @@ here goes on in slices, may be left, and the group is then parked: its destructo
 
 from __future__ import annotations
 
-import socket
+import secrets
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor, distributed
 
+from cpr_trainer.trainer.group.proof import PAIR_BYTES, Pairs
+from cpr_trainer.trainer.group.rendezvous import Rendezvous, Trade
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
 
 #: torch's own stubs leave out the classes below the default group.
@@ -24,42 +27,49 @@ TIMEOUT = timedelta(seconds=5)
 _parked: list[Collective] = []
 
 
-class StoreServer:
-    """The meeting point of a process group: a TCPStore that listens on `address` only."""
-
-    def __init__(self, address: str) -> None:
-        listener = socket.create_server((address, 0))
-        self.port: int = listener.getsockname()[1]
-        self.store = _open_store(address, self.port, is_master=True, master_listen_fd=listener.detach())
-
-
-def connect_store(host: str, port: int) -> Any:
-    """Return a client of the leader's store. Raises GroupBroken if it cannot be reached."""
-    try:
-        return _open_store(host, port, is_master=False)
-    except (RuntimeError, ValueError) as error:
-        raise GroupBroken(f"the group's store does not answer: {error}") from error
-
-
-def _open_store(host: str, port: int, **options: Any) -> Any:
-    # libuv's backend does not take over a listening socket.
-    return _torch.TCPStore(host, port, timeout=TIMEOUT, wait_for_workers=False, use_libuv=False, **options)
-
-
 class Collective:
-    """Sums over the trainers of one meeting. Raises GroupBroken if not all of them come within the time-out."""
+    """Sums over the trainers of one meeting; `prove` comes first. `trade` tells the members' addresses.
 
-    def __init__(self, store: Any, rank: int, trainers: int, address: str) -> None:
+    Raises GroupBroken if not all of them come within the time-out, and what `trade` raises.
+    """
+
+    def __init__(self, trade: Trade, rank: int, trainers: int, address: str) -> None:
         gloo = _torch.ProcessGroupGloo
         options = gloo._Options()  # noqa: SLF001 -- torch has no public name for the options of a group of one's own
         options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
         options._timeout = TIMEOUT  # noqa: SLF001
         try:
-            self._group = gloo(store, rank, trainers, options)
+            self._store = Rendezvous(trade)  # Gloo keeps it for as long as the group lives.
+            self._group = gloo(self._store, rank, trainers, options)
         except RuntimeError as error:
             raise GroupBroken(f"the group could not be built: {error}") from error
-        self._store = store  # Gloo looks up peers in it for as long as the group lives.
+        self._trainers = trainers
         self._works: tuple[Any, ...] = ()
+
+    def prove(self, pairs: Pairs, attend: Attend) -> None:
+        """Prove the job's key to every other trainer over the very connections that will carry the sums.
+
+        Raises GroupBroken if somebody does not prove it, and what `attend` raises: nothing may be summed then.
+        """
+        asked = [secrets.token_bytes(PAIR_BYTES) for _ in range(self._trainers)]
+        told = self._trade_with_each(asked, attend)
+        proofs = self._trade_with_each(pairs.proofs(told, asked), attend)
+        if liars := pairs.liars(proofs, asked, told):
+            raise GroupBroken(
+                f"in the dense group the place of trainer {liars[0]} is taken by somebody without the key"
+            )
+
+    def _trade_with_each(self, words: list[bytes], attend: Attend) -> list[bytes]:
+        """Send each trainer its word, and return each one's. A pair's words go over the connection of that pair."""
+        sent = torch.frombuffer(bytearray(b"".join(words)), dtype=torch.uint8)
+        heard = torch.empty_like(sent)
+        try:
+            self._works = (self._group.alltoall_base(heard, sent, [], []),)
+            _wait(self._works[0], attend)
+        except RuntimeError as error:
+            raise GroupBroken(f"the members' proofs failed: {error}") from error
+        self._works = ()
+        return [bytes(word) for word in heard.view(self._trainers, PAIR_BYTES).numpy()]
 
     def sum(self, tensors: Sequence[Tensor], attend: Attend) -> None:
         """Sum each tensor over all trainers, in place; all get the same bits. Gloo sums on the CPU: others are copied.

@@ -10,11 +10,12 @@ from torch import Tensor
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.group.channel import Channel
-from cpr_trainer.trainer.group.collective import Collective, connect_store
+from cpr_trainer.trainer.group.collective import TIMEOUT, Collective
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import Form, Hello
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.group.rendezvous import Entries, Entry
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, Finished, GroupBroken, Superseded
 
 
@@ -112,9 +113,24 @@ class Follower:
         self._hearing.listen_to(self._leader.index, self._leader.incarnation, self._channel)
         form = self._be_led(replica, attend)
         if self._sums:
-            store = connect_store(form.host, form.port)
-            self._collective = Collective(store, self._lobby.rank, len(self._roster.trainers), self._lobby.address)
+            self._collective = Collective(
+                lambda own: self._trade(own, attend),
+                self._lobby.rank,
+                len(self._roster.trainers),
+                self._lobby.address,
+            )
+            self._collective.prove(self._lobby.pairs(counters), attend)
         return form
+
+    def _trade(self, own: Entry, attend: Attend) -> Entries:
+        """Give the leader this trainer's entry for those of all."""
+        self._tell(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(own).encode()))
+        end = monotonic() + TIMEOUT.total_seconds()
+        while monotonic() <= end:
+            frame = self._take(attend)
+            if frame and frame.kind is Kind.ENTRY:
+                return from_json(Entries, bytes(frame.payload))
+        raise GroupBroken("the leader told no addresses")
 
     def _be_led(self, replica: Replica, attend: Attend) -> Form:
         while True:

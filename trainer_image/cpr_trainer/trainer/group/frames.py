@@ -36,6 +36,7 @@ class Kind(enum.IntEnum):
     DONE = 8  # leader: the final anchor is committed
     REFUSED = 9  # leader: a newer incarnation of you is in my roster
     PROVE = 10  # either: a document of the handshake
+    ENTRY = 14  # follower: its `Entry` of the rendezvous. leader: the `Entries` of all
     # The rest without lockstep (`trainer.shadow`):
     COPY = 11  # follower: its dense parameters after `step`
     TARGET = 12  # leader: what to blend towards, and every rank's steps

@@ -10,11 +10,12 @@ from torch import Tensor
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.group.channel import Channel, Received
-from cpr_trainer.trainer.group.collective import Collective, StoreServer
+from cpr_trainer.trainer.group.collective import TIMEOUT, Collective
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import Form, Hello, Meeting, decide_meeting
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
+from cpr_trainer.trainer.group.rendezvous import Entries, Entry
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend, GroupBroken
 
 _PARTING_S = 2.0
@@ -120,7 +121,7 @@ class Leader:
         self._members = {rank: channel for rank, (_, channel) in self._arrived.items()}
         self._arrived = {}
         self._share_state(meeting, replica, provide, attend)
-        self._form(meeting, replica)
+        self._form(meeting, replica, attend)
         return meeting.source is not None
 
     def _share_state(self, meeting: Meeting, replica: Replica, provide: Provide, attend: Attend) -> None:
@@ -136,13 +137,29 @@ class Leader:
             for rank in receivers:
                 self._tell(rank, state)
 
-    def _form(self, meeting: Meeting, replica: Replica) -> None:
-        server = StoreServer(self._lobby.address) if self._sums else None
-        port = server.port if server else 0
-        form = Form(self._lobby.address, port, replica.done, survivors=meeting.source is not None)
+    def _form(self, meeting: Meeting, replica: Replica, attend: Attend) -> None:
+        form = Form(replica.done, survivors=meeting.source is not None)
         self._tell_all(Frame(Kind.FORM, self._lobby.rank, replica.done, payload=to_json(form).encode()))
-        if server:
-            self._collective = Collective(server.store, self._lobby.rank, 1 + len(self._members), self._lobby.address)
+        if not self._sums:
+            return
+        self._collective = Collective(
+            lambda own: self._gather(own, attend), self._lobby.rank, 1 + len(self._members), self._lobby.address
+        )
+        self._collective.prove(self._lobby.pairs(self._roster.counters), attend)
+
+    def _gather(self, own: Entry, attend: Attend) -> Entries:
+        """Collect the entry of every member, and tell them all."""
+        found: dict[int, Entry] = {}
+        end = monotonic() + TIMEOUT.total_seconds()
+        while found.keys() != self._members.keys():
+            if monotonic() > end:
+                raise GroupBroken(f"trainers {sorted(self._members.keys() - found.keys())} told no address")
+            received = self._take(attend)
+            if received and received.frame and received.frame.kind is Kind.ENTRY:
+                found[received.frame.rank] = from_json(Entry, bytes(received.frame.payload))
+        entries = Entries((own, *found.values()))
+        self._tell_all(Frame(Kind.ENTRY, self._lobby.rank, payload=to_json(entries).encode()))
+        return entries
 
     def _await_state(self, source: int, attend: Attend) -> Frame:
         while True:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from time import monotonic
 
 from cpr_contract.env import CONTROL_PORT
-from cpr_contract.roster import Peer
+from cpr_contract.roster import Counters, Peer
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import Gate
 from cpr_trainer.trainer.group.channel import Authenticate, Channel, Inbox
 from cpr_trainer.trainer.group.frames import Frame, Kind
-from cpr_trainer.trainer.group.proof import introduce, welcome
+from cpr_trainer.trainer.group.proof import Pairs, introduce, welcome
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,6 +82,10 @@ class Lobby:
         )
         channel.start()
         return channel
+
+    def pairs(self, counters: Counters) -> Pairs:
+        """Return what this trainer proves to the members of a dense group, and they to it."""
+        return Pairs(self._key, self._me.job_uid, counters.group, counters.generation, self.rank)
 
     def drop(self, channel: Channel) -> None:
         """End a connection and forget it."""

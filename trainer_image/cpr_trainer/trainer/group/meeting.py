@@ -26,8 +26,6 @@ class Hello:
 class Form:
     """The leader's call to build the process group. `survivors` is False if nobody brought a dense state."""
 
-    host: str
-    port: int
     done: int
     survivors: bool
 

@@ -1,10 +1,18 @@
-"""The handshake of `cpr_trainer.exchange` on a control connection."""
+"""Proofs of the job's key between trainers: on a control connection, and between the members of a dense group.
+
+The first is the handshake of `cpr_trainer.exchange`. In the second each member asks every other with a nonce of its
+own, and each answers over the connection of that pair. Gloo connects a pair from one fixed side to an address that the
+rendezvous told, so a stranger can sit on the listening side only, and has nobody to pass a question on to.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import socket
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from cpr_contract.roster import Peer
@@ -17,6 +25,40 @@ from cpr_trainer.exchange.handshake import (
     Responder,
 )
 from cpr_trainer.trainer.group.frames import Frame, Kind, ProtocolError, receive_frame, send_frame
+
+#: Of a nonce, and of a proof.
+PAIR_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What the member `rank` of a dense group answers to the others, and expects of them."""
+
+    key: bytes
+    job_uid: str
+    group: int
+    generation: int
+    rank: int
+
+    def proofs(self, asked_by: Sequence[bytes], asked: Sequence[bytes]) -> list[bytes]:
+        """Return the proof for each rank r, which asked with `asked_by[r]` and was asked with `asked[r]`."""
+        both = enumerate(zip(asked_by, asked, strict=True))
+        return [self._proof(self.rank, other, theirs, mine) for other, (theirs, mine) in both]
+
+    def liars(self, proofs: Sequence[bytes], asked: Sequence[bytes], asked_by: Sequence[bytes]) -> list[int]:
+        """Return the ranks whose proof does not hold."""
+        every = enumerate(zip(proofs, asked, asked_by, strict=True))
+        return [
+            other
+            for other, (proof, mine, theirs) in every
+            if not hmac.compare_digest(proof, self._proof(other, self.rank, mine, theirs))
+        ]
+
+    def _proof(self, prover: int, verifier: int, question: bytes, own: bytes) -> bytes:
+        # Fixed lengths but for the uid, which comes last: no two sets of values give the same bytes.
+        numbers = (self.group, self.generation, prover, verifier)
+        text = b"pair" + b"".join(n.to_bytes(8) for n in numbers) + question + own + self.job_uid.encode()
+        return hmac.new(self.key, text, hashlib.sha256).digest()
 
 
 def introduce(connection: socket.socket, deadline: float, key: bytes, me: Identity, peer: Peer) -> None:

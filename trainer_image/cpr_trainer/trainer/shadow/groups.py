@@ -120,7 +120,7 @@ class ShadowLeader:
         """Give a newcomer the state, which says where its rank goes on."""
         steps = self._desk.steps
         channel.send(Frame(Kind.STATE, self._lobby.rank, steps[rank], payload=self._state.pack()))
-        form = Form(self._lobby.address, 0, steps[rank], survivors=True)
+        form = Form(steps[rank], survivors=True)
         channel.send(Frame(Kind.FORM, self._lobby.rank, steps[rank], payload=to_json(form).encode()))
 
     def _add_arrived(self, counters: Tensor, losses: Tensor) -> None:

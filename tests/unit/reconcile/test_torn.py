@@ -1,0 +1,64 @@
+"""What a leader still tells of the generation before, right after a rollback, is not believed."""
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
+from cpr_operator.api.status import Status
+from cpr_operator.reconcile import reconcile
+from cpr_operator.reconcile.absorb import absorb
+from cpr_operator.reconcile.act import roll_back
+from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.world import Step, World
+from cpr_operator.recovery.decide import RollBack
+from support.driver import world_in_mid_training
+
+STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
+
+
+async def sent_back(leader: dict[str, object], shards: ShardState = ShardState.RESTORING) -> World:
+    """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
+    world = await world_in_mid_training(2)
+    rolled = roll_back(world, Step(world.job.status), observe(world), RollBack(None, (), "test")).status
+    counters = rolled.counters.to_contract()
+    reports = {}
+    for uid, report in world.reports.items():
+        if isinstance(report, ShardReport):
+            told = replace(report, state=shards, applied=(), lost=(), row_updates=None)
+        else:
+            told = replace(report, **(leader if report.index == 0 else {"state": TrainerState.JOINING}))
+        reports[uid] = replace(told, counters=counters)
+    return replace(world, job=replace(world.job, status=rolled), reports=reports, now=world.now + 1)
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_leader_at_work_before_any_shard_serves_ends_no_recovery_and_charges_nothing(
+    state: TrainerState,
+) -> None:
+    world = await sent_back({"state": state, "lost": ((200, 300),)})
+    now = reconcile(world).status
+    assert now.budget is not None
+    assert now.budget.spent == 0
+    assert now.phase != "Running"
+    assert {shard.state for shard in now.shards} == {"Restoring"}
+
+
+async def test_a_leader_at_work_is_believed_once_a_shard_serves() -> None:
+    world = await sent_back({"state": TrainerState.TRAINING, "lost": ()}, ShardState.READY)
+    assert {shard.state for shard in absorb(world, observe(world)).shards} == {"Ready"}
+
+
+async def _saved(key: str, samples: int) -> Status:
+    world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, samples), "samples": 0})
+    return absorb(world, observe(world))
+
+
+async def test_a_dense_save_of_the_generation_before_is_none() -> None:
+    uid = (await sent_back({})).job.id.uid
+    assert (
+        await _saved(f"{uid}/gen-0001/dense/group-0001/step-000000015-dense/manifest.json", 1500)
+    ).dense.saved_samples == 0
+    assert (
+        await _saved(f"{uid}/gen-0002/dense/group-0001/step-000000015-dense/manifest.json", 1500)
+    ).dense.saved_samples == 1500

@@ -1,0 +1,64 @@
+"""The dense group against somebody who took a member's place without the job's key."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cpr_trainer.trainer.group.collective import Collective
+from cpr_trainer.trainer.group.proof import Pairs
+from cpr_trainer.trainer.group.rendezvous import Entries, Entry
+from cpr_trainer.trainer.interrupts import GroupBroken
+from support.patience import attend
+
+HOST = "127.0.0.1"
+PAIRS = Pairs(b"key", "job", 1, 1, 0)
+
+
+class _Table:
+    """Where all members lay their entries; everybody waits for everybody's."""
+
+    def __init__(self, members: int) -> None:
+        self._all_here = threading.Barrier(members, timeout=20)
+        self._entries: list[Entry] = []
+
+    def trade(self, own: Entry) -> Entries:
+        self._entries.append(own)
+        self._all_here.wait()
+        return Entries(tuple(self._entries))
+
+
+def _join(table: _Table, rank: int, members: int, pairs: Pairs) -> Exception | None:
+    """Build the group and prove the key in it; return what broke."""
+    collective = Collective(table.trade, rank, members, HOST)
+    try:
+        collective.prove(replace(pairs, rank=rank), attend)
+        total = torch.ones(3)
+        collective.sum([total], attend)
+        assert total.tolist() == [members] * 3
+    except GroupBroken as broken:
+        return broken
+    finally:
+        collective.leave()
+    return None
+
+
+@pytest.mark.parametrize(
+    "other", [PAIRS, replace(PAIRS, key=b"guess"), replace(PAIRS, generation=2), replace(PAIRS, group=2)]
+)
+def test_members_sum_only_with_those_who_prove_the_key_for_this_very_group(other: Pairs) -> None:
+    table = _Table(3)
+    with ThreadPoolExecutor(3) as threads:
+        ends = [threads.submit(_join, table, rank, 3, other if rank == 1 else PAIRS) for rank in range(3)]
+        broken = [end.result(60) for end in ends]
+    assert [bool(end) for end in broken] == [other is not PAIRS] * 3
+    assert other is PAIRS or "the place of trainer 1" in str(broken[0])
+
+
+def test_a_stranger_that_returns_every_question_proves_nothing() -> None:
+    asked = [bytes([rank]) * 32 for rank in range(2)]
+    assert PAIRS.liars(PAIRS.proofs(asked, asked), asked, asked) == [1]

@@ -1,0 +1,86 @@
+"""What a trainer reports while it takes up a new generation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import Counters, TrainerRoster
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.runtime import Environment
+from cpr_trainer.trainer.board import Board
+from cpr_trainer.trainer.group.solo import Solo
+from cpr_trainer.trainer.interrupts import Attend, RosterChanged
+from cpr_trainer.trainer.loop import Loop
+from cpr_trainer.trainer.setup import Setup
+from support.shard_job import HOST, KEY, small_job, trainer_roster
+
+#: Called where a network is built, which takes its time.
+built: list[Board] = []
+reports: list[TrainerReport] = []
+
+
+def watched_network(spec: ModelSpec, seed: int) -> torch.nn.Module:
+    """The DLRM; somebody asks for the report meanwhile."""
+    reports.extend(board.report() for board in built)
+    return Dlrm(spec, seed)
+
+
+class _Watch:
+    """Rosters of two generations, one after the other."""
+
+    def __init__(self, *rosters: TrainerRoster) -> None:
+        self._rosters = iter(rosters)
+
+    def adopt(self) -> TrainerRoster:
+        return next(self._rosters)
+
+    def attend(self) -> None:
+        pass
+
+    attend_or_stop = attend
+
+
+class _TrainedOn(Solo):
+    """A group that trained, and paused, and hears of a rollback."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__()
+        self._board = board
+
+    def meet(self, replica: object, provide: object, attend: Attend) -> bool:
+        del replica, provide, attend
+        self._board.set(state=TrainerState.TRAINING, step=9, samples=900, samples_started=1000, lost=((300, 700),))
+        raise RosterChanged("a rollback")
+
+
+def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    job = replace(job, model=replace(job.model, entrypoint=f"{__name__}:watched_network"))
+    roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
+    rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
+    environment = Environment(job, tmp_path / "roster", KEY, HOST, 0, None, None, tmp_path, tmp_path / "word", None)
+    setup = Setup.read(environment, rosters[0])
+    board = Board(
+        TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
+    )
+    exchange = Exchange(job, 0, 1, KEY, setup.order.total_samples)
+    loop = Loop(setup, _Watch(rosters[0], *rosters), board, exchange, lambda *_: _TrainedOn(board))  # type: ignore[arg-type]
+    built.append(board)
+    try:
+        with pytest.raises(StopIteration):
+            loop.run()
+    finally:
+        built.clear()
+        exchange.close()
+    of_now = [report for report in reports if report.counters.generation > 1]
+    assert of_now
+    assert {(told.state, told.step, told.samples_started, told.lost) for told in of_now} == {
+        (TrainerState.JOINING, 0, 0, ())
+    }
