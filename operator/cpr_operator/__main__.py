@@ -66,7 +66,7 @@ async def operate(configuration: Configuration) -> None:
 
 
 def boot_clock() -> float:
-    """Seconds that run on while the process is stopped, and where the system can tell, while the machine sleeps."""
+    """Seconds. They run on while the process is stopped and, on Linux, while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -78,9 +78,11 @@ def time_of_day() -> str:
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    for chatty in ("httpx", "kopf.objects"):  # a line for each report asked for, and for each watch event
+    # A line for each report asked for, and for each watch event.
+    for chatty in ("httpx", "kopf.objects"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # signals are handled here, not by kopf
+    # It warns that kopf does not handle signals, which is done here.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     try:
         asyncio.run(operate(Configuration.read(environ)))
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""One of several operators: it stands by until it holds the lease, leads as long as it does, and stands by again."""
+"""One of several operators: it stands by, leads while it holds the lease, and stands by again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Candidate:
 
     @property
     def role(self) -> str:
-        """See `Health`. A standby is ready once it has read the lease; the leader, once jobs and pods are listed."""
+        """See `Health`.
+
+        A standby is ready once it has read the lease; the leader, once jobs and pods are listed.
+        """
         if self._leader is None:
             return "standby" if self._elector.answered else ""
         return "leader" if self._leader.ready else ""
@@ -43,7 +46,10 @@ class Candidate:
             await self._leader.turns()
 
     async def run(self) -> None:
-        """Stand by and lead in turn, until cancelled. Raises StuckError, and what ends a leader's work by itself."""
+        """Stand by and lead in turn, until cancelled.
+
+        Raises StuckError, and whatever ended a leader's work by itself.
+        """
         while True:
             await self._lead(await self._elector.acquire())
 

@@ -29,8 +29,9 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the operator's environment says. No namespaces: all of the cluster. `lease` is (namespace, name).
+    """What the operator's environment says.
 
+    No namespaces: all of the cluster. `lease` is (namespace, name).
     `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
     what pod templates may say.
     """

@@ -21,7 +21,7 @@ class Health(Protocol):
 
     @property
     def role(self) -> str:
-        """What this operator is ready to do, `leader` or `standby`; empty while it is ready for nothing."""
+        """What this operator is ready to be, `leader` or `standby`; empty while it is neither."""
         ...
 
     async def turns(self) -> None:
@@ -31,9 +31,10 @@ class Health(Protocol):
 
 @asynccontextmanager
 async def serve(host: str | None, port: int, health: Health, metrics: Metrics) -> AsyncIterator[int]:
-    """Serve while the context lasts, on all interfaces if `host` is None; yields the port (`port` 0: any free one).
+    """Serve while the context lasts; yields the port.
 
-    /healthz means that the event loops turn, on a standby as on the leader, and nothing else.
+    `host` None means all interfaces, `port` 0 any free port. /healthz means that the event loops
+    turn, on a standby as on the leader, and nothing else.
     """
 
     async def healthz(_: web.Request) -> web.Response:

@@ -15,12 +15,12 @@ from cpr_operator.reconcile import Hold
 
 logger = logging.getLogger(__name__)
 
-#: An answer counts for so many seconds: the CRD may be upgraded, and the API server may come back, at any time.
+#: An answer counts for so many seconds. Then the CRD may be another one, or can be read again.
 FRESH_S = 10.0
 
 
 class InstalledCrd:
-    """Asks for the CRD's annotations with `read` when the last answer is too old by `clock` (seconds)."""
+    """Reads the CRD's annotations when the last answer is too old by `clock` (seconds)."""
 
     def __init__(self, read: Callable[[], Awaitable[Mapping[str, str]]], clock: Callable[[], float]) -> None:
         self._read = read

@@ -68,7 +68,7 @@ class Leader:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
 
     def stop(self) -> None:
-        """Let the work end: passes under way are cancelled, which is safe at any point. From any thread."""
+        """Let the work end. Passes are cancelled, which is safe at any point. From any thread."""
         self._begun.wait()
         if self._loop is not None and self._watches is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._watches.stop)
@@ -102,7 +102,10 @@ class Leader:
 
 
 def visit_known(metrics: Metrics, workers: Workers) -> None:
-    """Jobs are listed: those that went while nobody watched are in no event, and a pass finds that they are gone."""
+    """Let passes look for the jobs that there are figures of.
+
+    Those that went while nobody watched are in no event. A pass finds that they are gone.
+    """
     for namespace, name in metrics.jobs():
         workers.meet(namespace, name, urgent=False)
 

@@ -1,4 +1,4 @@
-"""kopf's watches: what it asks the API server for, how long it goes on asking, and which lists it has got.
+"""kopf's watches: what it asks for, how long it goes on asking, and which lists it has got.
 
 kopf ends on some answers, a refused login or a lost resource for example. It is started anew then, and also when it
 has not listed everything in time: it looks for the CRD only when it starts.
@@ -37,7 +37,7 @@ LOGIN_S = 1.0
 
 
 class EndlessBackoffs:
-    """Seconds between the attempts of one request; they never run out, since kopf would end with them."""
+    """Seconds between the attempts of one request. They never run out: kopf would end with them."""
 
     def __iter__(self) -> Iterator[float]:
         wait_s = FIRST_RETRY_S
@@ -47,7 +47,7 @@ class EndlessBackoffs:
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """Settings of kopf: every wait bounded, no peering, no events of its own, no rights beyond the watched kinds."""
+    """Settings of kopf: every wait bounded, only objects of ours, no right beyond the watched kinds."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.posting.enabled = False
@@ -61,7 +61,8 @@ def make_settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = CONNECT_S
     settings.networking.enforce_retry_after = True
     settings.networking.error_backoffs = EndlessBackoffs()
-    settings.process.ultimate_exiting_timeout = None  # it would kill this process, which goes on without kopf
+    # With it kopf would kill this process, which goes on when kopf ends.
+    settings.process.ultimate_exiting_timeout = None
     return settings
 
 
@@ -75,7 +76,8 @@ class Lists:
 
     def answered(self, path: str) -> bool:
         """A list was answered at this path of a URL; returns whether it is one of jobs."""
-        of_jobs = any(path.endswith(each) for each in self._jobs)  # a proxy may put a prefix before it
+        # By the end of the path: a proxy may put a prefix before it.
+        of_jobs = any(path.endswith(each) for each in self._jobs)
         self.missing = {each for each in self.missing if not path.endswith(each)}
         return of_jobs
 
@@ -138,7 +140,7 @@ class Watches:
                 clusterwide=not self._namespaces,
                 stop_flag=self._halt,
             )
-        except Exception as error:  # noqa: BLE001 -- kopf's own, or a library's below it: none is fatal
+        except Exception as error:  # noqa: BLE001 -- kopf's or any library's: none is fatal
             logger.warning("the watches ended: %s: %s", type(error).__name__, error)
         finally:
             timer.cancel()

@@ -35,7 +35,7 @@ def _resources(group_version: str, *resources: tuple[str, str, bool]) -> Object:
 
 @dataclass
 class FakeApiServer:
-    """`fault` is the status that every request gets while it is set; `asked` has the lists and watches, in order."""
+    """While `fault` is set, every request gets that status. `asked` has lists and watches, in order."""
 
     port: int = 0
     has_crd: bool = True

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when all tasks wait: hours take no time, and every run is the same."""
+"""An event loop whose time passes only when all tasks wait: hours take no time."""
 
 from __future__ import annotations
 

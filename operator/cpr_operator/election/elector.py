@@ -33,9 +33,10 @@ JITTER = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. Another operator waits for `lease_s`; the holder stops writing `deadline_s` after a renewal.
+    """Seconds. Another operator waits for `lease_s`.
 
-    It renews every `retry_s`, and `again_s` after an attempt that failed. A request gets `request_s`.
+    The holder stops writing `deadline_s` after a renewal. It renews every `retry_s`, and `again_s`
+    after an attempt that failed. A request gets `request_s`.
     """
 
     lease_s: int = 8
@@ -76,7 +77,10 @@ class Term:
 
 
 class Elector:
-    """One candidate for a Lease. `clock` gives seconds, also while the process is stopped; `stamp` the time of day."""
+    """One candidate for a Lease.
+
+    `clock` gives seconds, which pass while the process is stopped; `stamp` gives the time of day.
+    """
 
     def __init__(  # noqa: PLR0913 -- one lease, two clocks, and what differs between their users
         self,
@@ -119,7 +123,7 @@ class Elector:
             await asyncio.sleep(wait_s)
 
     async def hold(self, term: Term) -> str:
-        """Renew the lease until that fails for too long or it is another's; returns why it is lost."""
+        """Renew the lease until that fails for too long, or another holds it; returns why."""
         due = self._clock() + self._timing.retry_s
         while True:
             await asyncio.sleep(min(max(0.0, due - self._clock()), term.left_s))
@@ -152,9 +156,10 @@ class Elector:
             logger.info("the lease is left to run out: %s: %s", type(error).__name__, error)
 
     async def _try(self) -> float | None:
-        """One attempt; None if the lease is ours, otherwise when to try again at the latest (seconds)."""
+        """One attempt; None if the lease is ours, otherwise the seconds until the next one."""
         lease = await self._leases.read()
-        seen = self._seen if lease is None else self._saw(lease)  # a deleted one has still to run out
+        # One that was deleted has still to run out: its holder may not know yet.
+        seen = self._seen if lease is None else self._saw(lease)
         verdict = judge(seen, self._me, self._clock())
         if not verdict.take:
             self._say(f"stands by: {verdict.reason}")
@@ -194,5 +199,5 @@ class Elector:
 
 
 def new_identity() -> str:
-    """This process among all candidates: a container that restarts in the same pod is another one."""
+    """This process among all candidates: a container that restarts in its pod is another one."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"

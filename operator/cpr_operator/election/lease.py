@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether to take the lease now; otherwise how long to wait at the most (seconds). `reason` is for the log."""
+    """Whether to take the lease now; otherwise the seconds until it runs out. `reason` says why."""
 
     take: bool
     reason: str

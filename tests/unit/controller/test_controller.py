@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.controller import Controller
-from cpr_operator.installed_crd import FRESH_S, InstalledCrd
+from cpr_operator.installed_crd import InstalledCrd
 from cpr_operator.reconcile import Hold
 from support.driver import spec
 from support.house import House
@@ -94,7 +94,7 @@ async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() 
     assert (state, reason) == ("Unknown", "Unknown")
     assert "etcd has no leader" in message
     assert len(answers) == 1, "it is not asked again at once"
-    now = FRESH_S
+    now = 60.0
     await house.go(8)
     assert (house.status.phase, house.condition("CRDOutdated")[0]) == ("Running", "False")
 

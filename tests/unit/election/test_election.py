@@ -1,4 +1,4 @@
-"""Several electors on one Lease that lies on a fake server, in virtual time. Clocks start at different values."""
+"""Several electors on one Lease of a fake server, in virtual time. Their clocks differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def now() -> float:
 
 @dataclass
 class FakeLeases:
-    """One Lease under optimistic locking. `latency_s` is one way; a cut-off caller waits for ever."""
+    """One Lease under optimistic locking. `latency_s` is one way; who is cut off waits for ever."""
 
     lease: Lease | None = None
     latency_s: Callable[[], float] = lambda: 0.05
@@ -124,7 +124,8 @@ def play(*names: str, server: FakeLeases, script: Callable[..., Awaitable[None]]
         candidates = [Candidate(server, name, offset_s=1000.0 * index) for index, name in enumerate(names)]
         tasks = [asyncio.create_task(each.run()) for each in candidates]
         try:
-            await script(*candidates, *tasks)
+            async with asyncio.timeout(3600):
+                await script(*candidates, *tasks)
         finally:
             for task in tasks:
                 task.cancel()

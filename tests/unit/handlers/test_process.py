@@ -158,7 +158,7 @@ def two_operators(server: ApiServer, folder: Path, lease: str) -> Iterator[tuple
 
 
 def rests(server: ApiServer) -> bool:
-    """Whether the leader writes nothing but its lease for a while: what it is just sending could still arrive."""
+    """Whether the leader writes only its lease: what it is just sending could still arrive."""
     before = [each for each in server.writes(USERS[0]) if "/leases/" not in each]
     time.sleep(1.5)
     return before == [each for each in server.writes(USERS[0]) if "/leases/" not in each]
