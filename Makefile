@@ -9,7 +9,9 @@ TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# A worker per core; tests/support/side_by_side.py says which tests each gets. A worker that dies is not replaced.
+# Tests that share nothing run on all cores (tests/support/side_by_side.py says which goes first); all others, with
+# processes and servers of their own, one after the other. A worker that dies is not replaced.
+PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
 WORKERS  := --numprocesses auto --max-worker-restart 0
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
@@ -48,7 +50,8 @@ check: env  ## lint, types, layers
 
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
-	$(BIN)/pytest $(SHOWN) $(WORKERS)
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(PARALLEL)
+	$(BIN)/pytest $(SHOWN) $(PARALLEL:%=--ignore=%)
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster
