@@ -217,6 +217,7 @@ def _is_open_store(port: int) -> bool:
 
 def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(threads: ThreadPoolExecutor) -> None:
     leader, friend = _Member(0), _Member(1)
+    before = _listening_ports()
     over = threading.Event()
 
     def go_on() -> None:
@@ -230,7 +231,7 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
     try:
         while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
             attend()
-        ports = _listening_ports() - {leader.lobby.port, friend.lobby.port}
+        ports = _listening_ports() - before
         probes = [threads.submit(_is_open_store, port) for port in ports]
         done, _ = wait(probes, timeout=4)  # who is no store does not answer, and the probe ends with the group
         assert not any(probe.result() for probe in done)

@@ -18,6 +18,7 @@ from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Attend, RosterChanged
 from cpr_trainer.trainer.loop import Loop
+from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup
 from support.shard_job import HOST, KEY, small_job, trainer_roster
 
@@ -66,7 +67,8 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
     roster = replace(trainer_roster(()), leader=1)  # the duties of a leader need shards
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
     environment = Environment(job, tmp_path / "roster", KEY, HOST, 0, None, None, tmp_path, tmp_path / "word", None)
-    setup = Setup.read(environment, rosters[0])
+    pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
+    setup = Setup.read(environment, rosters[0], pinning)
     board = Board(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )
