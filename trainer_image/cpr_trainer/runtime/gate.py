@@ -11,9 +11,11 @@ _FAIR_S = 0.5
 
 
 class Gate:
-    """At most `limit` callers are inside. One more waits until somebody leaves, or the oldest had its fair time.
+    """At most `limit` callers are inside. One more waits until somebody leaves; the oldest is asked to after a while.
 
-    A caller is anything hashable; `cut_off` ends its connection. Any thread may call the methods.
+    A caller is anything hashable. `cut_off` ends its connection, and may be called more than once. The caller's place
+    is free when the thread that serves it calls `leave`, not before: otherwise threads of callers that were cut off
+    would add up. Any thread may call the methods.
     """
 
     def __init__(self, limit: int, cut_off: Callable[..., None]) -> None:
@@ -23,16 +25,18 @@ class Gate:
         self._changed = threading.Condition()
 
     def enter(self, caller: object) -> None:
-        """Let a caller in; waits for room, at most for the time that each caller has for itself."""
+        """Let a caller in as soon as there is room."""
         with self._changed:
             while len(self._inside) >= self._limit:
                 oldest = next(iter(self._inside))
                 left_s = self._inside[oldest] + _FAIR_S - monotonic()
                 if left_s <= 0:
+                    # It is the last to be cut off again, should its thread not end in the meantime.
                     del self._inside[oldest]
+                    self._inside[oldest] = monotonic()
                     self._cut_off(oldest)
-                else:
-                    self._changed.wait(left_s)
+                    left_s = _FAIR_S
+                self._changed.wait(left_s)
             self._inside[caller] = monotonic()
 
     def leave(self, caller: object) -> None:
@@ -46,5 +50,4 @@ class Gate:
         with self._changed:
             late = [caller for caller, since in self._inside.items() if monotonic() - since > patience_s]
             for caller in late:
-                del self._inside[caller]
                 self._cut_off(caller)
