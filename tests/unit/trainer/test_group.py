@@ -197,9 +197,10 @@ def test_a_stranger_without_the_key_is_not_let_in(threads: ThreadPoolExecutor) -
 
 
 def _listening_ports() -> set[int]:
-    """The ports on which this process listens."""
+    """The ports on which this process listens. A TCPStore of torch listens by IPv6, for both versions."""
     inodes = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
-    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    tables = (Path("/proc/self/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    lines = [line.split() for table in tables for line in table]
     return {int(cell[1].split(":")[1], 16) for cell in lines if cell[3] == "0A" and f"socket:[{cell[9]}]" in inodes}
 
 
