@@ -1,8 +1,9 @@
 """The group protocol over loopback, members in threads: meeting, copying, stepping, losing one and meeting again."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -232,11 +233,16 @@ def test_nobody_without_the_key_reaches_where_members_learn_their_addresses(thre
     try:
         while (heard := friend.lobby.inbox.take(1.0)) is None or not heard.frame or heard.frame.kind is not Kind.FORM:
             attend()
-        ports = _listening_ports() - before  # groups of earlier tests may still listen, and answer nobody
-        assert ports
-        probes = [threads.submit(_is_open_store, port) for port in ports]
-        done, _ = wait(probes, timeout=4)  # who is no store does not answer, and the probe ends with the group
-        assert not any(probe.result() for probe in done)
+        probes: dict[int, Future[bool]] = {}
+        end_s = time.monotonic() + 4
+        while time.monotonic() < end_s:  # the group is being built
+            # Groups of earlier tests may still listen, and answer nobody.
+            for port in _listening_ports() - before - probes.keys():
+                probes[port] = threads.submit(_is_open_store, port)
+            time.sleep(0.05)
+        assert probes
+        # Who is no store does not answer, and the probe ends with the group.
+        assert not any(probe.result() for probe in probes.values() if probe.done())
     finally:
         over.set()
         assert led.exception(60)
