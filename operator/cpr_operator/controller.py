@@ -159,7 +159,7 @@ class Controller:
         if await self._guarding.key_is_lost(job.id, outcome, memory.guarded):
             outcome = await asyncio.to_thread(reconcile, replace(world, key_lost=True))
         if words := await self._guarding.refusal(job, outcome):
-            outcome = held_back(world, "PodRefused", words)
+            outcome = held_back(world, "CreateRefused", words)
         written = await self._write(view, job.status, outcome, memory)
         _forget_words(memory, listed, outcome.status)
         await self._guarding.keep(job.id, outcome, listed, memory.guarded)

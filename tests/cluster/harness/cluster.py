@@ -150,6 +150,7 @@ class Cluster:
         command = ["helm", "upgrade", *release, *settings]
         done = subprocess.run(command, env=self.kubectl.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        self.wait_operator()
 
     def _scale(self, replicas: int) -> None:
         self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")

@@ -68,7 +68,7 @@ async def test_a_pod_that_the_api_server_does_not_take_is_told_in_its_words(role
     wake = await house.go(3)
     assert (house.status.phase, house.status.start_time, house.cluster.pods, wake) == ("Pending", None, {}, 15)
     status, reason, message = house.condition("PodsReady")
-    assert (status, reason) == ("False", "PodRefused")
+    assert (status, reason) == ("False", "CreateRefused")
     assert message.startswith(f"{role}: {WORDS}; ")
     del house.cluster.check_pod
     await house.go(10)
@@ -83,7 +83,7 @@ async def test_pods_are_tried_when_a_job_resumes_too() -> None:
     refuse(house, "trainer")
     house.cluster.set_spec("job", suspend=False)
     await house.go(2)
-    assert (house.status.phase, house.condition("PodsReady")[1]) == ("Suspended", "PodRefused")
+    assert (house.status.phase, house.condition("PodsReady")[1]) == ("Suspended", "CreateRefused")
     del house.cluster.check_pod
     await house.go(10)
     assert house.status.phase == "Running"

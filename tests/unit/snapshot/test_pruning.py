@@ -154,6 +154,14 @@ def test_what_is_young_is_needed_or_is_not_older_than_the_oldest_anchor_stays(
     assert [entry.key for entry in stays] == ([FOLDER + part, FOLDER + manifest] if goes else [])
 
 
+@pytest.mark.parametrize(("group", "step", "goes"), [(1, 10, True), (2, 10, False), (1, 11, False)])
+def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int, step: int, *, goes: bool) -> None:
+    anchor_key = "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"
+    key = f"uid/gen-0001/dense/group-{group:04d}/step-{step:09d}-dense/manifest.json"
+    listing = [Entry(anchor_key, 1, 0.0), Entry(key, 1, 0.0)]
+    assert [entry.key for entry in stale(listing, 10, {}, 60.0, now_s=100.0)] == ([key] if goes else [])
+
+
 @pytest.mark.parametrize(
     ("anchors", "forks", "expected"),
     [

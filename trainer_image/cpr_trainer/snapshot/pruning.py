@@ -10,7 +10,7 @@ from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardMa
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.snapshot.commit import read_document
 from cpr_trainer.snapshot.errors import DamagedError
-from cpr_trainer.snapshot.names import SaveName, committed_in, parse_save
+from cpr_trainer.snapshot.names import SaveName, committed_in, dense_beside, parse_save
 from cpr_trainer.snapshot.written import Written, listing_pause_s
 from cpr_trainer.store import Entry, MissingError, Store, in_parallel
 
@@ -92,17 +92,23 @@ def stale(
 ) -> tuple[Entry, ...]:
     """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
 
-    The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard. A save goes
-    whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time, or `now_s`
-    if that is later.
+    A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
+    state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard. A
+    save goes whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time, or
+    `now_s` if that is later.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
+    entries = tuple(entries)
+    committed = committed_in(entry.key for entry in entries)
+    doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     touched_s: dict[SaveName, float] = defaultdict(float)
     for entry in entries:
         now_s = max(now_s, entry.modified_s)
         save = parse_save(entry.key)
-        if save is not None and save.step < oldest_step and save.manifest not in needed:
+        if save is None or save.manifest in needed:
+            continue
+        if save.step < oldest_step or save.folder in doubled:
             old[save].append(entry)
             touched_s[save] = max(touched_s[save], entry.modified_s)
     return tuple(entry for save, found in old.items() if touched_s[save] <= now_s - grace_s for entry in found)
