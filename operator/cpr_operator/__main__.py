@@ -33,14 +33,16 @@ RunPass = Callable[[str, str], Awaitable[float | None]]
 
 async def operate(configuration: Configuration) -> None:
     """Run until SIGTERM or SIGINT."""
-    cluster = KubernetesCluster(ApiServer(await load_configuration()), time.time)
+    server = ApiServer(await load_configuration())
+    cluster = KubernetesCluster(server, time.time)
     metrics, ready = Metrics(), asyncio.Event()
+    metrics.observe_waiting(lambda: server.waiting)
     controller = Controller(cluster, time.time, namespaces=configuration.namespaces, hold=await crd_trouble(cluster))
     workers = Workers(measured(controller.run_pass, metrics), random.Random())
     try:
         async with serve(None, configuration.http_port, ready, metrics):
             await kopf.operator(
-                registry=make_registry(workers, metrics, controller.saw),
+                registry=make_registry(workers, metrics, controller.saw, controller.wrote),
                 settings=make_settings(),
                 namespaces=configuration.namespaces,
                 clusterwide=not configuration.namespaces,

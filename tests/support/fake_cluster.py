@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
 from cpr_operator.cluster.protocol import (
@@ -17,6 +17,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    Priority,
     RefusedError,
     TerminatingError,
 )
@@ -77,6 +78,9 @@ class FakeCluster(FakeNodes):
 
     # `Cluster`
 
+    def at(self, priority: Priority) -> Self:
+        return self
+
     async def get_job(self, namespace: str, name: str) -> JobView:
         self.firsts.add(len(self.calls))
         key, self._reads = (namespace, name), self._reads + 1
@@ -89,7 +93,7 @@ class FakeCluster(FakeNodes):
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
         return tuple(job for job in self.jobs.values() if not namespaces or job.namespace in namespaces)
 
-    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+    async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         return tuple(pod.view() for pod in self.pods.values() if pod.meta["labels"][env.LABEL_JOB] == job.name)
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:

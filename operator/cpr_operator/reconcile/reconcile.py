@@ -204,7 +204,7 @@ def _wake_after(world: World, status: Status) -> float | None:
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
     if phase == "Running":
-        return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
+        return max(timing.floor_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or world.now

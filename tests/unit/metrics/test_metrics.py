@@ -88,6 +88,14 @@ def test_passes_are_counted_by_result() -> None:
     assert value(metrics, "cprjob_pass_seconds_sum") == pytest.approx(5.4)
 
 
+def test_requests_that_wait_are_counted_when_somebody_reads() -> None:
+    metrics, waiting = Metrics(), 0
+    metrics.observe_waiting(lambda: waiting)
+    assert value(metrics, "cprjob_requests_waiting") == 0
+    waiting = 7
+    assert value(metrics, "cprjob_requests_waiting") == 7
+
+
 async def test_health_is_there_at_once_and_readiness_when_the_operator_is_ready() -> None:
     ready, metrics = asyncio.Event(), Metrics()
     metrics.observe_pass("ok", 0.1)
