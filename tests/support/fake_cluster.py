@@ -42,11 +42,12 @@ class FakeCluster(FakeNodes):
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
-        self.stale_reads = False  # every other read of the job is one version behind
+        self.stale_reads = False  # every other read of the job, and each cached list of its pods, is one version behind
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []
         self._reads = 0
         self._former: dict[tuple[str, str], JobView] = {}
+        self._listed: dict[tuple[str, str], tuple[PodView, ...]] = {}
 
     # for tests
 
@@ -94,7 +95,10 @@ class FakeCluster(FakeNodes):
         return tuple(job for job in self.jobs.values() if not namespaces or job.namespace in namespaces)
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
-        return tuple(pod.view() for pod in self.pods.values() if pod.meta["labels"][env.LABEL_JOB] == job.name)
+        key, pods = (job.namespace, job.name), tuple(pod.view() for pod in self.pods.values())
+        pods = tuple(pod for pod in pods if self.pods[pod.name].meta["labels"][env.LABEL_JOB] == job.name)
+        former, self._listed[key] = self._listed.get(key, pods), pods
+        return former if cached and self.stale_reads else pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         def write() -> JobView:
