@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.reports import ShardReport, TrainerReport
@@ -18,10 +18,12 @@ from cpr_operator.api.status import Status
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, parse_spec, parse_status
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
+    BusyError,
     Cluster,
     ConflictError,
     Event,
     NotFoundError,
+    Priority,
     RefusedError,
     TerminatingError,
 )
@@ -30,7 +32,8 @@ from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
 from cpr_operator.finalizer import hold, release, spared_by
-from cpr_operator.guarding import Guarded, Guarding
+from cpr_operator.guarding import Guarding
+from cpr_operator.memory import LAST_RETRY_S, Memory
 from cpr_operator.reconcile import (
     Hold,
     Job,
@@ -45,38 +48,19 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.world import EventReason
+from cpr_operator.reconcile.world import EventReason, RosterPatch
+from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status
 
 logger = logging.getLogger(__name__)
 
 #: A pod has so long to answer for its report.
 REPORT_DEADLINE_S = 2.0
+#: So many rosters of one job are written at once; the others wait, and other jobs' rosters go between them.
+ROSTERS_AT_ONCE = 16
 #: After a conflict the pass is run again at once.
 AGAIN_S = 0.1
-#: A refused create is tried again after so long, doubling up to the last.
-FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
-#: Passes that are further apart than so many times what is usual leave a gap: the operator was away.
-GAP = 3
-#: The last words of so many pods are kept per job.
-MAX_LAST_WORDS = 2048
-
-#: Fields that change all the time: alone they are written only every `Timing.progress_s`.
-VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What may be forgotten at any time, per job: a restart of the operator starts with none of it."""
-
-    guarded: Guarded
-    refusals: dict[str, str] = field(default_factory=dict)
-    retry_at: float = 0.0
-    retry_s: float = FIRST_RETRY_S
-    last_words: dict[str, PodView] = field(default_factory=dict)
-    progress_at: float = 0.0
-    watched_since: float | None = None
-    looked_at: float = 0.0
-    terminating: bool = False
+#: A regular pass for which the API server has no room is put off so long.
+BUSY_S = 1.0
 
 
 class Controller:
@@ -105,26 +89,32 @@ class Controller:
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
-        self._guarding = Guarding(cluster, clock, peers, new_key)
-        self._memories: dict[tuple[str, str], _Memory] = {}
+        self._guarding = Guarding(clock, peers, new_key)
+        self._memories: dict[tuple[str, str], Memory] = {}
 
     def saw(self, namespace: str, name: str, pod: PodView) -> None:
         """A watch saw this pod of the job; if it has ended, its last words count, gone or not.
 
         Without them nothing goes wrong: a flush that nobody saw is reserved as a loss, until its successor tells.
         """
-        words = self._memory((namespace, name)).last_words
-        if pod.ended and len(words) < MAX_LAST_WORDS:
-            words[pod.uid] = pod
+        self._memory((namespace, name)).saw(pod)
+
+    def wrote(self, namespace: str, name: str, resource_version: str) -> bool:
+        """Whether this version of the job is the last status written here: it says nothing new."""
+        memory = self._memories.get((namespace, name))
+        return memory is not None and memory.version == resource_version
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
         """One pass; returns after how many seconds the next one is due, None if the job needs no more.
 
         Raises UnavailableError if the cluster cannot be asked: the next pass takes up where this one stopped.
         """
+        memory = self._memory((namespace, name))
         try:
-            view = await self._cluster.get_job(namespace, name)
-            return await self._pass(view, self._memory((namespace, name)))
+            view = await self._cluster.at(memory.reading).get_job(namespace, name)
+            return await self._pass(view, memory)
+        except BusyError:
+            return BUSY_S
         except NotFoundError:
             self._memories.pop((namespace, name), None)
             self._gone(namespace, name)
@@ -132,15 +122,15 @@ class Controller:
         except ConflictError:
             return AGAIN_S
 
-    async def _pass(self, view: JobView, memory: _Memory) -> float | None:
+    async def _pass(self, view: JobView, memory: Memory) -> float | None:
         job = await self._read(view)
         if job is None:
             return self._timing.running_s
         view, job = await hold(self._cluster, view, job)
-        listed = await self._cluster.list_pods(view)
+        listed = await self._list(view, job, memory)
         world = World(
             job=job,
-            pods=_own_pods(view, listed, memory),
+            pods=memory.own_pods(view, listed),
             reports={},
             now=self._clock(),
             refusals=memory.refusals | memory.guarded.refusals,
@@ -149,20 +139,21 @@ class Controller:
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
-            watched_s=self._watched_s(memory),
+            watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
         world = await self._ask(world, second_round(world))
         # In a thread: the decision over a large job takes a while, in which other jobs' polls and probes go on.
         outcome = await asyncio.to_thread(reconcile, world)
-        if await self._guarding.key_is_lost(job.id, outcome, memory.guarded):
+        if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
             outcome = await asyncio.to_thread(reconcile, replace(world, key_lost=True))
-        if words := await self._guarding.refusal(job, outcome):
+        if words := await self._guarding.refusal(self._cluster, job, outcome):
             outcome = held_back(world, "CreateRefused", words)
+        memory.urgency = urgency_of(job.status, outcome)
         written = await self._write(view, job.status, outcome, memory)
-        _forget_words(memory, listed, outcome.status)
-        await self._guarding.keep(job.id, outcome, listed, memory.guarded)
+        memory.forget_words(listed, job.status, outcome.status)
+        await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
         await self._act(written, job, outcome, memory)
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
@@ -185,7 +176,7 @@ class Controller:
         """A condition; or of a job that is being deleted an event that names its saves, and it may go."""
         if view.deleting:
             if FINALIZER in view.finalizers:
-                await self._emit(view, left_by(view, f"the job cannot be read: {message}"))
+                await self._emit(self._cluster, view, left_by(view, f"the job cannot be read: {message}"))
                 await release(self._cluster, view)
             return
         finding = Finding("PodsReady", "False", reason, message)
@@ -196,19 +187,28 @@ class Controller:
             view = await self._cluster.write_status(view, after)
         except RefusedError as error:  # the installed CRD does not know this status either
             logger.warning("%s: the condition is refused: %s", view.name, error)
-        await self._emit(view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.generation}"))
+        await self._emit(
+            self._cluster, view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.generation}")
+        )
 
-    def _watched_s(self, memory: _Memory) -> float:
-        """How long passes over this job have followed each other as they should."""
-        now = self._clock()
-        if memory.watched_since is None or now > memory.looked_at + GAP * self._timing.running_s:
-            memory.watched_since = now
-        memory.looked_at = now
-        return now - memory.watched_since
+    async def _list(self, view: JobView, job: Job, memory: Memory) -> tuple[PodView, ...]:
+        """The job's pods: from the server's cache while nothing points to a change, else as they are."""
+        urgency, events = memory.reading, memory.events
+        if urgency is Priority.REGULAR and not job.deleting and not job.spec.suspend:
+            listed = await self._cluster.at(urgency).list_pods(view, cached=True)
+            if all_seen(job.status, listed):
+                return listed
+            urgency = Priority.RECOVERY
+        listed = await self._cluster.at(min(urgency, Priority.BEGIN)).list_pods(view)
+        memory.listed = events
+        return listed
+
+    def _at(self, job: Job, outcome: Outcome) -> Cluster:
+        return self._cluster.at(urgency_of(job.status, outcome))
 
     async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
         """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""
-        answers = await asyncio.gather(*(self._report(pod) for pod in pods))
+        answers = await asyncio.gather(*map(self._report, pods))
         reports = {pod.uid: report for pod, report in zip(pods, answers, strict=True) if report is not None}
         return replace(world, reports={**world.reports, **reports})
 
@@ -217,42 +217,63 @@ class Controller:
         answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
         return None if answer is None else read_report(pod, answer)
 
-    async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: _Memory) -> JobView:
+    async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: Memory) -> JobView:
         """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""
         after, now = outcome.status, self._clock()
         if after == before:
             return view
-        if now < memory.progress_at + self._timing.progress_s and _lasting(after) == _lasting(before):
+        running = sum(each.urgency is Priority.REGULAR for each in self._memories.values())
+        if now < memory.written_at + pause_s(before, after, memory.urgency, self._timing.progress_s, running):
             return view
-        memory.progress_at = now
-        return await self._cluster.write_status(view, after.to_dict())
+        cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
+        try:
+            written = await cluster.write_status(view, after.to_dict())
+        except BusyError:  # nothing else is to be done, so the next pass finds all of it again
+            return view
+        memory.written_at, memory.version = now, written.resource_version
+        return written
 
-    async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: _Memory) -> None:
+    async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: Memory) -> None:
+        cluster = self._cluster.at(memory.urgency)
         if outcome.creates and self._clock() >= memory.retry_at:
-            await self._create(outcome, memory)
+            await self._create(cluster, outcome, memory)
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
-            await self._cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
-        for patch in outcome.rosters:
-            try:
-                await self._cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
-            except NotFoundError:
-                logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
+            await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
+        await self._tell(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job, outcome.rosters)
         for event in outcome.events:
-            await self._emit(view, event)
+            await self._emit(cluster, view, event)
         if outcome.delete_job:
-            await self._cluster.delete_job(view)
+            await cluster.delete_job(view)
         if outcome.release:
-            await release(self._cluster, view)
+            await release(cluster, view)
 
-    async def _emit(self, view: JobView, event: Event) -> None:
+    async def _emit(self, cluster: Cluster, view: JobView, event: Event) -> None:
         logger.info("%s: %s: %s", view.name, event.reason, event.message)
         try:
-            await self._cluster.emit(view, event)
+            await cluster.emit(view, event)
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
             logger.warning("%s: the event is refused: %s", view.name, error)
 
-    async def _create(self, outcome: Outcome, memory: _Memory) -> None:
+    async def _tell(self, cluster: Cluster, job: Job, patches: tuple[RosterPatch, ...]) -> None:
+        """Write rosters, several at once, in their order. Raises what one of them raises; then no more are begun."""
+        left = iter(patches)
+
+        async def tell() -> None:
+            for patch in left:
+                try:
+                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
+                except NotFoundError:
+                    logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in patches[:ROSTERS_AT_ONCE]:
+                    group.create_task(tell())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _create(self, cluster: Cluster, outcome: Outcome, memory: Memory) -> None:
         """Create pods. What exists by that name is seen by the next pass; what is refused is tried again later."""
         refused: dict[str, str] = {}
         for manifest in outcome.creates:
@@ -261,19 +282,17 @@ class Controller:
                 refused[name] = memory.guarded.blocked
                 continue
             try:
-                await self._cluster.create_pod(manifest)
+                await cluster.create_pod(manifest)
             except AlreadyExistsError:
                 logger.info("%s exists", name)
             except RefusedError as error:
                 refused[name] = str(error)
                 memory.terminating = isinstance(error, TerminatingError)
-        memory.refusals = refused
-        memory.retry_s = min(2 * memory.retry_s, LAST_RETRY_S) if refused else FIRST_RETRY_S
-        memory.retry_at = self._clock() + memory.retry_s if refused else 0.0
+        memory.were_refused(refused, self._clock())
 
-    def _memory(self, key: tuple[str, str]) -> _Memory:
+    def _memory(self, key: tuple[str, str]) -> Memory:
         if key not in self._memories:
-            self._memories[key] = _Memory(self._guarding.begin())
+            self._memories[key] = Memory(self._guarding.begin())
         return self._memories[key]
 
 
@@ -284,22 +303,3 @@ def read_report(pod: PodView, answer: bytes) -> Report | None:
     except ContractError as error:
         logger.warning("%s answers what is no report: %s", pod.name, error)
         return None
-
-
-def _own_pods(view: JobView, listed: tuple[PodView, ...], memory: _Memory) -> tuple[PodView, ...]:
-    """This job's pods, and those that are gone but left their last words. An earlier job's pods of the name are not."""
-    present = {pod.uid for pod in listed}
-    gone = tuple(pod for uid, pod in memory.last_words.items() if uid not in present)
-    return tuple(pod for pod in (*listed, *gone) if pod.owner_uid == view.uid)
-
-
-def _forget_words(memory: _Memory, listed: tuple[PodView, ...], status: Status) -> None:
-    """Last words are kept while somebody's entry still names their pod."""
-    named = {m.uid for m in (*status.shards, *status.trainers)}
-    named |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
-    present = {pod.uid for pod in listed}
-    memory.last_words = {uid: pod for uid, pod in memory.last_words.items() if uid in named or uid in present}
-
-
-def _lasting(status: Status) -> Mapping[str, object]:
-    return {name: value for name, value in status if name not in VOLATILE}

@@ -8,11 +8,12 @@ server-side apply of three objects, and a dry run of the Secret's creation, whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cpr_contract import env
 from cpr_contract.key import key_digest
-from cpr_operator.cluster.protocol import Cluster, Manifest, RefusedError, TerminatingError
+from cpr_operator.cluster.protocol import BusyError, Cluster, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId
@@ -51,12 +52,13 @@ class Guarded:
 
 
 class Guarding:
-    """Keeps these objects for all jobs. `peers` may reach the pods' HTTP port; `new_key` makes a handshake key."""
+    """Keeps these objects for all jobs. `peers` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
-    def __init__(
-        self, cluster: Cluster, clock: Callable[[], float], peers: Peers | None, new_key: Callable[[], str]
-    ) -> None:
-        self._cluster = cluster
+    `cluster` is in each call, with the priority of that pass. What the API server has no room for is done by a later
+    pass: only a pass of a job that trains meets that, and such a job has its objects.
+    """
+
+    def __init__(self, clock: Callable[[], float], peers: Peers | None, new_key: Callable[[], str]) -> None:
         self._clock = clock
         self._peers = peers
         self._new_key = new_key
@@ -65,7 +67,7 @@ class Guarding:
         """What is known of a job that was not seen before."""
         return Guarded(self._new_key())
 
-    async def key_is_lost(self, job: JobId, outcome: Outcome, guarded: Guarded) -> bool:
+    async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, guarded: Guarded) -> bool:
         """Whether the Secret that pods are made with is gone. A server that does not say so is believed to have it."""
         runtime = outcome.status.runtime
         if not outcome.guarded or runtime is None or runtime.key_digest == guarded.digest:
@@ -73,35 +75,40 @@ class Guarding:
         if not outcome.creates and self._clock() < guarded.due:
             return False
         try:
-            return not await self._cluster.has_secret(key_secret(job, guarded.key, runtime.key_digest))
-        except RefusedError:
+            return not await cluster.has_secret(key_secret(job, guarded.key, runtime.key_digest))
+        except (RefusedError, BusyError):
             return False
 
-    async def refusal(self, job: Job, outcome: Outcome) -> str:
+    async def refusal(self, cluster: Cluster, job: Job, outcome: Outcome) -> str:
         """The server's words about a pod of either role, at a job's start and resumption; empty if it takes both."""
         if outcome.status.phase != "Starting" or job.status.phase not in {"Pending", "Suspended"}:
             return ""
         roles = {manifest["metadata"]["labels"][env.LABEL_ROLE]: manifest for manifest in outcome.creates}
         for role, manifest in roles.items():
             try:
-                await self._cluster.check_pod(manifest)
+                await cluster.check_pod(manifest)
             except RefusedError as error:
                 return f"{role}: {error}; {REFUSAL_REMEDY}"
         return ""
 
-    async def keep(self, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded) -> None:
+    async def keep(
+        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded
+    ) -> None:
         """Put up what is to be there, or take down what is not; `guarded.blocked` says why no pod may be created."""
         if outcome.guarded:
-            await self._put_up(job, outcome, pods, guarded)
+            with suppress(BusyError):
+                await self._put_up(cluster, job, outcome, pods, guarded)
         elif guarded.up or (guarded.up is None and outcome.status.start_time is not None):
             guarded.up, guarded.applied, guarded.blocked, guarded.refused = False, (), "", ""
             try:
                 for budget in disruption_budgets(job, outcome.status, by_uid=True):
-                    await self._cluster.delete(budget["kind"], job.namespace, budget["metadata"]["name"])
+                    await cluster.delete(budget["kind"], job.namespace, budget["metadata"]["name"])
             except RefusedError as error:
                 guarded.up, guarded.refused = None, str(error)
 
-    async def _put_up(self, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded) -> None:
+    async def _put_up(
+        self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded
+    ) -> None:
         runtime = outcome.status.runtime
         by_uid = all(pod.job_uid for pod in pods if pod.owner_uid == job.uid and not pod.ended)
         policy = network_policy(job, self._peers, by_uid=by_uid)
@@ -110,18 +117,19 @@ class Guarding:
         same = (policy, *budgets) == guarded.applied and not new_key
         if same and self._clock() < guarded.due:
             return
-        guarded.blocked = guarded.refused = ""
+        blocked = refused = ""
         try:
             if new_key:
-                await self._cluster.create_secret(key_secret(job, guarded.key, guarded.digest))
+                await cluster.create_secret(key_secret(job, guarded.key, guarded.digest))
                 guarded.key = self._new_key()
-            await self._cluster.apply(policy)
+            await cluster.apply(policy)
         except RefusedError as error:
-            guarded.blocked, guarded.terminating = str(error), isinstance(error, TerminatingError)
+            blocked, guarded.terminating = str(error), isinstance(error, TerminatingError)
         try:
             for budget in budgets:
-                await self._cluster.apply(budget)
+                await cluster.apply(budget)
         except RefusedError as error:
-            guarded.refused = str(error)
+            refused = str(error)
+        guarded.blocked, guarded.refused = blocked, refused
         guarded.up, guarded.applied = True, (policy, *budgets)
-        guarded.due = self._clock() + (RETRY_S if guarded.blocked or guarded.refused else GUARD_S)
+        guarded.due = self._clock() + (RETRY_S if blocked or refused else GUARD_S)

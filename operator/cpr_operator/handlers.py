@@ -24,9 +24,16 @@ URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
 
 
 def make_registry(
-    workers: Workers, metrics: Metrics, saw: Callable[[str, str, PodView], None]
+    workers: Workers,
+    metrics: Metrics,
+    saw: Callable[[str, str, PodView], None],
+    wrote: Callable[[str, str, str], bool],
 ) -> kopf.OperatorRegistry:
-    """The operator's handlers. `saw` is told of each pod as it is seen: its end may not be there in the next pass."""
+    """The operator's handlers.
+
+    `saw` is told of each pod as it is seen: its end may not be there in the next pass. `wrote` says whether this
+    version of a job is the operator's own last write, which is no reason for another pass.
+    """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
@@ -35,7 +42,7 @@ def make_registry(
         status = read_status(body.get("status", {}))
         if type is None:
             workers.meet(namespace, name, urgent=status is not None and status.phase in URGENT)
-        else:
+        elif not wrote(namespace, name, body["metadata"]["resourceVersion"]):
             workers.wake(namespace, name)
         if type == "DELETED":
             metrics.forget(namespace, name)

@@ -74,7 +74,9 @@ class Leader:
             self._loop.call_soon_threadsafe(self._watches.stop)
 
     async def _work(self) -> None:
-        cluster = KubernetesCluster(ApiServer(await load_configuration(), self._may_write), time.time)
+        server = ApiServer(await load_configuration(), self._may_write)
+        cluster = KubernetesCluster(server, time.time)
+        self._metrics.observe_waiting(lambda: server.waiting)
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
         controller = Controller(
@@ -85,12 +87,10 @@ class Leader:
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
         )
-        run_pass = measured(controller.run_pass, self._metrics)
-
-        workers = Workers(run_pass, random.Random())
+        workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, controller.saw)
+            return make_registry(workers, self._metrics, controller.saw, controller.wrote)
 
         self._watches = Watches(namespaces, handlers, lambda: visit_known(self._metrics, workers))
         self._loop = asyncio.get_running_loop()
@@ -98,6 +98,7 @@ class Leader:
         try:
             await self._watches.run()
         finally:
+            self._metrics.observe_waiting(lambda: 0)
             await cluster.close()
 
 

@@ -6,6 +6,8 @@ once; those that a job already had when the operator first saw it were counted b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from cpr_operator.api.status import FailureRecord, Phase, Status
@@ -66,7 +68,13 @@ class Metrics:
         self._rollbacks = gauge("cprjob_rollbacks", "How often the whole job went back to an anchor.")
         self._interval_s = gauge("cprjob_interval_seconds", "Planned training time between two cuts.")
         self._restarts = gauge("cprjob_restarts", "Pods replaced so far.")
+        text = "Requests to the API server that wait for their turn."
+        self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
         self._overhead_s = gauge("cprjob_overhead_seconds", "Time that fault tolerance has cost so far.", "kind")
+
+    def observe_waiting(self, waiting: Callable[[], float]) -> None:
+        """Have `waiting` called whenever somebody reads how many requests wait for their turn."""
+        self._waiting.set_function(waiting)
 
     def observe_pass(self, result: str, seconds: float) -> None:
         """A pass is over; `result` is ok or the class of its error."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from cpr_operator.cluster.protocol import (
@@ -9,6 +11,7 @@ from cpr_operator.cluster.protocol import (
     ConflictError,
     Event,
     NotFoundError,
+    Priority,
     RefusedError,
 )
 from support.benches import NAMESPACE, Bench, pod_manifest
@@ -100,6 +103,16 @@ async def test_pods_of_an_earlier_job_of_the_same_name_are_listed_with_their_own
     await bench.cluster.create_pod(stranger)
     assert [pod.owner_uid for pod in await bench.cluster.list_pods(job)] == ["earlier"]
     assert await bench.cluster.list_pods(await bench.make_job("other")) == ()
+
+
+async def test_a_cached_list_comes_to_show_what_there_is(bench: Bench) -> None:
+    job = await bench.make_job("cached")
+    regular = bench.cluster.at(Priority.REGULAR)
+    created = await bench.cluster.create_pod(pod_manifest(job))
+    async with asyncio.timeout(20):
+        while not (pods := await regular.list_pods(job, cached=True)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [pod.uid for pod in pods] == [created.uid]
 
 
 async def test_an_impossible_pod_is_refused_with_words(bench: Bench) -> None:

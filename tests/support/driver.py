@@ -18,7 +18,7 @@ TOTAL = 2000
 BATCH = 100
 TICK_S = 0.25
 KEYS = itertools.count(1)
-TIMING = Timing(running_s=5.0, changing_s=0.5, progress_s=5.0)
+TIMING = Timing(running_s=5.0, floor_s=0.5, changing_s=0.5, progress_s=5.0)
 
 #: When something happens: a look at the cluster that says so.
 Trigger = Callable[[FakeCluster], bool]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
 from cpr_operator.cluster.protocol import (
@@ -17,6 +17,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    Priority,
     RefusedError,
     TerminatingError,
 )
@@ -41,11 +42,12 @@ class FakeCluster(FakeNodes):
         self.calls: list[str] = []
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
-        self.stale_reads = False  # every other read of the job is one version behind
+        self.stale_reads = False  # every other read of the job, and each cached list of its pods, is one version behind
         self.version = 0
         self.statuses: list[Mapping[str, Any]] = []
         self._reads = 0
         self._former: dict[tuple[str, str], JobView] = {}
+        self._listed: dict[tuple[str, str], tuple[PodView, ...]] = {}
 
     # for tests
 
@@ -77,6 +79,9 @@ class FakeCluster(FakeNodes):
 
     # `Cluster`
 
+    def at(self, priority: Priority) -> Self:
+        return self
+
     async def get_job(self, namespace: str, name: str) -> JobView:
         self.firsts.add(len(self.calls))
         key, self._reads = (namespace, name), self._reads + 1
@@ -89,8 +94,11 @@ class FakeCluster(FakeNodes):
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
         return tuple(job for job in self.jobs.values() if not namespaces or job.namespace in namespaces)
 
-    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
-        return tuple(pod.view() for pod in self.pods.values() if pod.meta["labels"][env.LABEL_JOB] == job.name)
+    async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
+        key, pods = (job.namespace, job.name), tuple(pod.view() for pod in self.pods.values())
+        pods = tuple(pod for pod in pods if self.pods[pod.name].meta["labels"][env.LABEL_JOB] == job.name)
+        former, self._listed[key] = self._listed.get(key, pods), pods
+        return former if cached and self.stale_reads else pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         def write() -> JobView:

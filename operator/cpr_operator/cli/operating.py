@@ -18,7 +18,7 @@ from cpr_operator.worker import Workers
 #: A pod's change is acted upon after so many seconds: several come together.
 DEBOUNCE_S = 0.05
 #: Asking and writing cost nothing here, and runs are short.
-TIMING = Timing(running_s=1.0, changing_s=0.2, progress_s=1.0)
+TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0)
 
 
 @contextlib.asynccontextmanager

@@ -1,23 +1,24 @@
-"""Requests to a Kubernetes API server: plain JSON in and out, every wait bounded, writes rationed."""
+"""Requests to a Kubernetes API server: plain JSON in and out, every wait bounded, reads and writes rationed."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import aiohttp
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
 from cpr_operator.cluster.api_errors import error_of
-from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.cluster.protocol import Priority, UnavailableError
 from cpr_operator.cluster.rate import TokenBucket
 
-WRITES_PER_S = 50.0
+READS_PER_S, WRITES_PER_S = 200.0, 50.0
 #: The API server gives up on a request after 60 s; half of it is enough for any of ours.
 TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
 #: Page size of lists: a page of pods stays below a few megabytes.
@@ -52,8 +53,21 @@ class ApiServer:
         self, configuration: kubernetes_client.Configuration, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._client = kubernetes_client.ApiClient(configuration)
+        self._reads = TokenBucket(READS_PER_S, time.monotonic)
         self._writes = TokenBucket(WRITES_PER_S, time.monotonic)
         self._may_write = may_write
+        self._priority = Priority.BEGIN
+
+    def at(self, priority: Priority) -> Self:
+        """The same server, with the same rations; requests made through it have this priority."""
+        other = copy.copy(self)
+        other._priority = priority  # noqa: SLF001 -- its own class
+        return other
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for their turn."""
+        return self._reads.waiting + self._writes.waiting
 
     async def close(self) -> None:
         """Close all connections."""
@@ -61,14 +75,14 @@ class ApiServer:
 
     async def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object."""
-        return await self._request("GET", path, query)
+        return await self._read(path, query)
 
     async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Read all objects of a list, page by page."""
         found: list[dict[str, Any]] = []
         query["limit"] = str(PAGE)
         while True:
-            page = await self._request("GET", path, query)
+            page = await self._read(path, query)
             found += page.get("items", ())
             token = page.get("metadata", {}).get("continue", "")
             if not token:
@@ -96,6 +110,10 @@ class ApiServer:
         """DELETE an object under DeleteOptions."""
         return await self._write("DELETE", path, {}, options)
 
+    async def _read(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        await self._reads.take(self._priority)
+        return await self._request("GET", path, query)
+
     async def _write(
         self,
         method: Method,
@@ -104,7 +122,7 @@ class ApiServer:
         body: Mapping[str, Any],
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        await self._writes.wait()
+        await self._writes.take(self._priority)
         self._may_write()
         return await self._request(method, path, query, body, content_type)
 

@@ -18,6 +18,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    Priority,
     RefusedError,
     UnavailableError,
 )
@@ -42,10 +43,14 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
 class KubernetesCluster:
     """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events."""
 
-    def __init__(self, server: ApiServer, clock: Callable[[], float]) -> None:
+    def __init__(self, server: ApiServer, clock: Callable[[], float], reports: ReportFetcher | None = None) -> None:
         self._server = server
         self._clock = clock
-        self._reports = ReportFetcher()
+        self._reports = reports or ReportFetcher()
+
+    def at(self, priority: Priority) -> KubernetesCluster:
+        """See `Cluster`."""
+        return KubernetesCluster(self._server.at(priority), self._clock, self._reports)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -67,10 +72,12 @@ class KubernetesCluster:
         paths = [_job_path(each) for each in namespaces] or [f"/apis/{API_VERSION}/{PLURAL}"]
         return tuple([job_view(job) for path in paths for job in await self._server.items(path)])
 
-    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+    async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         """See `Cluster`."""
-        path, selector = _pod_path(job.namespace), f"{env.LABEL_JOB}={job.name}"
-        return tuple(map(pod_view, await self._server.items(path, labelSelector=selector)))
+        query = {"labelSelector": f"{env.LABEL_JOB}={job.name}"}
+        if cached:  # any version will do, so the server need not ask etcd
+            query["resourceVersion"] = "0"
+        return tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         """See `Cluster`."""

@@ -7,10 +7,12 @@ ClusterError
 ├── RefusedError           quota, admission or validation said no; `message` is for people
 │   └── TerminatingError   the namespace is being deleted: nothing can be created in it any more
 └── UnavailableError       the API server cannot be asked now: try again later
+    └── BusyError          requests that are more urgent fill what the API server should take
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -48,6 +50,25 @@ class UnavailableError(ClusterError):
     """No answer, or 'try again later'."""
 
 
+class BusyError(UnavailableError):
+    """There is no room for a request of `Priority.REGULAR` now."""
+
+
+class Priority(enum.IntEnum):
+    """Whose request goes first when there are more than the API server should take."""
+
+    #: Training stands still: creates and deletes, and the status before them.
+    RECOVERY = 0
+    #: Pods are told who replaced whom.
+    ROSTER = 1
+    #: The job has begun and does not train yet, or has ended.
+    START = 2
+    #: The job has not begun.
+    BEGIN = 3
+    #: The job trains and nothing happens. Such a request never waits: it is made again with the next pass.
+    REGULAR = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A Kubernetes event about the job. `key` makes it idempotent: the same key is the same event."""
@@ -61,6 +82,10 @@ class Event:
 class Cluster(Protocol):
     """One cluster. All methods may raise `UnavailableError`; each names what else it raises."""
 
+    def at(self, priority: Priority) -> Cluster:
+        """The same cluster; requests made through it have this priority, not `BEGIN`. Reports have none."""
+        ...
+
     async def get_job(self, namespace: str, name: str) -> JobView:
         """Read the job from the server, not from a cache. Raises NotFoundError."""
         ...
@@ -69,8 +94,11 @@ class Cluster(Protocol):
         """All jobs of these namespaces; of all namespaces if none is named."""
         ...
 
-    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
-        """All pods that carry the job's label, whoever owns them (an earlier job of the same name may)."""
+    async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
+        """All pods that carry the job's label, whoever owns them (an earlier job of the same name may).
+
+        `cached` costs the server much less, and may show the past: a pod that is missing may be there.
+        """
         ...
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:

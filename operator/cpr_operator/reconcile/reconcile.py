@@ -257,7 +257,7 @@ def _wake_after(world: World, status: Status) -> float | None:
     if phase == "Running" and (_waits_for_members(world) or _is_somebody_missed(world, status)):
         return timing.changing_s  # its peers are about to call somebody silent
     if phase == "Running":
-        return max(timing.changing_s, min(timing.running_s, _save_interval(world, status) / 2))
+        return max(timing.floor_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
         return timing.changing_s
     since = status.recovery.since if status.recovery else status.start_time or world.now

@@ -92,6 +92,16 @@ def test_passes_are_counted_by_result() -> None:
     assert value(metrics, "cprjob_pass_seconds_sum") == pytest.approx(5.4)
 
 
+def test_requests_that_wait_are_counted_when_somebody_reads() -> None:
+    metrics, waiting = Metrics(), 0
+    metrics.observe_waiting(lambda: waiting)
+    assert value(metrics, "cprjob_requests_waiting") == 0
+    waiting = 7
+    assert value(metrics, "cprjob_requests_waiting") == 7
+    metrics.observe_waiting(lambda: 3)
+    assert value(metrics, "cprjob_requests_waiting") == 3
+
+
 class FakeHealth:
     role = ""
     stuck = False

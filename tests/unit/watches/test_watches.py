@@ -55,7 +55,9 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
 
     def handlers() -> kopf.OperatorRegistry:
         workers = Workers(run_pass, random.Random(1))
-        return make_registry(workers, Metrics(), lambda _, name, pod: seen.pods.append(f"{name}/{pod.name}"))
+        return make_registry(
+            workers, Metrics(), lambda _, name, pod: seen.pods.append(f"{name}/{pod.name}"), lambda *_: False
+        )
 
     def listed() -> None:
         seen.lists += 1

@@ -14,7 +14,7 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.model import format_time
@@ -30,6 +30,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    Priority,
     UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView
@@ -98,6 +99,10 @@ class LocalCluster:
 
     # What the controller does: see `Cluster`.
 
+    def at(self, priority: Priority) -> Self:  # noqa: ARG002 -- nothing is rationed here
+        """See `Cluster`."""
+        return self
+
     async def get_job(self, namespace: str, name: str) -> JobView:
         """See `Cluster`."""
         return job_view(self._jobs.read(namespace, name))
@@ -107,7 +112,7 @@ class LocalCluster:
         jobs = map(job_view, self._jobs.all())
         return tuple(job for job in jobs if not namespaces or job.namespace in namespaces)
 
-    async def list_pods(self, job: JobView) -> tuple[PodView, ...]:
+    async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:  # noqa: ARG002 -- no cache
         """See `Cluster`."""
         return tuple(pod.view for pod in self._pods.values() if _belongs(pod.object, job))
 

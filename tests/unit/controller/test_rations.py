@@ -1,0 +1,163 @@
+"""What a recovery waits for when a thousand jobs share the API server: the real controller and the real limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Self
+
+import pytest
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.api_server import READS_PER_S, WRITES_PER_S
+from cpr_operator.cluster.protocol import BusyError, Priority
+from cpr_operator.cluster.rate import TokenBucket
+from cpr_operator.controller import Controller
+from cpr_operator.reconcile import Outcome, Timing
+from cpr_operator.reconcile.world import change
+from cpr_operator.urgency import FIGURES_PER_S, pause_s, urgency_of
+from support.driver import spec
+from support.fake_cluster import FakeCluster
+from support.virtual_time import now, run
+
+#: How long the API server takes for any request.
+ANSWER_S = 0.005
+#: How long the others run before a shard is lost.
+WATCHED_S = 120.0
+
+
+class Rations:
+    """What all jobs share, and what was taken of it: seconds, priority and the kind of request."""
+
+    def __init__(self) -> None:
+        self.buckets = {"read": TokenBucket(READS_PER_S, now), "write": TokenBucket(WRITES_PER_S, now)}
+        self.taken: list[tuple[float, Priority, str]] = []
+
+    async def take(self, bucket: str, priority: Priority, what: str) -> None:
+        await self.buckets[bucket].take(priority)
+        self.taken.append((now(), priority, what))
+        await asyncio.sleep(ANSWER_S)
+
+
+class RationedCluster(FakeCluster):
+    """One job's cluster, whose requests wait as those to an API server do."""
+
+    def __init__(self, rations: Rations, total: int = 1 << 30) -> None:
+        super().__init__(total)
+        self.rations = rations
+        self.priority = Priority.BEGIN
+
+    def at(self, priority: Priority) -> Self:
+        return _At(self, priority)  # type: ignore[return-value]
+
+
+class _At:
+    """The cluster's methods behind the limit."""
+
+    def __init__(self, cluster: RationedCluster, priority: Priority) -> None:
+        self._cluster = cluster
+        self._priority = priority
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            bucket = "read" if method.startswith(("get", "list")) else "write"
+            await self._cluster.rations.take(bucket, self._priority, method)
+            return await getattr(self._cluster, method)(*arguments, **options)
+
+        return call
+
+
+class House:
+    """A job with 20 trainers and 3 shards, and a controller."""
+
+    def __init__(self, rations: Rations) -> None:
+        self.cluster = RationedCluster(rations)
+        document = spec(trainers__replicas=20, data__samples=1 << 30)
+        self.cluster.add_job("job", document)
+        self.controller = Controller(self.cluster, lambda: self.cluster.now, timing=Timing(progress_s=15.0))
+
+    @property
+    def status(self) -> Status:
+        return Status.model_validate(self.cluster.jobs["default", "job"].status)
+
+    async def until(self, phase: str) -> None:
+        for _ in range(100):
+            self.cluster.tick(0.25)
+            await self.controller.run_pass("default", "job")
+            if self.status.phase == phase:
+                return
+        pytest.fail(f"the job is {self.status.phase}")
+
+
+async def figures_of(jobs: int, rations: Rations) -> None:
+    """So many running jobs read and write what changes all the time, as often as the controller lets them."""
+    status = Status(phase="Running", start_time=0.0)
+    later = change(status, restarts=1)
+    urgency = urgency_of(status, Outcome(later))
+    pause = pause_s(status, later, urgency, 15.0, jobs)
+
+    async def job(number: int) -> None:
+        await asyncio.sleep(15.0 * number / jobs)
+        written = float("-inf")
+        while True:
+            try:
+                await rations.take("read", urgency, "regular")
+                if now() >= written + pause:
+                    await rations.take("write", urgency, f"figures {number}")
+                    written = now()
+            except BusyError:  # with the next pass, then
+                pass
+            await asyncio.sleep(15.0)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(jobs):
+            group.create_task(job(number))
+
+
+@pytest.mark.parametrize("jobs", [300, 1000, 2000])
+def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs(jobs: int) -> None:
+    async def main() -> tuple[float, Rations]:
+        rations = Rations()
+        house = House(rations)
+        await house.until("Running")
+        others = asyncio.ensure_future(figures_of(jobs, rations))
+        await asyncio.sleep(WATCHED_S)
+        house.cluster.kill("shard", 1)
+        begun, writes = now(), len(rations.taken)
+        pod = next(p.view() for p in house.cluster.pods.values() if p.phase == "Failed")
+        house.controller.saw("default", "job", pod)
+        await house.until("Recovering")
+        mine = [t for t in rations.taken[writes:] if t[1] is not Priority.REGULAR]
+        assert sum(what == "annotate_pod" for *_, what in mine) == 20
+        took = now() - begun
+        others.cancel()
+        await asyncio.gather(others, return_exceptions=True)
+        return took, rations
+
+    took, rations = run(main())
+    assert took < 1.0
+    each_s = max(15.0, jobs / FIGURES_PER_S)
+    written = Counter(what for *_, what in rations.taken if what.startswith("figures"))
+    assert written.total() <= jobs * (1 + WATCHED_S / each_s)
+    assert len(written) == jobs
+    assert min(written.values()) >= WATCHED_S // (each_s + 3 * 15.0)
+
+
+def test_jobs_that_are_applied_together_start_one_after_another() -> None:
+    """What each of them needs before its pods does not go before the pods of all."""
+    jobs, pods = 60, 5
+
+    async def main() -> list[float]:
+        rations = Rations()
+        controllers = []
+        for _ in range(jobs):
+            cluster = RationedCluster(rations)
+            cluster.add_job("job", spec(data__samples=1 << 30))
+            controllers.append(Controller(cluster, lambda: 0.0))
+        await asyncio.gather(*(each.run_pass("default", "job") for each in controllers))
+        return [when for when, _, what in rations.taken if what == "create_pod"]
+
+    created = run(main())
+    assert len(created) == jobs * pods
+    halfway = sum(when < created[-1] / 2 for when in created)
+    assert halfway > jobs * pods / 3

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpr_operator.api.status import Status
+from cpr_operator.cluster.protocol import Event, Priority
+from cpr_operator.reconcile import Outcome
+from cpr_operator.reconcile.world import PodDelete, RosterPatch
+from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status
+
+DELETE = PodDelete("pod", "uid", "replaced")
+ROSTER = RosterPatch("pod", "uid", {})
+EVENT = Event("Normal", "Planned", "another interval", "key")
+
+
+def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
+    return Status.model_validate({"phase": phase, "startTime": "2026-01-01T00:00:00Z" if begun else None, **fields})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effects", "urgency"),
+    [
+        ("Running", "Running", {}, Priority.REGULAR),
+        ("Running", "Running", {"guarded": True}, Priority.REGULAR),
+        ("Running", "Running", {"rosters": (ROSTER,)}, Priority.RECOVERY),
+        ("Running", "Running", {"events": (EVENT,)}, Priority.RECOVERY),
+        ("Running", "Recovering", {"creates": ({},)}, Priority.RECOVERY),
+        ("Recovering", "Recovering", {}, Priority.RECOVERY),
+        ("Recovering", "Running", {}, Priority.RECOVERY),
+        ("Finishing", "Succeeded", {"deletes": (DELETE,)}, Priority.RECOVERY),
+        ("Succeeded", "Succeeded", {"deletes": (DELETE,)}, Priority.START),
+        ("Starting", "Starting", {"rosters": (ROSTER,)}, Priority.START),
+        ("Suspended", "Starting", {"creates": ({},)}, Priority.START),
+    ],
+)
+def test_what_stands_still_is_urgent(before: str, after: str, effects: dict[str, Any], urgency: Priority) -> None:
+    assert urgency_of(status(before), Outcome(status(after), **effects)) is urgency
+    assert urgency_of_status(status(before), urgency) is urgency
+
+
+def test_an_edit_is_answered_at_once() -> None:
+    after = status("Running", observedGeneration=2)
+    assert urgency_of(status("Running", observedGeneration=1), Outcome(after)) is Priority.START
+    assert pause_s(status("Running", observedGeneration=1), after, Priority.START, 15.0, 1000) == 0.0
+
+
+def test_jobs_that_have_begun_go_before_new_ones() -> None:
+    new = status("Pending", begun=False)
+    assert urgency_of(new, Outcome(new)) is Priority.BEGIN
+    urgency = urgency_of(new, Outcome(status("Starting"), creates=({},)))
+    assert urgency is Priority.START
+    assert urgency_of_status(new, urgency) is Priority.BEGIN
+
+
+@pytest.mark.parametrize(
+    ("change", "urgency", "jobs", "seconds"),
+    [
+        ({"progress": {"samples": 5}}, Priority.REGULAR, 1, 15.0),
+        ({"progress": {"samples": 5}}, Priority.REGULAR, 1000, 40.0),
+        ({"progress": {"samples": 5}}, Priority.RECOVERY, 1000, 40.0),
+        ({"restarts": 1}, Priority.REGULAR, 1000, 40.0),
+        ({"restarts": 1}, Priority.RECOVERY, 1000, 0.0),
+    ],
+)
+def test_figures_are_written_less_often_the_more_jobs_run(
+    change: dict[str, Any], urgency: Priority, jobs: int, seconds: float
+) -> None:
+    assert pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
