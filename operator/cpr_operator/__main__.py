@@ -78,9 +78,8 @@ def time_of_day() -> str:
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    # A line for each report asked for, and for each watch event.
-    for chatty in ("httpx", "kopf.objects"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # A line for each watch event.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     # It warns that kopf does not handle signals, which is done here.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     try:

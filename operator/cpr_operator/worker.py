@@ -22,7 +22,7 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
 #: Pod events come in bunches: a pass waits so long for the rest of them.
 DEBOUNCE_S = 0.2
 #: After a start, first passes of jobs that are not in trouble are spread: so many seconds per job, and in all.
-SPREAD_EACH_S, SPREAD_S = 0.05, 30.0
+SPREAD_EACH_S, SPREAD_S = 0.05, 10.0
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:

@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from weakref import WeakValueDictionary
 
-import httpx
+import aiohttp
 
 from cpr_contract import env
 from cpr_operator.cluster.silences import Silences
@@ -29,14 +30,26 @@ MAX_SILENT, MAX_SILENT_OF_JOB = 64, 16
 MAX_REPORT_BYTES = 1 << 20
 #: What is packed is not unpacked: a few bytes could become gigabytes.
 HEADERS = {"Accept-Encoding": "identity"}
+#: Deadlines are those of the caller.
+UNTIMED = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
 
 class ReportFetcher:
-    """One HTTP client for all pods. Proxies of the environment are not used. `clock` gives seconds."""
+    """One HTTP client for all pods; made where an event loop runs. `clock` gives seconds.
+
+    Proxies of the environment are not used, no redirect is followed, and no cookie is kept.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        kept = httpx.Limits(max_connections=None, max_keepalive_connections=MAX_IN_FLIGHT)
-        self._client = httpx.AsyncClient(limits=kept, headers=HEADERS, trust_env=False)
+        # Polls of one pod are seconds apart, so no connection is kept: there would be one for each job.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._client = aiohttp.ClientSession(
+            connector=connector,
+            headers=HEADERS,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=UNTIMED,
+        )
         self._silences = Silences(clock)
         self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB)
         self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB)
@@ -61,7 +74,7 @@ class ReportFetcher:
             if asked:
                 self._silences.was_silent(job, pod.uid, deadline_s)
             return None
-        except httpx.HTTPError:
+        except aiohttp.ClientError:
             answer = None
         self._silences.answered(job, pod.uid)
         return answer
@@ -69,15 +82,15 @@ class ReportFetcher:
     async def _get(self, pod: PodView) -> bytes | None:
         host = f"[{pod.host}]" if ":" in pod.host else pod.host
         url = f"http://{host}:{pod.port_base + env.HTTP_PORT}/status"
-        async with self._client.stream("GET", url, timeout=None) as response:
-            if response.status_code != httpx.codes.OK:
+        async with self._client.get(url, allow_redirects=False) as response:
+            if response.status != HTTPStatus.OK:
                 return None
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.strip().lower() != "identity":
                 logger.warning("%s: its report is refused: Content-Encoding is %.80r, not identity", pod.name, encoding)
                 return None
             body = bytearray()
-            async for chunk in response.aiter_raw():
+            async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > MAX_REPORT_BYTES:
                     logger.warning("%s: its report is refused: it is longer than %d bytes", pod.name, MAX_REPORT_BYTES)
@@ -86,7 +99,7 @@ class ReportFetcher:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._client.close()
 
 
 class _Lane:
