@@ -49,7 +49,7 @@ from cpr_operator.reconcile import (
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.world import EventReason, RosterPatch
-from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status
+from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 REPORT_DEADLINE_S = 2.0
 #: So many rosters of one job are written at once; the others wait, and other jobs' rosters go between them.
 ROSTERS_AT_ONCE = 16
+#: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
+FEW_PODS = 64
 #: After a conflict the pass is run again at once.
 AGAIN_S = 0.1
 #: A regular pass for which the API server has no room is put off so long.
@@ -144,10 +146,9 @@ class Controller:
         )
         world = await self._ask(world, first_round(world))
         world = await self._ask(world, second_round(world))
-        # In a thread: the decision over a large job takes a while, in which other jobs' polls and probes go on.
-        outcome = await asyncio.to_thread(reconcile, world)
+        outcome = await decide(world)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
-            outcome = await asyncio.to_thread(reconcile, replace(world, key_lost=True))
+            outcome = await decide(replace(world, key_lost=True))
         if words := await self._guarding.refusal(self._cluster, job, outcome):
             outcome = held_back(world, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
@@ -157,7 +158,12 @@ class Controller:
         await self._act(written, job, outcome, memory)
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
-        return outcome.wake_after_s
+        wanted_s = outcome.wake_after_s
+        return None if wanted_s is None else wake_s(wanted_s, memory.urgency, self._running)
+
+    @property
+    def _running(self) -> int:
+        return sum(each.urgency is Priority.REGULAR for each in self._memories.values())
 
     async def _read(self, view: JobView) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
@@ -222,8 +228,8 @@ class Controller:
         after, now = outcome.status, self._clock()
         if after == before:
             return view
-        running = sum(each.urgency is Priority.REGULAR for each in self._memories.values())
-        if now < memory.written_at + pause_s(before, after, memory.urgency, self._timing.progress_s, running):
+        pause = pause_s(before, after, memory.urgency, self._timing.progress_s, self._running)
+        if now < memory.written_at + pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
         try:
@@ -294,6 +300,14 @@ class Controller:
         if key not in self._memories:
             self._memories[key] = Memory(self._guarding.begin())
         return self._memories[key]
+
+
+async def decide(world: World) -> Outcome:
+    """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
+    spec = world.job.spec
+    if max(len(world.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
+        return reconcile(world)
+    return await asyncio.to_thread(reconcile, world)
 
 
 def read_report(pod: PodView, answer: bytes) -> Report | None:

@@ -18,6 +18,8 @@ import kopf
 
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
+from cpr_operator.cluster.pod_lists import PodLists
+from cpr_operator.cluster.views import PodView
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
 from cpr_operator.handlers import make_registry
@@ -75,22 +77,32 @@ class Leader:
 
     async def _work(self) -> None:
         server = ApiServer(await load_configuration(), self._may_write)
-        cluster = KubernetesCluster(server, time.time)
+        lists = PodLists(time.monotonic)
+        cluster = KubernetesCluster(server, time.time, lists)
         self._metrics.observe_waiting(lambda: server.waiting)
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
+
+        def gone(namespace: str, name: str) -> None:
+            self._metrics.forget(namespace, name)
+            lists.forget(namespace, name)
+
+        def saw(namespace: str, name: str, pod: PodView) -> None:
+            lists.changed(namespace, name)
+            controller.saw(namespace, name, pod)
+
         controller = Controller(
             cluster,
             time.time,
             hold=crd.hold,
-            gone=self._metrics.forget,
+            gone=gone,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
         )
         workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, controller.saw, controller.wrote)
+            return make_registry(workers, self._metrics, saw, controller.wrote)
 
         self._watches = Watches(namespaces, handlers, lambda: visit_known(self._metrics, workers))
         self._loop = asyncio.get_running_loop()

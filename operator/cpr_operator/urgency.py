@@ -13,6 +13,8 @@ from cpr_operator.reconcile import Outcome
 VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
 #: The figures of all jobs together are written so often at most: half of what the API server should take.
 FIGURES_PER_S = 25.0
+#: All jobs that train are looked at so often together, and each of them at least every so many seconds.
+LOOKS_PER_S, LONGEST_S = 50.0, 30.0
 #: Phases in which no training waits for the operator.
 _NOTHING_WAITS: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 
@@ -42,6 +44,17 @@ def pause_s(before: Status, after: Status, urgency: Priority, progress_s: float,
     own_s = progress_s if volatile else 0.0
     shared_s = running_jobs / FIGURES_PER_S if volatile or urgency is Priority.REGULAR else 0.0
     return max(own_s, shared_s)
+
+
+def wake_s(wanted_s: float, urgency: Priority, running_jobs: int) -> float:
+    """After how many seconds a job is looked at again if no event comes before.
+
+    What is urgent shows in events: pods that end or vanish, and pods that are not ready because they wait for others.
+    So the looks at jobs that train may be rarer the more jobs there are.
+    """
+    if urgency is not Priority.REGULAR:
+        return wanted_s
+    return max(wanted_s, min(running_jobs / LOOKS_PER_S, LONGEST_S))
 
 
 def all_seen(status: Status, pods: tuple[PodView, ...]) -> bool:

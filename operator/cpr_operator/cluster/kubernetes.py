@@ -11,6 +11,7 @@ from cpr_operator.api.model import format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.object_views import job_view, pod_view
+from cpr_operator.cluster.pod_lists import PodLists
 from cpr_operator.cluster.pod_reports import ReportFetcher
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -41,16 +42,26 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
 
 
 class KubernetesCluster:
-    """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events."""
+    """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events.
 
-    def __init__(self, server: ApiServer, clock: Callable[[], float], reports: ReportFetcher | None = None) -> None:
+    `lists` are told of changes by a watch. Without them each list is asked for.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        clock: Callable[[], float],
+        lists: PodLists | None = None,
+        reports: ReportFetcher | None = None,
+    ) -> None:
         self._server = server
         self._clock = clock
+        self._lists = lists
         self._reports = reports or ReportFetcher()
 
     def at(self, priority: Priority) -> KubernetesCluster:
         """See `Cluster`."""
-        return KubernetesCluster(self._server.at(priority), self._clock, self._reports)
+        return KubernetesCluster(self._server.at(priority), self._clock, self._lists, self._reports)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -74,10 +85,17 @@ class KubernetesCluster:
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         """See `Cluster`."""
+        key, lists = (job.namespace, job.name), self._lists
+        if cached and lists is not None and (kept := lists.find(*key)) is not None:
+            return kept
         query = {"labelSelector": f"{env.LABEL_JOB}={job.name}"}
         if cached:  # any version will do, so the server need not ask etcd
             query["resourceVersion"] = "0"
-        return tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
+        changes = lists.changes(*key) if lists is not None else 0
+        pods = tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
+        if lists is not None:
+            lists.keep(*key, changes, pods)
+        return pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         """See `Cluster`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -11,6 +12,7 @@ from kubernetes.aio import client as kubernetes_client
 
 from cpr_operator.cluster.api_server import WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
+from cpr_operator.cluster.pod_lists import KEPT_S, PodLists
 from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.views import JobView
 
@@ -23,10 +25,29 @@ def asked() -> list[web.Request]:
     return []
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-async def cluster(asked: list[web.Request]) -> AsyncIterator[KubernetesCluster]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lists(clock: Clock) -> PodLists:
+    return PodLists(clock)
+
+
+@pytest.fixture
+async def cluster(asked: list[web.Request], lists: PodLists) -> AsyncIterator[KubernetesCluster]:
     async def answer(request: web.Request) -> web.Response:
         asked.append(request)
+        if "changes-meanwhile" in request.path:
+            lists.changed("changes-meanwhile", "job")
         return web.json_response(OBJECT)
 
     app = web.Application()
@@ -36,7 +57,7 @@ async def cluster(asked: list[web.Request]) -> AsyncIterator[KubernetesCluster]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     configuration = kubernetes_client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    made = KubernetesCluster(ApiServer(configuration), lambda: 0.0)
+    made = KubernetesCluster(ApiServer(configuration), lambda: 0.0, lists)
     yield made
     await made.close()
     await runner.cleanup()
@@ -45,10 +66,32 @@ async def cluster(asked: list[web.Request]) -> AsyncIterator[KubernetesCluster]:
 async def test_a_list_is_of_the_present_unless_a_cached_one_will_do(
     cluster: KubernetesCluster, asked: list[web.Request]
 ) -> None:
-    await cluster.list_pods(JOB)
     await cluster.list_pods(JOB, cached=True)
-    assert [request.query.get("resourceVersion") for request in asked] == [None, "0"]
+    await cluster.list_pods(JOB)
+    await cluster.list_pods(JOB)
+    assert [request.query.get("resourceVersion") for request in asked] == ["0", None, None]
     assert {request.query["labelSelector"] for request in asked} == {"cprjob.io/job=job"}
+
+
+async def test_a_list_serves_again_until_a_watch_sees_a_change_or_a_minute_has_passed(
+    cluster: KubernetesCluster, asked: list[web.Request], lists: PodLists, clock: Clock
+) -> None:
+    async def requests(namespace: str = "n") -> int:
+        before = len(asked)
+        await cluster.at(Priority.REGULAR).list_pods(replace(JOB, namespace=namespace), cached=True)
+        return len(asked) - before
+
+    await cluster.list_pods(JOB)
+    assert await requests() == 0
+    lists.changed("n", "another")
+    assert await requests() == 0
+    lists.changed("n", "job")
+    assert [await requests(), await requests()] == [1, 0]
+    clock.now += KEPT_S
+    assert [await requests(), await requests()] == [1, 0]
+    lists.forget("n", "job")
+    assert await requests() == 1
+    assert [await requests("changes-meanwhile"), await requests("changes-meanwhile")] == [1, 1]
 
 
 async def test_all_priorities_share_one_ration_of_writes(cluster: KubernetesCluster) -> None:

@@ -30,7 +30,7 @@ async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytes
 
     monkeypatch.setattr(controller, "reconcile", slow)
     cluster = FakeCluster(2000)
-    cluster.add_job("job", spec())
+    cluster.add_job("job", spec(shards__replicas=controller.FEW_PODS))
     large = Controller(cluster, lambda: cluster.now)
     await asyncio.gather(large.run_pass("default", "job"), another_job())
     assert seen == [True]

@@ -8,7 +8,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Priority
 from cpr_operator.reconcile import Outcome
 from cpr_operator.reconcile.world import PodDelete, RosterPatch
-from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status
+from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status, wake_s
 
 DELETE = PodDelete("pod", "uid", "replaced")
 ROSTER = RosterPatch("pod", "uid", {})
@@ -68,3 +68,16 @@ def test_figures_are_written_less_often_the_more_jobs_run(
     change: dict[str, Any], urgency: Priority, jobs: int, seconds: float
 ) -> None:
     assert pause_s(status("Running"), status("Running", **change), urgency, 15.0, jobs) == seconds
+
+
+@pytest.mark.parametrize(
+    ("urgency", "jobs", "seconds"),
+    [
+        (Priority.REGULAR, 1, 5.0),
+        (Priority.REGULAR, 1000, 20.0),
+        (Priority.REGULAR, 100_000, 30.0),
+        (Priority.RECOVERY, 1000, 5.0),
+    ],
+)
+def test_the_more_jobs_train_the_rarer_each_is_looked_at(urgency: Priority, jobs: int, seconds: float) -> None:
+    assert wake_s(5.0, urgency, jobs) == seconds

@@ -1,0 +1,52 @@
+"""The last list of each job's pods, which serves again as long as a watch sees none of them change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cpr_operator.cluster.views import PodView
+
+#: A watch may lose an event, so a list serves for so many seconds at most.
+KEPT_S = 60.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    changes: int = 0
+    pods: tuple[PodView, ...] = ()
+    until: float = float("-inf")
+
+
+class PodLists:
+    """Lists by the job's namespace and name. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._jobs: dict[tuple[str, str], _Kept] = {}
+
+    def changed(self, namespace: str, name: str) -> None:
+        """A watch saw one of the job's pods: what was listed before serves no more."""
+        kept = self._jobs.setdefault((namespace, name), _Kept())
+        kept.changes += 1
+        kept.pods, kept.until = (), float("-inf")
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The job is gone."""
+        self._jobs.pop((namespace, name), None)
+
+    def changes(self, namespace: str, name: str) -> int:
+        """How many changes were seen before a list is asked for; `keep` wants to know."""
+        kept = self._jobs.get((namespace, name))
+        return kept.changes if kept else 0
+
+    def keep(self, namespace: str, name: str, changes: int, pods: tuple[PodView, ...]) -> None:
+        """Keep a list, unless something changed while it was on its way: it may be from before that."""
+        kept = self._jobs.setdefault((namespace, name), _Kept())
+        if kept.changes == changes:
+            kept.pods, kept.until = pods, self._clock() + KEPT_S
+
+    def find(self, namespace: str, name: str) -> tuple[PodView, ...] | None:
+        """Return the list that still serves, if there is one."""
+        kept = self._jobs.get((namespace, name))
+        return kept.pods if kept and self._clock() < kept.until else None
