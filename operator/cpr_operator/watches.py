@@ -46,11 +46,27 @@ class EndlessBackoffs:
             wait_s = min(2 * wait_s, LAST_RETRY_S)
 
 
+class NoDiffs(kopf.DiffBaseStorage):
+    """Builds no differences between an object's versions: raw events have none, and kopf copies each object for it."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """See `kopf.DiffBaseStorage`."""
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        """See `kopf.DiffBaseStorage`."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """See `kopf.DiffBaseStorage`."""
+
+
 def make_settings() -> kopf.OperatorSettings:
     """Settings of kopf: every wait bounded, only objects of ours, no right beyond the watched kinds."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoDiffs()
     settings.scanning.disabled = True
     settings.watching.server_timeout = WATCH_S
     settings.watching.client_timeout = WATCH_LIMIT_S

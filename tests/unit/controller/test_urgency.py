@@ -74,7 +74,7 @@ def test_figures_are_written_less_often_the_more_jobs_run(
     ("urgency", "jobs", "seconds"),
     [
         (Priority.REGULAR, 1, 5.0),
-        (Priority.REGULAR, 1000, 20.0),
+        (Priority.REGULAR, 1000, 25.0),
         (Priority.REGULAR, 100_000, 30.0),
         (Priority.RECOVERY, 1000, 5.0),
     ],
