@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.codec import from_json
+from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        is_emulated("bf16", "cpu", read_cpuinfo()), reason="this processor has no instructions for bf16"
+    ),
+]
 
 CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 SMALL = ("--rows=1000", "--precision=bf16", "--repeats=1", "--seconds=4")

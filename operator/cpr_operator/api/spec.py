@@ -63,7 +63,7 @@ class Trainers(SpecModel):
     copies, so that none waits for one that is slow or dead. They need two trainers."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: the dense network computes in bfloat16, and vectors and gradients travel so; parameters, rows and
-    optimizers stay float32. About twice as fast on processors and GPUs that multiply it."""
+    optimizers stay float32. About twice as fast on processors and GPUs that multiply it, far slower on others."""
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
     """For how many steps ahead embedding vectors are asked for. With 1 a lone trainer reads what it would have read one
     step after the other. More hides a longer way to the shards; vectors then miss what so many steps before changed."""

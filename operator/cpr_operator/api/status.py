@@ -94,6 +94,7 @@ ConditionType = Literal[
     "BudgetExhausted",
     "SnapshotsDegraded",
     "DataOutdated",
+    "PrecisionEmulated",
     "CRDOutdated",
     "Complete",
     "Failed",

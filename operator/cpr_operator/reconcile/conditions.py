@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from cpr_contract.exits import Problem
+from cpr_contract.processor import PRECISION_EMULATED
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
@@ -92,6 +93,7 @@ def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterato
     yield from budget(status)
     yield from snapshots(world, status)
     yield from data(world)
+    yield from precision(status)
 
 
 def suspended(world: World, status: Status) -> Finding:
@@ -120,8 +122,11 @@ def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Findi
     waiting = [member_name(role_of(m), m.index) for m in members if not is_settled(m)]
     if not waiting:
         return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")
-    shown = ", ".join(waiting[:8]) + (", ..." if len(waiting) > 8 else "")  # noqa: PLR2004 -- enough for a message
-    return Finding("PodsReady", "False", "Waiting", f"waiting for {shown}")
+    return Finding("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
 
 
 def recovering(status: Status, facts: Mapping[str, Fact]) -> Finding:
@@ -238,6 +243,23 @@ def data(world: World) -> Iterator[Finding]:
     if report is not None and report.new_files:
         message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
         yield Finding("DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)")
+
+
+def precision(status: Status) -> Iterator[Finding]:
+    """Whether processors of trainers lack the instructions of the job's precision, as the trainers have told.
+
+    A trainer that starts, or has another problem, may tell it yet: meanwhile the condition stays as it is.
+    """
+    slow = [member_name("trainer", t.index) for t in status.trainers if t.problem == PRECISION_EMULATED]
+    told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
+    if slow:
+        message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"
+        remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
+        text = f"{message}: training is far slower than in fp32; {remedy}"
+        yield Finding("PrecisionEmulated", "True", "NoInstructions", text)
+    elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+        message = "the processors of all trainers have bf16 instructions"
+        yield Finding("PrecisionEmulated", "False", "Instructions", message)
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

@@ -181,6 +181,7 @@ def _news(world: World, status: Status) -> tuple[Event, ...]:
         ("PodsReady", "False", EventReason.POD_STUCK),
         ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
         ("DataOutdated", "True", EventReason.DATA_OUTDATED),
+        ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
         ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
     ):
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))

@@ -37,6 +37,7 @@ class EventReason(enum.StrEnum):
     POD_STUCK = "PodStuck"
     SNAPSHOTS_DEGRADED = "SnapshotsDegraded"
     DATA_OUTDATED = "DataOutdated"
+    PRECISION_EMULATED = "PrecisionEmulated"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cpr_contract import processor
 from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.app import app
+from cpr_operator.cli.bench.train import command
 from cpr_operator.cli.bench.train.contenders import Program, peer_commands, read_trace
 from cpr_operator.cli.bench.train.machine import processor_s, usage
 from cpr_operator.cli.bench.train.presets import Preset, document
@@ -161,6 +165,36 @@ def test_a_program_that_ends_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(TrialError, match="no such model"):
         asyncio.run(take_part())
+
+
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, *options: str) -> tuple[int, str]:
+    """What the command ends with on a processor with these flags; it goes as far as its samples."""
+
+    def write_samples(*_: object) -> None:
+        raise TrialError("samples are written")
+
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(command, "_write_samples", write_samples)
+    result = CliRunner().invoke(app, ["bench", "train", *options])
+    return result.exit_code, result.output
+
+
+def test_a_precision_that_this_processor_emulates_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = bench(tmp_path, monkeypatch, "fpu avx512f", "--precision", "bf16")
+    assert code == 2
+    for words in ("--precision bf16: this processor has no instructions for it", "AVX512-BF16", "fp32"):
+        assert words in said
+
+
+@pytest.mark.parametrize(("flags", "precision"), [("fpu avx512_bf16", "bf16"), ("fpu avx512f", "fp32")])
+def test_a_precision_that_this_processor_has_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, precision: str
+) -> None:
+    code, said = bench(tmp_path, monkeypatch, flags, "--precision", precision)
+    assert (code, "samples are written" in said) == (1, True)
 
 
 def test_figures_of_the_machine_only_grow() -> None:

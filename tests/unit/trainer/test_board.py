@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cpr_contract.exits import Problem
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
@@ -55,6 +56,19 @@ def test_a_standstill_within_a_wait_is_a_pause_though_nobody_attended() -> None:
     with board.waiting(lambda: None):
         pass
     assert board.take_waited_s() > 0
+
+
+def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
+    slow, outage = Problem("Slow", "slow", "wait"), Problem("StoreUnreachable", "gone", "wait")
+    board = Board(_report(), standing=slow)
+    assert board.report().problem == slow
+    board.set(problem=outage)
+    assert board.report().problem == outage
+    board.set(problem=None)
+    assert board.report().problem == slow
+    board.look = lambda report: replace(report, problem=report.problem or outage)
+    assert board.report().problem == outage, "what is looked up goes before it, too"
+    assert board.report().state is TrainerState.TRAINING
 
 
 def test_metrics_are_the_report() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cpr_contract.exits import Problem
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
@@ -21,13 +22,15 @@ class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
     `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
-    than `patience_s` is a pause.
+    than `patience_s` is a pause. `standing` is a problem that lasts as long as the process and keeps nothing from
+    training: it is reported while there is no other.
     """
 
-    def __init__(self, first: TrainerReport) -> None:
+    def __init__(self, first: TrainerReport, standing: Problem | None = None) -> None:
         self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.patience_s = 1.0
         self._report = first
+        self._standing = standing
         self._lock = threading.Lock()
         self._waited_s = 0.0
 
@@ -50,7 +53,8 @@ class Board:
         """Return the report as of now; any thread may call it."""
         with self._lock:
             report = self._report
-        return self.look(report)
+        report = self.look(report)
+        return report if report.problem else replace(report, problem=self._standing)
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""

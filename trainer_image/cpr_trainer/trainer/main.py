@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -10,9 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
+from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
+from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.runtime import (
@@ -39,6 +42,8 @@ from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.watch import Watch
 
+_LOG = logging.getLogger(__name__)
+
 
 def run(environment: Environment) -> ExitCode:
     """Be a trainer until the job is done, or something ends this process.
@@ -59,7 +64,7 @@ def run(environment: Environment) -> ExitCode:
 
 
 def _train(environment: Environment, watch: Watch) -> ExitCode:
-    board = Board(_first_report(environment))
+    board = Board(_first_report(environment), _slowness(environment.job))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     with StatusServer(
@@ -121,6 +126,20 @@ _READY = frozenset(
         TrainerState.FINISHED,
     }
 )
+
+
+def _slowness(job: JobSpec) -> Problem | None:
+    """What makes this process slower than it need be, which the log tells at once."""
+    if not is_emulated(job.precision, job.device, read_cpuinfo()):
+        return None
+    problem = Problem(
+        PRECISION_EMULATED,
+        "spec.trainers.precision is bf16, and this processor has no instructions for it: training is far slower than "
+        "in fp32.",
+        "Train in fp32 in a new job, or on nodes with AVX512-BF16 or AMX.",
+    )
+    _LOG.warning("%s %s", problem.message, problem.remedy)
+    return problem
 
 
 def _first_report(environment: Environment) -> TrainerReport:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
+from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
@@ -25,6 +26,7 @@ from cpr_operator.cli.bench.train.presets import BATCH_SIZE, Preset, document
 from cpr_operator.cli.bench.train.show import as_json, print_results
 from cpr_operator.cli.bench.train.windows import Machine, TooShortError, Window, time_stages, time_steps
 from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError, why
 
 _SAMPLES = 100_000
@@ -59,6 +61,11 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
 
     Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
     """
+    if is_emulated(options.precision, "cpu", read_cpuinfo()):
+        raise OptionError(
+            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX), and "
+            "emulates it far slower than fp32; use --precision fp32, or another machine"
+        )
     windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
     setting = {
         "precision": options.precision,

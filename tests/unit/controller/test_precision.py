@@ -1,0 +1,112 @@
+"""Trainers whose processors emulate the job's precision: told once, and taken back where it holds no more."""
+
+from collections.abc import Callable
+
+from cpr_contract.exits import Problem
+from cpr_operator.api.status import Condition, Status
+from cpr_operator.cli.progress import event_line
+from support.driver import Driver, Life, Scenario, spec
+from support.fake_cluster import FakeCluster
+from support.story import after, kill, phase, suspend, trained
+
+SLOW = Problem("PrecisionEmulated", "This processor has no instructions for bf16.", "Train in fp32.")
+UNREACHABLE = Problem("StoreUnreachable", "The store does not answer.", "Check it.")
+
+
+def says(problem: Problem | None, *indices: int) -> Callable[[FakeCluster], None]:
+    """The processes of these trainers report it from now on."""
+
+    def act(cluster: FakeCluster) -> None:
+        for trainer in cluster.plane().trainers.values():
+            if trainer.roster.index in indices:
+                trainer.problem = problem
+
+    return act
+
+
+async def live(*story: object, replaced: tuple[str, ...] = ()) -> Life:
+    return await Driver(Scenario("emulated", story, spec(), replaced=replaced)).run()  # type: ignore[arg-type]
+
+
+def told(life: Life) -> list[Condition]:
+    """The condition as it was, one after the other: once for each change."""
+    found: list[Condition] = []
+    for document in life.cluster.statuses:
+        for condition in Status.model_validate(document).conditions:
+            if condition.type == "PrecisionEmulated" and (not found or condition != found[-1]):
+                found.append(condition)
+    return found
+
+
+def events(life: Life) -> list[str]:
+    return [event_line(event) for event in life.cluster.events.values() if event.reason == "PrecisionEmulated"]
+
+
+async def test_a_job_says_so_once_and_trains_on_as_if_nothing_were_the_matter() -> None:
+    life = await live((trained(0), says(SLOW, 0, 1)))
+    (condition,) = told(life)
+    assert (condition.status, condition.reason) == ("True", "NoInstructions")
+    assert condition.message.startswith("trainer/0, trainer/1: spec.trainers.precision is bf16")
+    assert "fp32" in condition.message
+    assert "AVX512-BF16" in condition.message
+    assert [trainer.problem for trainer in life.status.trainers] == ["PrecisionEmulated"] * 2
+    assert events(life) == [f"! PrecisionEmulated: {condition.message}"], "as `cprjob run` shows it"
+    assert life.status.phase == "Succeeded"
+    assert (life.status.restarts, life.status.failures, life.status.restart_times) == (0, (), ())
+    assert {c.type for c in life.status.conditions if c.status == "True"} >= {"PrecisionEmulated", "Complete"}
+    assert not [e for e in life.cluster.events.values() if e.reason in {"PodStuck", "SnapshotsDegraded"}]
+
+
+async def test_where_nobody_says_so_there_is_no_condition() -> None:
+    life = await live((trained(500), kill("trainer", 1)), replaced=("trainer/1",))
+    assert told(life) == []
+    assert events(life) == []
+
+
+async def test_it_is_over_once_the_trainer_runs_elsewhere() -> None:
+    life = await live((trained(0), says(SLOW, 1)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
+    slow, over = told(life)
+    assert slow.message.startswith("trainer/1: ")
+    assert (over.status, over.reason) == ("False", "Instructions")
+    statuses = [Status.model_validate(document) for document in life.cluster.statuses]
+    first = next(s for s in statuses if any(c.reason == "Instructions" for c in s.conditions))
+    assert first.trainers[1].incarnation == 2
+    assert first.trainers[1].lost_at is None, "a successor may say it, too, until it has joined"
+    assert len(events(life)) == 1
+
+
+async def test_the_rest_is_named_while_one_is_replaced() -> None:
+    life = await live((trained(0), says(SLOW, 0, 1)), (trained(500), kill("trainer", 1)), replaced=("trainer/1",))
+    assert [(c.status, c.message.partition(": spec.")[0]) for c in told(life)] == [
+        ("True", "trainer/0, trainer/1"),
+        ("True", "trainer/0"),
+    ]
+    assert len(events(life)) == 1
+
+
+async def test_another_problem_in_its_place_takes_nothing_back() -> None:
+    outage = ((trained(300), says(UNREACHABLE, 0)), (after(3.0), says(SLOW, 0)))
+    life = await live((trained(0), says(SLOW, 0)), *outage)
+    problems = [Status.model_validate(document).trainers[0].problem for document in life.cluster.statuses[1:]]
+    assert "StoreUnreachable" in problems, "it was seen"
+    assert {(c.status, c.reason) for c in told(life)} == {("True", "NoInstructions")}
+    assert len(events(life)) == 1
+
+
+def starts_anew(cluster: FakeCluster) -> bool:
+    """The processes of the resumed job are there."""
+    return {t.roster.incarnation for t in cluster.plane().trainers.values()} == {2}
+
+
+async def test_a_job_that_is_resumed_on_such_processors_again_says_nothing_anew() -> None:
+    story = (
+        (trained(0), says(SLOW, 0, 1)),
+        (trained(500), suspend(value=True)),
+        (phase("Suspended"), suspend(value=False)),
+        (starts_anew, says(SLOW, 0, 1)),
+    )
+    everybody = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
+    life = await live(*story, replaced=everybody)
+    assert life.status.trainers[0].incarnation == 2
+    assert {(c.status, c.reason) for c in told(life)} == {("True", "NoInstructions")}
+    assert len(events(life)) == 1

@@ -1,0 +1,89 @@
+"""A trainer whose processor emulates the job's precision says so from its start, and trains."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import replace
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from cpr_contract import env, processor
+from cpr_contract.codec import from_json
+from cpr_contract.exits import Problem
+from cpr_contract.reports import TrainerReport
+from cpr_contract.spec import Device, Precision
+from cpr_trainer.runtime import Environment
+from cpr_trainer.trainer.interrupts import Terminated
+from cpr_trainer.trainer.main import _train
+from support.shard_job import HOST, KEY, small_job
+
+OLD, NEW = "flags : fpu avx512f\n", "flags : fpu avx512f avx512_bf16\n"
+
+
+class _Watch:
+    """Asks the process for its report where that would wait for its first roster, and ends it."""
+
+    current = None
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.told = b""
+
+    def healthy(self) -> bool:
+        return True
+
+    def first(self) -> None:
+        with urlopen(self._url) as page:  # noqa: S310 -- our own
+            self.told = page.read()
+        raise Terminated
+
+
+def problem_at_start(folder: Path, precision: Precision, device: Device) -> Problem | None:
+    job = replace(small_job(folder), precision=precision, device=device)
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        port = one.getsockname()[1]
+    base = port - env.HTTP_PORT
+    environment = Environment(job, folder / "roster", KEY, HOST, base, None, None, folder, folder / "word", None)
+    watch = _Watch(f"http://{HOST}:{port}/status")
+    with pytest.raises(Terminated):
+        _train(environment, watch)  # type: ignore[arg-type]
+    return from_json(TrainerReport, watch.told.decode()).problem
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "cpuinfo", "told"),
+    [
+        ("bf16", "cpu", OLD, True),
+        ("bf16", "cpu", NEW, False),
+        ("bf16", "cpu", "", False),
+        ("fp32", "cpu", OLD, False),
+        ("bf16", "cuda", OLD, False),
+    ],
+)
+def test_it_is_in_the_first_report_and_in_the_log(  # noqa: PLR0913, PLR0917 -- a row of the table
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    precision: Precision,
+    device: Device,
+    cpuinfo: str,
+    told: bool,  # noqa: FBT001 -- the same
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    caplog.set_level(logging.WARNING)
+
+    problem = problem_at_start(tmp_path, precision, device)
+
+    assert (problem is not None) == told
+    assert bool(caplog.messages) == told
+    if problem is not None:
+        assert problem.reason == "PrecisionEmulated"
+        for text in (f"{problem.message} {problem.remedy}", *caplog.messages):
+            assert "spec.trainers.precision" in text
+            assert "fp32" in text
+            assert "AVX512-BF16" in text
