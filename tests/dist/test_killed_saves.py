@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.roster import Counters
+from support.killed_shard import KilledAt
 from support.shard_job import shard_roster
 from support.shard_story import BATCH, Story
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
-
-KILLED_SHARD = Path(__file__).parents[1] / "support" / "killed_shard.py"
 
 
 def first_cut(story: Story) -> None:
@@ -42,7 +41,7 @@ def priority_save(story: Story) -> None:
 def flush(story: Story) -> None:
     story.cut(1, 2, 3, 4)
     story.push(5, 6)
-    story.shard.process.terminate()
+    story.shard.process.send(signal.SIGTERM)
 
 
 STORIES: dict[str, tuple[Callable[[Story], None], str, tuple[int, int], tuple[int, int]]] = {
@@ -70,7 +69,7 @@ def test_a_shard_killed_while_it_saves(kind: str, stage: str, tmp_path: Path) ->
     object_name, moment, counts = STAGES[stage]
     rows_step, progress_step = with_it if counts else without
     with Story(tmp_path) as story:
-        story.start(str(KILLED_SHARD), f"/{folder}/{object_name}", moment)
+        story.start(KilledAt(f"/{folder}/{object_name}", moment))
         story.join()
         tell(story)
         assert story.shard.end() == -signal.SIGKILL
@@ -88,7 +87,7 @@ def test_a_shard_killed_while_it_records_what_it_restored(moment: str, tmp_path:
         story.cut(1, 2, 3, 4)
         story.push(5, 6)
         story.shard.kill()
-        story.start(str(KILLED_SHARD), "inc-0002/origin.json", moment)
+        story.start(KilledAt("inc-0002/origin.json", moment))
         assert story.shard.end() == -signal.SIGKILL
         story.start()
         assert story.shard.wait_ready().restored_samples == BATCH * 4
@@ -98,7 +97,7 @@ def test_a_shard_killed_while_it_records_what_it_restored(moment: str, tmp_path:
 def test_what_was_restored_with_fresher_rows_is_saved_and_restored_again(tmp_path: Path) -> None:
     """Rows of a priority save are changes that no complete save holds: the next one must have them."""
     with Story(tmp_path) as story:
-        story.start(str(KILLED_SHARD), "step-000000006-priority/manifest.json", "after")
+        story.start(KilledAt("step-000000006-priority/manifest.json", "after"))
         story.join()
         priority_save(story)
         assert story.shard.end() == -signal.SIGKILL

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +30,7 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_operator.cluster.local.ports import PortBlocks
+from support.warm_start import Process
 
 HOST = "127.0.0.1"
 PATIENCE_S = 150.0  # for two loaded cores; nothing here waits that long on its own
@@ -73,7 +71,7 @@ class Member:
     incarnation: int
     port_base: int
     folder: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
 
     @property
     def name(self) -> str:
@@ -139,9 +137,9 @@ class LocalJob:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for member in self.everyone:
-            if member.process is not None and member.process.poll() is None:
-                member.process.kill()
-                member.process.wait()
+            if member.process is not None:
+                member.process.send(signal.SIGKILL)
+                member.process.wait(PATIENCE_S)
         self._ports.close()
         if error is not None:
             for member in self.everyone:
@@ -167,7 +165,7 @@ class LocalJob:
 
     def kill(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
         assert member.process is not None
-        member.process.send_signal(number)
+        member.process.send(number)
 
     def replace_shard(self, index: int) -> Member:
         """Start the next incarnation of a shard."""
@@ -241,13 +239,7 @@ class LocalJob:
             env.TERMINATION_FILE: str(member.folder / "termination"),
             "OMP_NUM_THREADS": "1",
         }
-        with (member.folder / "log").open("wb") as log:
-            member.process = subprocess.Popen(
-                [sys.executable, "-m", "cpr_trainer", member.role],
-                env=os.environ | variables | self.environ,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        member.process = Process([member.role], variables | self.environ, member.folder / "log")
 
     def _shard_roster(self, member: Member) -> ShardRoster:
         return ShardRoster(

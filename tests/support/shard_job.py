@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
+import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,8 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_operator.cluster.local.ports import PortBlocks
+from support import warm_start
+from support.warm_start import Main, Process
 
 KEY = b"a key of this test"
 HOST = "127.0.0.1"
@@ -90,14 +90,12 @@ class ShardProcess:
     """A shard as a process of its own, with a hand-written roster."""
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     peer: Peer
     ports: PortBlocks
 
     @classmethod
-    def start(
-        cls, folder: Path, job: JobSpec, roster: ShardRoster, program: Sequence[str] = ("-m", "cpr_trainer", "shard")
-    ) -> ShardProcess:
+    def start(cls, folder: Path, job: JobSpec, roster: ShardRoster, main: Main = warm_start.run) -> ShardProcess:
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
         (folder / "key").write_bytes(KEY)
@@ -113,7 +111,7 @@ class ShardProcess:
             env.TERMINATION_FILE: str(folder / "termination"),
             "OMP_NUM_THREADS": "1",
         }
-        process = subprocess.Popen([sys.executable, "-W", "error", *program], env=os.environ | environment)
+        process = Process(["shard"], environment, folder / "log", main)
         shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
         shard.give(roster)
         return shard
@@ -147,12 +145,12 @@ class ShardProcess:
         """Return the first report that meets a condition."""
         deadline = time.monotonic() + PATIENCE_S
         report = None
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline and self.process.exit_code is None:
             report = self.report()
             if report is not None and condition(report):
                 return report
             time.sleep(0.02)
-        raise AssertionError(f"last report {report}, exit code {self.process.poll()}")
+        raise AssertionError(f"last report {report}, exit code {self.process.exit_code}")
 
     def wait_ready(self) -> ShardReport:
         return self.wait_until(lambda report: report.state is ShardState.READY)
@@ -165,7 +163,7 @@ class ShardProcess:
         return json.loads((self.folder / "termination").read_text())
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.send(signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         self.ports.close()
+        print((self.folder / "log").read_text())

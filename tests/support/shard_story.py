@@ -19,7 +19,9 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
+from support import warm_start
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
+from support.warm_start import Main
 
 ROWS, DIM, BATCH = (60, 5), 4, 10
 
@@ -54,12 +56,11 @@ class Story:
     def shard(self) -> ShardProcess:
         return self.shards[-1]
 
-    def start(self, *program: str) -> None:
+    def start(self, main: Main = warm_start.run) -> None:
         """Start the next incarnation."""
         incarnation = len(self.shards) + 1
         roster = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
-        command = (program,) if program else ()
-        self.shards.append(ShardProcess.start(self.folder, self.job, roster, *command))
+        self.shards.append(ShardProcess.start(self.folder, self.job, roster, main))
 
     def join(self) -> Exchange:
         """Be a trainer with nothing unacknowledged."""
@@ -96,7 +97,7 @@ class Story:
         return self.exchange.saved()[0].step
 
     def dead(self) -> bool:
-        return self.shard.process.poll() is not None
+        return self.shard.process.exit_code is not None
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -1,0 +1,76 @@
+"""Processes of jobs that need not load torch: forks of one server, which has loaded the trainer's and the shard's code.
+
+Loading takes seconds of a processor for each trainer and half of one for each shard. What a process of its own loads,
+and when, is shown by the tests in tests/guard and tests/e2e_local.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest import mock
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.main", "cpr_trainer.shard.main"])
+#: Read when torch is loaded: threads of its forks sleep while they wait.
+_LOADED_WITH = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+#: Runs a process to its end, from its arguments, and returns the exit code.
+Main = Callable[[list[str]], int]
+
+
+def run(arguments: list[str]) -> int:
+    """Be `python -m cpr_trainer`."""
+    from cpr_trainer.process import main  # noqa: PLC0415 -- in the process alone
+
+    return main(arguments, os.environ)
+
+
+class Process:
+    """A running process, with what it prints in a file."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, main: Main = run) -> None:
+        with mock.patch.dict(os.environ, _LOADED_WITH):
+            forkserver.ensure_running()
+        environment = {**os.environ, **environment}
+        self._process = _CONTEXT.Process(target=_be, args=(arguments, environment, log, main), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.exit_code is None:
+            os.kill(self.pid, number)
+
+    def wait(self, patience_s: float) -> int:
+        """Return its exit code. Raises TimeoutError."""
+        self._process.join(patience_s)
+        if self.exit_code is None:
+            raise TimeoutError(f"process {self.pid} still runs after {patience_s} s")
+        return self.exit_code
+
+
+def _be(arguments: list[str], environment: Mapping[str, str], log: Path, main: Main) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    warnings.simplefilter("error")
+    code = main(arguments)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
