@@ -10,7 +10,8 @@ from support.side_by_side import SideBySide
 
 # Two loaded cores are late now and then: a time is never a reason to fail.
 settings.register_profile("cprjob", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("cprjob")
+settings.register_profile("soak", parent=settings.get_profile("cprjob"), max_examples=3000)
+settings.load_profile("cprjob")  # pytest's --hypothesis-profile goes before it
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
