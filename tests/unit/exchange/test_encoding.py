@@ -30,7 +30,7 @@ def test_four_bytes_hold_a_number_where_all_rows_of_the_job_fit(rows: tuple[int,
     encoding = Encoding.of(job_of(*rows))
     assert encoding == Encoding(number_bytes, "fp32")  # type: ignore[arg-type]
     last = np.array([0, sum(rows) - 1], np.int64)
-    assert encoding.unpack_numbers(memoryview(encoding.pack_numbers(last)).cast("B"), 2).tolist() == last.tolist()
+    assert encoding.unpack_numbers(encoding.pack_numbers(last).data.cast("B"), 2).tolist() == last.tolist()
 
 
 def test_values_travel_in_the_precision_of_the_job() -> None:

@@ -96,7 +96,7 @@ def test_a_strategy_claims_what_it_holds_for_important(job: JobSpec) -> None:
 
 
 def test_memory_of_trackers_is_told(job: JobSpec) -> None:
-    full, mfu = (Watched(job, Saving(name, 0.25, 2, 0.2, ())) for name in ("Full", "MFU"))  # type: ignore[arg-type]
+    full, mfu = (Watched(job, Saving(name, 0.25, 2, 0.2, ())) for name in ("Full", "MFU"))
     assert full.inner.saved.tracker_bytes == 0
     assert mfu.inner.saved.tracker_bytes == 4 * mfu.placement.total
 

@@ -87,9 +87,9 @@ def test_each_table_changes_as_with_its_optimizer_alone() -> None:
     found, kept = torch.from_numpy(arena.rows[slots_of]), torch.from_numpy(arena.state[slots_of])
     torch.testing.assert_close(found, torch.cat(tables))
     for state, first in zip(states, offsets, strict=False):
-        mine = kept[first : first + len(state)]
-        torch.testing.assert_close(mine[:, : state.shape[1]], state)
-        assert not mine[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
+        its = kept[first : first + len(state)]
+        torch.testing.assert_close(its[:, : state.shape[1]], state)
+        assert not its[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
 
 
 def test_a_push_of_one_table_leaves_the_others_alone() -> None:
