@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from cpr_trainer.store import Uris
 from support.devices import on_each_device
 from support.local_job import small_job
 from support.model import SavedModel, assert_close, train_alone
+from support.row_optimizers import Kind
 
 STEPS, BATCH, SHARDS = 30, 100, 3
 
@@ -50,7 +50,7 @@ def shard_rows(job: JobSpec, shard: int) -> slice:
 
 @on_each_device
 @pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Literal["RowWiseAdagrad", "SGD"], device: Device) -> None:
+def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Kind, device: Device) -> None:
     sparse = replace(job.model.sparse_optimizer, kind=kind)
     job = replace(job, model=replace(job.model, sparse_optimizer=sparse), device=device)
     trainer = LoneTrainer(job, samples_of(job), job.data.seed)
