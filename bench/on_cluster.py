@@ -26,13 +26,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from harness import Cluster, until
-from harness.cluster import cluster
-from harness.store import BUCKET
-from jobs import Run, pod_template
-from timeline import STAGES, Timeline
+from cluster.harness import Cluster, until
+from cluster.harness.cluster import cluster
+from cluster.harness.store import BUCKET
+from cluster.jobs import Run, pod_template
+from cluster.timeline import STAGES, Timeline
 
 TABLES, NUMBERS, DIM = 26, 4, 64
 ROW_BYTES = 4 * DIM + 4  # a row and its optimizer state

@@ -5,22 +5,18 @@ CPR_CLUSTER_TESTS=required makes a machine without a cluster an error; otherwise
 
 import os
 import re
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.harness import Cluster, Space, UnavailableError
+from cluster.harness.cluster import cluster as bring_up
+from cluster.jobs import DATA_KEY, Run, verify
+from support.realdata import click_log
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # folders of tests are no packages; the harness is one
-
-from harness import Cluster, Space, UnavailableError  # noqa: E402 - found through the line above
-from harness.cluster import cluster as bring_up  # noqa: E402 - the same
-from jobs import DATA_KEY, Run, verify  # noqa: E402 - the same
-
-from support.realdata import click_log  # noqa: E402 - the same
-
 CASE_S = 180
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness import Pod, Space, Store, until
-from harness.pods import TRAINER_IMAGE
-from harness.space import Role
-from harness.store import BUCKET, ENDPOINT, SECRET
+from cluster.harness import Pod, Space, Store, until
+from cluster.harness.pods import TRAINER_IMAGE
+from cluster.harness.space import Role
+from cluster.harness.store import BUCKET, ENDPOINT, SECRET
 
-Member = tuple[str, int]
+Member = tuple[Role, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
 EPOCHS = 2
 TABLES, ROWS_PER_TABLE = 26, 5000

@@ -5,11 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from harness import Cluster, Space
-from harness.kubectl import KubectlError
-from harness.space import condition
-from harness.store import BUCKET, ENDPOINT, SECRET
-from jobs import Run, account, ledger, manifest, verify
+
+from cluster.harness import Cluster, Space
+from cluster.harness.kubectl import KubectlError
+from cluster.harness.space import condition
+from cluster.harness.store import BUCKET, ENDPOINT, SECRET
+from cluster.jobs import Run, account, ledger, manifest, verify
 
 SYNTHETIC = {"format": "Synthetic", "samples": 60_000, "batchSize": 128, "seed": 1}
 

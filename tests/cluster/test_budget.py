@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from harness.space import condition
-from jobs import Run, account, failures, ledger, pod_template, same_auc, verify
+
+from cluster.harness import Cluster, Space, until
+from cluster.harness.space import condition
+from cluster.jobs import Run, account, failures, ledger, pod_template, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
@@ -69,7 +70,8 @@ class TestThePlan:
         run.reach(0.1)
         lose(cluster, run, 1)
         run.reach(0.2)
-        step = run.report("trainer", run.leader())["step"]
+        report = run.report("trainer", run.leader())
+        assert report is not None
         status = lose(cluster, run, 2)
         after = status["plan"]
         assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (3, 1)
@@ -83,8 +85,8 @@ class TestThePlan:
         assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * 2
         assert ledger(status) == account(cluster.store, status)
         # A shard that nobody touched goes on cutting by what the leader was told; the last cut is the model.
-        late = [at for cut, at in list(cuts(cluster, status, shard=0).items())[:-1] if cut >= step]
-        assert len(late) > 1, f"no two cuts after step {step}: {late}"
+        late = [at for cut, at in list(cuts(cluster, status, shard=0).items())[:-1] if cut >= report["step"]]
+        assert len(late) > 1, f"no two cuts after step {report['step']}: {late}"
         # No cut comes sooner than the interval in force: by the former one they would lie further apart.
         apart = statistics.median(later - earlier for earlier, later in pairwise(late))
         assert apart < before["intervalSeconds"], (late, before["intervalSeconds"], after["intervalSeconds"])

@@ -4,9 +4,10 @@ import time
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from harness.space import condition
-from jobs import Run, failures, manifest
+
+from cluster.harness import Cluster, Space, until
+from cluster.harness.space import condition
+from cluster.jobs import Run, failures, manifest
 
 pytestmark = pytest.mark.timeout(240, func_only=True)
 

@@ -4,8 +4,9 @@ import os
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from jobs import Run, verify
+
+from cluster.harness import Cluster, Space, until
+from cluster.jobs import Run, verify
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 

@@ -1,7 +1,8 @@
 """The ground the other tests stand on: nodes, pods, the object store, and that faults are what they claim to be."""
 
 import pytest
-from harness import Cluster, Space, sleeper
+
+from cluster.harness import Cluster, Space, sleeper
 
 
 class TestHarness:

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 import yaml
-from harness import Cluster, Space
-from harness.cluster import NAMESPACE, SCRIPTS
+
+from cluster.harness import Cluster, Space
+from cluster.harness.cluster import NAMESPACE, SCRIPTS
 
 CHART = SCRIPTS.parent.parent / "charts" / "cprjob"
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from jobs import Run, failures, pod_template, same_auc, verify
+
+from cluster.harness import Cluster, Space, until
+from cluster.jobs import Run, failures, pod_template, same_auc, verify
 
 Measure = Callable[[str, object], None]
 

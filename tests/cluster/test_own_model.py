@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from harness import Cluster, Space
-from harness.store import BUCKET
-from jobs import Run, account, failures, ledger, pod_template, verify
+
+from cluster.harness import Cluster, Space
+from cluster.harness.store import BUCKET
+from cluster.jobs import Run, account, failures, ledger, pod_template, verify
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
 JOB = yaml.safe_load((EXAMPLE / "job.yaml").read_text("utf-8"))["spec"]

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from harness.space import Role
-from jobs import Run, account, failures, ledger, pod_template, same_auc, verify
-from timeline import Timeline
+
+from cluster.harness import Cluster, Space, until
+from cluster.harness.space import Role
+from cluster.jobs import Member, Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.timeline import Timeline
 
 Measure = Callable[[str, object], None]
 
@@ -229,7 +230,8 @@ class TestNodes:
         run.reach(0.2)
         trainer = 1 - run.leader()
         node = run.pod("trainer", trainer).node
-        gone = {("trainer", trainer)} | {("shard", i) for i in range(3) if run.pod("shard", i).node == node}
+        gone: set[Member] = {("shard", i) for i in range(3) if run.pod("shard", i).node == node}
+        gone.add(("trainer", trainer))
         assert len(gone) > 1
         before = time.monotonic()
         cluster.nodes.cut(cluster.nodes.number(node))

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from harness import Cluster, Space, until
-from harness.kubectl import KubectlError
-from jobs import Run, account, failures, ledger, same_auc, verify
+
+from cluster.harness import Cluster, Space, until
+from cluster.harness.kubectl import KubectlError
+from cluster.jobs import Run, account, failures, ledger, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from harness import Cluster, Space
-from jobs import Run, account, failures, ledger, same_auc, verify
+
+from cluster.harness import Cluster, Space
+from cluster.jobs import Run, account, failures, ledger, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 

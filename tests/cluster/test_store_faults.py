@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import Cluster, Space, until
-from harness.space import Role, condition
-from harness.store import BUCKET, ENDPOINT, SECRET
-from jobs import Run, account, failures, ledger, verify
+
+from cluster.harness import Cluster, Space, until
+from cluster.harness.space import Role, condition
+from cluster.harness.store import BUCKET, ENDPOINT, SECRET
+from cluster.jobs import Run, account, failures, ledger, verify
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
 

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness import until
-from jobs import Run
+from cluster.harness import until
+from cluster.harness.space import Role
+from cluster.jobs import Run
 
 STAGES = ("seen", "created", "running", "restored", "training again")
 #: Often enough for the figures, seldom enough to leave the processors to what is measured.
@@ -51,5 +52,5 @@ class Timeline:
         pod = self.run.find("shard", self.shard)
         return pod if pod and pod.incarnation > incarnation else None
 
-    def _report(self, role: Any, index: int) -> dict[str, Any]:
+    def _report(self, role: Role, index: int) -> dict[str, Any]:
         return self.run.report(role, index) or {}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cpr_contract import env
-from cpr_trainer.snapshot.quantise import record_bytes
+from cpr_trainer.snapshot.quantise import Bits, record_bytes
 from support.s3_servers import running_minio
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
@@ -23,7 +23,7 @@ CPRJOB = (sys.executable, "-c", "from cpr_operator.cli import main; main()")
 ROWS, DIM = 20_000, 16
 SMALL = ("--rows", str(ROWS), "--dim", str(DIM), "--limit", "2", "--repeats", "2", "--window", "0.3")
 STRATEGIES = ("Full", "MFU", "SSU", "SCAR", "Growth")
-BITS = (32, 8, 4, 3, 2)
+BITS: tuple[Bits, ...] = (32, 8, 4, 3, 2)
 
 
 def bench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

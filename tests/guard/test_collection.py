@@ -24,6 +24,6 @@ def test_git_ignores_no_test() -> None:
 
 
 def test_the_linter_passes_over_no_test() -> None:
-    command = [sys.executable, "-m", "ruff", "check", "--show-files", TESTS]
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", str(TESTS)]
     shown = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True).stdout.splitlines()
     assert {str(file) for file in TESTS.rglob("*.py")} <= set(shown)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from minio import MinioAdmin
-from minio.credentials import AssumeRoleProvider, StaticProvider
+from minio.credentials.providers import AssumeRoleProvider, StaticProvider
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import CredentialsRefusedError, in_parallel, open_store

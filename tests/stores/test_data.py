@@ -78,7 +78,7 @@ def test_a_broken_stream_goes_on_where_it_stopped(spec: StoreSpec, server: S3Ser
     uri = f"s3://{spec.bucket}/clicks"
     with uris.open(uri, uris.version(uri)) as stream:
         start = stream.read(1000)
-        stream.raw._response.close()  # type: ignore[attr-defined] -- as if the connection broke
+        stream.raw._response.close()  # type: ignore[attr-defined]  # as if the connection broke
         assert start + stream.read() == data
 
 

@@ -28,7 +28,8 @@ SLEEP = "import time; time.sleep(600)"
 class Bench(Protocol):
     """A cluster, and hands that are not the operator's."""
 
-    cluster: Cluster
+    @property
+    def cluster(self) -> Cluster: ...
 
     async def make_job(self, name: str) -> JobView: ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,7 +156,7 @@ def update_rows(  # noqa: PLR0913, PLR0917 -- all that one step needs
     table[rows] -= rate * summed / (state[rows].sqrt() + optimizer.epsilon)
 
 
-def exact_auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+def exact_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     """Return the share of (positive, negative) pairs in the right order, a tie counting half."""
     values, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     positives = np.bincount(place, labels, len(values))

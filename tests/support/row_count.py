@@ -8,11 +8,11 @@ import numpy as np
 
 from cpr_contract.reports import ShardReport
 from cpr_contract.spec import JobSpec
-from cpr_trainer.bags import Bags
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Uris
+from support.plain_batches import single_ids
 
 
 class Count:
@@ -27,8 +27,7 @@ class Count:
     def of(self, step: int, rank: int) -> int:
         """Row updates of one push."""
         samples = self.order.slice_of(step, rank, self._trainers)
-        ids = self._dataset.take(self.order.indices_of(samples)).ids
-        assert not isinstance(ids, Bags)
+        ids = single_ids(self._dataset.take(self.order.indices_of(samples)))
         changed = {(table, row) for sample in ids.tolist() for table, row in enumerate(sample)}
         numbers = np.array([self._placement.offsets[table] + row for table, row in changed])
         return int((self._placement.shards_of(numbers) == 1).sum())

@@ -39,6 +39,7 @@ from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
 from support.oracle import exact_auc
+from support.plain_batches import single_ids
 from support.saves import draft, full_save
 
 DIM, SHARDS, SEED = 4, 3, 7
@@ -93,7 +94,8 @@ def test_the_score_is_that_of_a_forward_pass(job: JobSpec, anchor: AnchorRef) ->
     dataset = SyntheticDataset(1000, SEED, TABLES)
     found = evaluate(job, dataset, the_store(job), anchor.key)
     batch = dataset.take(np.arange(700, 1000))
-    vectors = np.stack([saved_rows(table)[batch.ids[:, table]] for table in range(2)], axis=1)
+    ids = single_ids(batch)
+    vectors = np.stack([saved_rows(table)[ids[:, table]] for table in range(2)], axis=1)
     labels = torch.from_numpy(batch.labels)
     with torch.no_grad():
         logits = Dlrm(job.model, SEED)(torch.from_numpy(batch.dense), torch.from_numpy(vectors))
@@ -114,7 +116,8 @@ class Halves(torch.nn.Module):
         return dense.mean(dim=1)
 
     def with_embeddings(self, begun: Tensor, embeddings: Tensor) -> Tensor:
-        return begun + self.drop(embeddings.sum(dim=(1, 2)))
+        logits: Tensor = begun + self.drop(embeddings.sum(dim=(1, 2)))
+        return logits
 
 
 def test_a_network_of_halves_is_scored_in_evaluation_mode(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,8 @@ def test_a_network_of_halves_is_scored_in_evaluation_mode(job: JobSpec, monkeypa
     dataset = SyntheticDataset(1000, SEED, TABLES)
     found = evaluate(own, dataset, the_store(own), anchored(own).key)
     batch = dataset.take(np.arange(700, 1000))
-    sums = sum(saved_rows(table)[batch.ids[:, table]].sum(axis=1) for table in range(2))
+    ids = single_ids(batch)
+    sums = sum(saved_rows(table)[ids[:, table]].sum(axis=1) for table in range(2))
     logits = torch.from_numpy(batch.dense.mean(axis=1) + sums)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
     assert found.log_loss == pytest.approx(float(loss), rel=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_contract.inventory import Action, Listing, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.inventory import AmbiguousError, answer, run
 from cpr_trainer.runtime import BadSpecError
@@ -53,9 +53,10 @@ def test_a_store_is_listed_and_verified_by_a_process(tmp_path: Path) -> None:
     spec = StoreSpec(tmp_path.as_uri(), None, "bucket", "a")
     bench = JobBench(open_store(spec, None, None))
     bench.anchor(10)
-    for action, kind in (("List", Listing), ("Verify", Verification)):
+    kinds: dict[Action, type[Listing | Verification]] = {"List": Listing, "Verify": Verification}
+    for action, kind in kinds.items():
         sink = io.StringIO()
-        run({}, io.StringIO(to_json(Request(action, spec))), sink)  # type: ignore[arg-type]
+        run({}, io.StringIO(to_json(Request(action, spec))), sink)
         found = from_json(kind, sink.getvalue())
         assert (steps(found.points), found.damaged) == ([10], ())
 

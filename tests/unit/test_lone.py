@@ -15,12 +15,13 @@ from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.losses import InjectedLosses, StepLoss
 from cpr_trainer.experiment.saved_rows import SavedRows
-from cpr_trainer.lone import Injection, LoneTrainer
+from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Uris
 from support.devices import on_each_device
 from support.local_job import small_job
 from support.model import SavedModel, assert_close, train_alone
+from support.row_optimizers import Kind
 
 STEPS, BATCH, SHARDS = 30, 100, 3
 
@@ -49,7 +50,7 @@ def shard_rows(job: JobSpec, shard: int) -> slice:
 
 @on_each_device
 @pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_without_losses_it_is_the_oracle(job: JobSpec, kind: str, device: Device) -> None:
+def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Kind, device: Device) -> None:
     sparse = replace(job.model.sparse_optimizer, kind=kind)
     job = replace(job, model=replace(job.model, sparse_optimizer=sparse), device=device)
     trainer = LoneTrainer(job, samples_of(job), job.data.seed)
@@ -115,7 +116,7 @@ def test_training_goes_on_from_what_was_restored(job: JobSpec) -> None:
         StepLoss(shard=2, back_to=6, at=STEPS),
     )
     naive_trainer = LoneTrainer(job, samples_of(job), job.data.seed)
-    naive: Injection = NaiveLosses(naive_trainer, losses, job)
+    naive = NaiveLosses(naive_trainer, losses, job)
     naive_trainer.train(naive, lambda _: None)
     trainer = LoneTrainer(job, samples_of(job), job.data.seed)
     injected = InjectedLosses(losses, Placement.of(job.model, SHARDS), SavedRows(trainer.arena))

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness import store
-from harness.kubectl import Kubectl, Reader
-from harness.nodes import Nodes
-from harness.pods import Pod
-from harness.space import Space
-from harness.store import Store
-from harness.waiting import until
+from cluster.harness import store
+from cluster.harness.kubectl import Kubectl, Reader
+from cluster.harness.nodes import Nodes
+from cluster.harness.pods import Pod
+from cluster.harness.space import Space
+from cluster.harness.store import Store
+from cluster.harness.waiting import until
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 NAMESPACE, DEPLOYMENT, SELECTOR = (

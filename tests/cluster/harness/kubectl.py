@@ -61,7 +61,7 @@ class Reader:
 
     def __init__(self, kubeconfig: Path) -> None:
         configuration = client.Configuration()
-        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        config.load_kube_config(str(kubeconfig), client_configuration=configuration)
         self._client = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._client)
         self._custom = client.CustomObjectsApi(self._client)
@@ -69,7 +69,7 @@ class Reader:
     def close(self) -> None:
         """Close the connections."""
         self._client.rest_client.pool_manager.clear()
-        self._client.close()  # type: ignore[no-untyped-call]
+        self._client.close()
 
     def job(self, namespace: str, name: str) -> Object:
         """Return a CPRJob."""

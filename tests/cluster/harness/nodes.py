@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.kubectl import Kubectl, Reader
-from harness.pods import Pod
-from harness.waiting import until
+from cluster.harness.kubectl import Kubectl, Reader
+from cluster.harness.pods import Pod
+from cluster.harness.waiting import until
 
 Signal = Literal["KILL", "STOP", "CONT", "TERM"]
 

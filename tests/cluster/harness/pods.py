@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from harness.kubectl import Object
+from cluster.harness.kubectl import Object
 
 TRAINER_IMAGE = "localhost/cprjob-trainer:dev"
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from kubernetes.client.exceptions import ApiException
 
-from harness import store
-from harness.kubectl import Kubectl, KubectlError, Object, Reader
-from harness.pods import Pod
-from harness.waiting import until
+from cluster.harness import store
+from cluster.harness.kubectl import Kubectl, KubectlError, Object, Reader
+from cluster.harness.pods import Pod
+from cluster.harness.waiting import until
 
 Role = Literal["shard", "trainer"]
 

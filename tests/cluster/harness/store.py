@@ -8,11 +8,11 @@ from typing import Literal
 
 import urllib3
 from minio import Minio
-from minio.credentials import StaticProvider
+from minio.credentials.providers import StaticProvider
 from minio.error import S3Error
 from minio.minioadmin import MinioAdmin
 
-from harness.kubectl import Kubectl
+from cluster.harness.kubectl import Kubectl
 
 NAMESPACE, SECRET, BUCKET = "cprjob-store", "minio-credentials", "cprjob"
 ENDPOINT = "http://minio.cprjob-store:9000"  # as pods reach it

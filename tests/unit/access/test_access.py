@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cpr_trainer.access import Access, find_access
+from cpr_trainer.access import find_access
 from cpr_trainer.placement import Placement
+from support.plain_batches import access_of
 
 ROWS = (7, 3, 40)
 PLACEMENT = Placement(ROWS, 3)
@@ -26,7 +27,7 @@ def all_values(dim: int = 4) -> torch.Tensor:
 @settings(deadline=None)
 @given(batches)
 def test_each_sample_gets_its_own_rows_and_each_row_is_asked_for_once(ids: np.ndarray) -> None:
-    access = find_access(PLACEMENT, ids)
+    access = access_of(PLACEMENT, ids)
     numbers = access.unique.numbers
     assert len(set(numbers.tolist())) == len(numbers)
     embeddings = access.embeddings(all_values()[torch.from_numpy(numbers)])
@@ -47,7 +48,7 @@ def test_rows_are_grouped_by_shard(ids: np.ndarray) -> None:
 @settings(deadline=None)
 @given(batches)
 def test_gradients_are_summed_over_samples(ids: np.ndarray) -> None:
-    access = find_access(PLACEMENT, ids)
+    access = access_of(PLACEMENT, ids)
     vectors = torch.randn(len(access.unique), 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
     weights = torch.randn(*ids.shape, 4, generator=torch.Generator().manual_seed(2))
     (access.embeddings(vectors) * weights).sum().backward()
@@ -68,8 +69,7 @@ def test_rows_shared_with_another_batch(one: np.ndarray, other: np.ndarray) -> N
 
 
 def test_an_empty_batch_needs_nothing() -> None:
-    access = find_access(PLACEMENT, np.empty((0, 3), np.int64))
-    assert isinstance(access, Access)
+    access = access_of(PLACEMENT, np.empty((0, 3), np.int64))
     assert len(access.unique) == 0
     assert access.embeddings(torch.empty(0, 4)).shape == (0, 3, 4)
     assert access.sum_gradients(torch.empty(0, 3, 4)).shape == (0, 4)

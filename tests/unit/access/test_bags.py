@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.access import find_access
 from cpr_trainer.bags import Bags
 from cpr_trainer.placement import Placement
+from support.plain_batches import access_of
 
 ROWS = (7, 3, 40)
 MEANS = (True, False, True)
@@ -88,7 +88,7 @@ def test_vectors_and_gradients_are_those_of_torchs_own_bags(samples: Samples) ->
     gradients = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
     expected.backward(gradients)
 
-    access = find_access(PLACEMENT, bags_of(samples))
+    access = access_of(PLACEMENT, bags_of(samples))
     numbers = torch.from_numpy(access.unique.numbers)
     assert len(set(numbers.tolist())) == len(numbers), "each row is asked for once"
     weights = torch.cat([table.weight.detach() for table in tables])
@@ -102,7 +102,7 @@ def test_bags_of_one_are_what_single_ids_are() -> None:
     ids = np.random.default_rng(1).integers(0, ROWS, (20, 3))
     ones = np.ones(20, np.int64)
     bags = Bags.of_columns([(ids[:, t].astype(np.int32), ones) for t in range(3)], np.array(MEANS))
-    one, other = find_access(PLACEMENT, ids), find_access(PLACEMENT, bags)
+    one, other = access_of(PLACEMENT, ids), access_of(PLACEMENT, bags)
     assert np.array_equal(one.unique.numbers, other.unique.numbers)
     vectors, gradients = torch.randn(len(one.unique), 4), torch.randn(20, 3, 4)
     assert torch.equal(one.embeddings(vectors), other.embeddings(vectors))
@@ -110,7 +110,7 @@ def test_bags_of_one_are_what_single_ids_are() -> None:
 
 
 def test_a_batch_without_any_id_needs_no_row() -> None:
-    access = find_access(PLACEMENT, bags_of([([], [], []), ([], [], [])]))
+    access = access_of(PLACEMENT, bags_of([([], [], []), ([], [], [])]))
     assert len(access.unique) == 0
     assert torch.equal(access.embeddings(torch.empty(0, 4)), torch.zeros(2, 3, 4))
     assert access.sum_gradients(torch.ones(2, 3, 4)).shape == (0, 4)
@@ -118,6 +118,6 @@ def test_a_batch_without_any_id_needs_no_row() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_values_keep_their_type(dtype: torch.dtype) -> None:
-    access = find_access(PLACEMENT, bags_of([([1, 1, 2], [0], [])]))
+    access = access_of(PLACEMENT, bags_of([([1, 1, 2], [0], [])]))
     assert access.embeddings(torch.ones(len(access.unique), 4, dtype=dtype)).dtype is dtype
     assert access.sum_gradients(torch.ones(1, 3, 4, dtype=dtype)).dtype is dtype

@@ -62,7 +62,7 @@ def test_embeddings_and_gradients_are_those_of_torch(shards: int, bags: bool) ->
         assert found.is_contiguous()
         wanted.backward(gradient)
     summed = access.sum_gradients(tuple(outer))
-    expected = vectors_of(access, placement, [weight.grad for weight in weights])  # type: ignore[misc]
+    expected = vectors_of(access, placement, [weight.grad for weight in weights])
     for found, wanted in zip(summed, expected, strict=True):
         torch.testing.assert_close(found, wanted)
 

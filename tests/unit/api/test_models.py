@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -41,7 +42,7 @@ def test_absent_values_are_left_out_of_the_json() -> None:
 
 def test_status_is_frozen_and_bounded() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        Status().phase = "Running"  # type: ignore[misc]
+        Status().phase = "Running"
     with pytest.raises(ValidationError, match="at most 20"):
         Status(failures=tuple(FailureRecord(time=0, role="shard", index=0, incarnation=i, kind="K") for i in range(21)))
 
@@ -83,7 +84,7 @@ def test_the_contract_gets_all_that_pods_need() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("precision", "bf16"), ("prefetch", 3), ("workers", 2), ("device", "cuda")]
 )
-def test_pods_learn_how_trainers_compute(field: str, value: object) -> None:
+def test_pods_learn_how_trainers_compute(field: str, value: Any) -> None:
     usual, other = (
         to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, {f"spec.trainers.{field}": value})
     )

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cpr_contract.experiment import Outcome, Saved, Saving
+from cpr_contract.experiment import Failure, Outcome, Saved, Saving
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
 from cpr_operator.cli.bench.priority.command import runs_of
@@ -87,14 +87,14 @@ def test_all_strategies_of_a_seed_meet_the_same_failures() -> None:
     assert planned.runs == tuple((seed, strategy) for seed in (4, 5) for strategy in (None, *STRATEGIES, ANCHORS))
     assert set(STRATEGIES) == {"Full", "MFU", "SSU", "SCAR", "Growth"}
     trials = dict(zip(planned.runs, planned.experiment.trials, strict=True))
-    drawn = {}
+    drawn = dict[int, tuple[Failure, ...]]()
     for (seed, strategy), trial in trials.items():
         assert (trial.seed, trial.losses) == (seed, ())
         if strategy is None:
             assert trial.saving is None
         else:
             seldom = replace(SAVING, interval=0.2)
-            expected = seldom if strategy == ANCHORS else replace(SAVING, strategy=strategy)
+            expected = seldom if strategy == "Anchors" else replace(SAVING, strategy=strategy)
             assert trial.saving is not None
             assert replace(trial.saving, failures=()) == expected
             assert drawn.setdefault(seed, trial.saving.failures) == trial.saving.failures
@@ -191,6 +191,7 @@ def test_the_figure_that_the_drop_follows_predicts_it_better(by_samples: bool, b
 def printed(found: Study) -> str:
     console = Console(file=io.StringIO(), width=120)
     print_study(console, found)
+    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
@@ -249,7 +250,7 @@ def test_each_run_is_compared_with_its_own_seed() -> None:
         an_outcome(0.85, 80, saved),
     ]
     one, two = runs_of(planned, outcomes)
-    assert one == Run(1, "Full", 0.7, pytest.approx(0.1), 0.05, 0.25, 100, 30, 0)
+    assert one == Run(1, "Full", 0.7, pytest.approx(0.1), 0.05, 0.25, 100, 30, 0)  # type: ignore[arg-type]
     assert (two.auc_drop, two.plu) == (pytest.approx(0.05), 0.4)
     with pytest.raises(TrialError, match="AUC is not defined"):
         runs_of(planned, [an_outcome(None, 0, None), *outcomes[1:]])

@@ -81,9 +81,8 @@ def test_memory_that_the_system_does_not_tell_is_not_told() -> None:
 def printed(found: Figures) -> str:
     console = Console(file=io.StringIO(), width=120)
     print_figures(console, ("Full", "MFU"), found)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert isinstance(text, str)
-    return text
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_the_answer_for_people() -> None:

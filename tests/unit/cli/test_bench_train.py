@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,7 +28,7 @@ from cpr_operator.cli.trials import TrialError
 MACHINE = Machine(100.0, 0.0)
 
 
-def job(preset: Preset = Preset.KAGGLE) -> dict[str, object]:
+def job(preset: Preset = Preset.KAGGLE) -> dict[str, Any]:
     places = {"samples": Path("/data/samples.tsv"), "store": Path("/data/store")}
     return document(preset, rows=1000, trainers=1, shards=2, workers=2, precision="bf16", interval_s=5, **places)
 

@@ -176,6 +176,7 @@ def test_where_no_bar_can_be_drawn_each_finished_run_is_a_line() -> None:
     tell(TrialReport(0, 50, 100, None))
     tell(TrialReport(0, 100, 100, an_outcome(0.75, 0.0)))
     tell(TrialReport(1, 100, 100, an_outcome(0.74, 0.1)))
+    assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
         "run 1 of 2: seed 1, no losses, AUC 0.75000",
         "run 2 of 2: seed 1, PLS 0.1, AUC 0.74000",
@@ -205,6 +206,7 @@ def test_why_the_trials_ended(tmp_path: Path, last_word: str | None, says: str) 
 def printed(result: Sensitivity, budget: AccuracyBudget) -> str:
     console = Console(file=io.StringIO(), width=120)
     print_calibration(console, [a_pair(1, 0.1, 0.002), a_pair(2, 0.1, 0.004)], result, budget)
+    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 

@@ -54,7 +54,8 @@ def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as
     monkeypatch.setattr(data, "ask_trainer_image", image)
     console = Console(file=io.StringIO(), width=120)
     code = data.inspect_data(target, console, {}, as_json=as_json)
-    return code, console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(console.file, io.StringIO)
+    return code, console.file.getvalue()
 
 
 def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +119,10 @@ def test_an_evaluation_is_told(monkeypatch: pytest.MonkeyPatch, auc: float | Non
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
     console = Console(file=io.StringIO(), width=120)
     evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=False)
-    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(console.file, io.StringIO)
+    output = console.file.getvalue()
     assert "step 1,500, 100 held-out samples" in output
     assert words in output
     assert image.asked == [("evaluate", job, EvaluationRequest("the/anchor"))]
     evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=True)
-    assert '"log_loss": 0.5' in console.file.getvalue()  # type: ignore[attr-defined]
+    assert '"log_loss": 0.5' in console.file.getvalue()

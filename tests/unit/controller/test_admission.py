@@ -24,7 +24,7 @@ def refuse(house: House, role: str) -> None:
         if manifest["metadata"]["labels"]["cprjob.io/role"] == role:
             raise RefusedError(WORDS)
 
-    house.cluster.check_pod = check_pod  # type: ignore[method-assign]
+    house.cluster.check_pod = check_pod
 
 
 async def test_a_template_that_grants_more_starts_no_pods_until_it_is_corrected() -> None:

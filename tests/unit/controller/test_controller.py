@@ -6,6 +6,7 @@ import pytest
 
 from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
 from cpr_operator.installed_crd import InstalledCrd
 from cpr_operator.reconcile import Hold
@@ -79,7 +80,9 @@ async def test_no_new_job_starts_under_an_outdated_schema_and_a_running_one_goes
 async def test_a_crd_that_could_not_be_read_holds_a_job_only_until_it_is_read() -> None:
     """The API server fails at the operator's start, and answers a little later."""
     house = House()
-    now, answers = 0.0, [UnavailableError("etcd has no leader"), {crd.HASH_ANNOTATION: crd.schema_hash()}]
+    now = 0.0
+    answers: list[UnavailableError | dict[str, str]]
+    answers = [UnavailableError("etcd has no leader"), {crd.HASH_ANNOTATION: crd.schema_hash()}]
 
     async def read() -> Mapping[str, str]:
         answer = answers.pop(0)
@@ -153,10 +156,10 @@ async def test_an_answer_that_is_no_report_is_no_answer() -> None:
     house = House()
     await house.go(8)
 
-    async def nonsense(*_: object) -> bytes:
+    async def nonsense(pod: PodView, deadline_s: float) -> bytes:
         return b"<html>"
 
-    house.cluster.fetch_report = nonsense  # type: ignore[method-assign]
+    house.cluster.fetch_report = nonsense
     await house.go()
     assert house.condition("ReportsAvailable")[:2] == ("False", "NoAnswer")
     assert house.status.restarts == 0
@@ -167,10 +170,10 @@ async def test_silence_is_no_evidence() -> None:
     await house.go(8)
     before = house.status.shards, house.status.trainers
 
-    async def silence(*_: object) -> None:
+    async def silence(pod: PodView, deadline_s: float) -> None:
         return None
 
-    house.cluster.fetch_report = silence  # type: ignore[assignment,method-assign]
+    house.cluster.fetch_report = silence
     await house.go(4)
     assert (house.status.shards, house.status.trainers) == before
 

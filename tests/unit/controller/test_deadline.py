@@ -56,8 +56,8 @@ def unheard(driver: Driver, passes: int) -> None:
         finally:
             left[0] -= 1
 
-    driver.cluster.fetch_report = lost  # type: ignore[method-assign]
-    driver.controller.run_pass = counted  # type: ignore[method-assign]
+    driver.cluster.fetch_report = lost
+    driver.controller.run_pass = counted
 
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["a new operator", "the same operator"])

@@ -10,7 +10,7 @@ import pytest
 from cpr_operator.api.spec import Store
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cluster.views import JobView
+from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
@@ -73,14 +73,15 @@ async def test_all_saves_go_with_their_job(name: str) -> None:
 async def test_nobody_cleans_up_while_a_pod_may_still_write() -> None:
     driver = Driver(BY_NAME["deleted with its saves"])
     alone = []
+    follow = driver.cluster.on_pod
 
-    def watch(_job: str, pod: object) -> None:
+    def watch(job: str, pod: PodView) -> None:
         running = {p.view().role for p in driver.cluster.pods.values() if p.phase == "Running"}
         if "cleanup" in running:
             alone.append(running)
+        follow(job, pod)
 
-    follow = driver.cluster.on_pod
-    driver.cluster.on_pod = lambda job, pod: (watch(job, pod), follow(job, pod))[1]
+    driver.cluster.on_pod = watch
     await driver.run()
     assert alone
     assert all(running == {"cleanup"} for running in alone)

@@ -148,7 +148,8 @@ async def test_a_suspended_job_has_no_member_that_seems_to_run() -> None:
     life = await live("suspended and resumed")
     suspended = [Status.model_validate(s) for s in life.cluster.statuses if s["phase"] == "Suspended"]
     assert suspended
-    assert {m.state for status in suspended for m in (*status.shards, *status.trainers)} == {"Pending"}
+    assert {shard.state for status in suspended for shard in status.shards} == {"Pending"}
+    assert {trainer.state for status in suspended for trainer in status.trainers} == {"Pending"}
     flushing = [Status.model_validate(s) for s in life.cluster.statuses if s["phase"] == "Suspending"]
     assert "Training" not in {t.state for status in flushing for t in status.trainers}
 
@@ -215,6 +216,7 @@ async def test_what_is_learnt_is_of_so_many_shards() -> None:
     statuses = [Status.model_validate(document) for document in life.cluster.statuses]
     before, after = next((a, b) for a, b in pairwise(statuses) if len(a.shards) != len(b.shards))
     assert (len(before.shards), len(after.shards)) == (3, 2)
+    assert before.policy.commit_seconds is not None
     assert after.policy.commit_seconds == pytest.approx(1.5 * before.policy.commit_seconds)
     assert after.policy.alpha == before.policy.alpha
     assert after.plan is not None

@@ -70,7 +70,7 @@ async def test_a_status_that_is_none_gets_a_condition_and_its_pods_are_left_alon
     assert {pod.uid for pod in cluster.pods.values()} == pods
     after = cluster.jobs["default", "job"].status
     assert {k: v for k, v in after.items() if k != "conditions"} == {
-        k: v for k, v in (before | wrong).items() if k != "conditions"
+        k: v for k, v in {**before, **wrong}.items() if k != "conditions"
     }
     assert cluster.calls[-2:] == ["write_status", "emit"], "said once"
 

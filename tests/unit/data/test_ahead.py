@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from cpr_trainer.data.ahead import Ahead
-from cpr_trainer.data.blocks import Block
+from cpr_trainer.data.blocks import Block, SourceFile
 from cpr_trainer.data.rows import Rows
+from cpr_trainer.store import Version
+from support.plain_batches import single_ids
 from support.table_data import clicks, read_through, write
 
-BLOCKS = tuple(Block("f", 10 * number, 10, number, 1) for number in range(12))
+FILE = SourceFile("f", Version(0, ""))
+BLOCKS = tuple(Block(FILE, 10 * number, 10, number, 1) for number in range(12))
 
 
 class Numbered:
@@ -43,7 +46,7 @@ def ahead_of(form: Numbered, most_rows: int = 120) -> Ahead:
 
 
 def numbers(got: list[Rows]) -> list[int]:
-    return [int(rows.ids[0, 0]) for rows in got]
+    return [int(single_ids(rows)[0, 0]) for rows in got]
 
 
 def test_blocks_are_read_in_the_order_they_are_expected_in() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cpr_contract.spec import DataSpec, TableSpec
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.bad_rows import BadRows
+from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
@@ -48,7 +49,7 @@ FAULTS = {
 }
 
 
-def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> object:
+def read_criteo(folder: Path, data: bytes, allowed: int = 0) -> Batch:
     (folder / "clicks.tsv").write_bytes(data)
     criteo_spec = DataSpec("Criteo", f"{folder}/clicks.tsv", 1, None, 8, 0, allowed)
     return everything(read(criteo_spec, CRITEO_TABLES))
@@ -67,7 +68,7 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, fault: str) -> None:
 def test_bad_lines_up_to_the_limit_are_left_out(tmp_path: Path, bad: bytes, fault: str) -> None:
     good = [criteo(0, [k] * 13) for k in range(3)]
     data = b"\n".join([bad, good[0], bad, good[1], good[2], bad]) + b"\n"
-    assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))  # type: ignore[arg-type]
+    assert_same(read_criteo(tmp_path, data, 3), read_criteo(tmp_path, b"\n".join(good)))
     with pytest.raises(DataError, match=r"line 6: (it has|column)") as caught:
         read_criteo(tmp_path, data, 2)
     assert fault in caught.value.message
@@ -85,7 +86,7 @@ def test_bad_lines_keep_their_place_wherever_blocks_end(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unpacking, "BLOCK_BYTES", block_bytes)
         if len(bad) <= allowed:
-            assert len(read_criteo(tmp_path, data, allowed)) == 1 + len(kinds) - len(bad)  # type: ignore[arg-type]
+            assert len(read_criteo(tmp_path, data, allowed)) == 1 + len(kinds) - len(bad)
         else:
             with pytest.raises(DataError) as caught:
                 read_criteo(tmp_path, data, allowed)

@@ -25,6 +25,7 @@ from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.inspect import inspect_job
 from cpr_trainer.errors import DataError
 from support.bag_data import COLUMNS, TABLES, BagClick, as_table, bag_clicks, write_bags
+from support.plain_batches import single_ids
 from support.table_data import FILES, everything, read, spec
 
 ENDINGS = ("parquet", "csv", "tsv")
@@ -68,7 +69,7 @@ def test_absent_ids_are_left_out_and_texts_are_hashed_as_everywhere(tmp_path: Pa
     single = (TableSpec("a", 300), TableSpec("b", 300), TableSpec("c", 40), TableSpec("d", 200))
     (tmp_path / "single.csv").write_text("click,a,b,c,d\n1,a,b,,7\n")
     columns = replace(COLUMNS, numbers=(), categories=("a", "b", "c", "d"))
-    ids = everything(read(replace(spec("CSV", f"{tmp_path}/single.csv"), columns=columns), single)).ids
+    ids = single_ids(everything(read(replace(spec("CSV", f"{tmp_path}/single.csv"), columns=columns), single)))
     assert [found[0][0], found[0][1], found[1][0], found[2][0]] == ids[0].tolist()
 
 

@@ -8,7 +8,8 @@ from cpr_trainer.data.cells import Cells
 
 
 def hashes(*texts: bytes) -> list[int]:
-    return Cells.of_arrow(pa.array(texts, pa.binary())).hashes().tolist()
+    found: list[int] = Cells.of_arrow(pa.array(texts, pa.binary())).hashes().tolist()
+    return found
 
 
 @settings(deadline=None)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from cpr_contract.spec import ColumnsSpec, TableSpec
 from cpr_trainer.data import unpacking
+from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.errors import DataError
+from support.plain_batches import single_ids
 from support.table_data import (
     WRITERS,
     Click,
@@ -66,20 +68,22 @@ def test_all_formats_give_the_same_batches(
 def test_a_row_becomes_a_sample(tmp_path: Path) -> None:
     rows = [Click(1, age=9, views=None, price=-2.5, user="é", item=None), Click(0, age=-2, views=0, price=None)]
     batch = everything(read(write(rows, tmp_path, "csv")))
-    assert (batch.dense.dtype, batch.ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
-    assert (batch.dense.shape, batch.ids.shape) == ((2, 13), (2, 2))
+    ids = single_ids(batch)
+    assert (batch.dense.dtype, ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
+    assert (batch.dense.shape, ids.shape) == ((2, 13), (2, 2))
     assert batch.labels.tolist() == [1, 0]
     assert batch.dense[:, :3].tolist() == [[np.float32(np.log1p(9.0)), 0, -2.5], [0, 0, 0]]
     assert (batch.dense[:, 3:] == 0).all(), "features that the data does not have"
-    assert (batch.ids >= 0).all()
-    assert (batch.ids < [100, 50]).all()
+    assert (ids >= 0).all()
+    assert (ids < [100, 50]).all()
 
 
 def test_ids_follow_from_the_text_alone(tmp_path: Path) -> None:
     # Saved models stand on them.
     cells = ["", "ab", None, "é" * 300, '"', "NULL"]
     tables = TableSpec("user", 1001), TableSpec("item", 9)
-    ids = everything(read(write([Click(1, user=cell) for cell in cells], tmp_path, "tsv"), tables)).ids[:, 0].tolist()
+    batch = everything(read(write([Click(1, user=cell) for cell in cells], tmp_path, "tsv"), tables))
+    ids = single_ids(batch)[:, 0].tolist()
     assert ids[:4] == [807, 408, 807, 889]
     assert len(set(ids)) == 5, "no text stands for an absent one"
 
@@ -147,7 +151,7 @@ def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert_same(everything(dataset), whole)
     shuffled = np.random.default_rng(3).permutation(500)
     again = dataset.take(shuffled)
-    assert_same(again, type(whole)(whole.dense[shuffled], whole.ids[shuffled], whole.labels[shuffled]))
+    assert_same(again, Batch(whole.dense[shuffled], single_ids(whole)[shuffled], whole.labels[shuffled]))
 
 
 def test_gzip_and_zstd_may_have_several_members(tmp_path: Path) -> None:
@@ -173,8 +177,8 @@ def test_samples_are_taken_in_any_order(tmp_path: Path) -> None:
     dataset = read(write(clicks(30), tmp_path, "parquet", files=3))
     assert dataset.layout.blocks == 12
     some, all_of_them = np.array([29, 2, 29, 11]), everything(dataset)
-    picked = dataset.take(some)
-    assert_same(picked, type(picked)(all_of_them.dense[some], all_of_them.ids[some], all_of_them.labels[some]))
+    picked = Batch(all_of_them.dense[some], single_ids(all_of_them)[some], all_of_them.labels[some])
+    assert_same(dataset.take(some), picked)
     assert len(dataset.take(np.array([], np.int64))) == 0
 
 

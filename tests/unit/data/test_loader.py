@@ -10,6 +10,7 @@ from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.windows import Windows
+from support.plain_batches import single_ids
 
 ORDER = BatchOrder(rows=30, total_samples=45, batch_size=10, seed=4)
 
@@ -41,7 +42,7 @@ def loader(dataset: Numbers, *, rank: int = 0, trainers: int = 1, first_step: in
 
 def test_steps_come_in_order_with_their_batches() -> None:
     with loader(Numbers()) as batches:
-        got = [(step, batch.ids[:, 0].tolist()) for step, batch in batches]
+        got = [(step, single_ids(batch)[:, 0].tolist()) for step, batch in batches]
     assert got == [(step, ORDER.batch_indices(step).tolist()) for step in range(1, 6)]
 
 
@@ -51,7 +52,7 @@ def test_the_slices_of_all_ranks_make_the_batch_from_any_step(first_step: int) -
     for rank in range(4):
         with loader(Numbers(), rank=rank, trainers=4, first_step=first_step) as batches:
             for step, batch in batches:
-                parts.setdefault(step, []).extend(batch.ids[:, 0].tolist())
+                parts.setdefault(step, []).extend(single_ids(batch)[:, 0].tolist())
     assert parts == {step: ORDER.batch_indices(step).tolist() for step in range(first_step, 6)}
 
 
@@ -79,7 +80,7 @@ def test_an_error_appears_where_its_batch_would() -> None:
 
 def test_a_batch_that_failed_comes_when_it_is_asked_for_again() -> None:
     with loader(Numbers(fail_at=range(3, 5))) as batches:
-        got = []
+        got: list[int] = []
         while len(got) < 5:
             try:
                 got.append(next(batches)[0])
@@ -101,7 +102,7 @@ def test_closing_ends_the_thread_and_the_iteration() -> None:
 
 def test_any_step_can_be_had_out_of_turn() -> None:
     with loader(Numbers(), rank=1, trainers=2, first_step=4) as batches:
-        assert batches.batch(2).ids[:, 0].tolist() == ORDER.batch_indices(2).tolist()[5:]
+        assert single_ids(batches.batch(2))[:, 0].tolist() == ORDER.batch_indices(2).tolist()[5:]
         assert next(batches)[0] == 4
 
 

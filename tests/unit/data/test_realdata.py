@@ -10,6 +10,7 @@ from cpr_contract.spec import DataSpec, ModelSpec, OptimizerSpec, SparseOptimize
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from support.oracle import random_rows, train
+from support.plain_batches import single_ids
 from support.realdata import click_log
 from support.table_data import everything, read
 
@@ -38,7 +39,7 @@ def test_real_lines_read_as_a_plain_loop_reads_them(path: Path, clicks: Dataset)
     assert np.array_equal(batch.dense, np.log1p(counts).astype(np.float32))
     for place in (0, 5, 25):
         row_of: dict[str, int] = {}
-        for line, row in zip(lines, batch.ids[:, place].tolist(), strict=True):
+        for line, row in zip(lines, single_ids(batch)[:, place].tolist(), strict=True):
             assert row_of.setdefault(line[14 + place], row) == row, "one value, one row"
         assert len(set(row_of.values())) > 0.55 * min(len(row_of), 2000), "values spread over the rows"
 

@@ -11,6 +11,7 @@ from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import DataError
 from support.oracle import exact_auc
+from support.plain_batches import single_ids
 from support.table_data import assert_same, read
 
 TABLES = tuple(TableSpec(f"t{place}", rows) for place, rows in enumerate([1, 2, 3, 100, 1000, 50_000]))
@@ -23,15 +24,16 @@ def synthetic(rows: int = 3000, seed: int = 5, tables: tuple[TableSpec, ...] = T
 def test_a_row_is_the_same_however_it_is_asked_for() -> None:
     asked = np.array([2999, 7, 7, 0])
     whole = synthetic().take(np.arange(3000))
-    assert_same(synthetic(10**15).take(asked), Batch(whole.dense[asked], whole.ids[asked], whole.labels[asked]))
+    assert_same(synthetic(10**15).take(asked), Batch(whole.dense[asked], single_ids(whole)[asked], whole.labels[asked]))
 
 
 def test_rows_keep_their_shapes_types_and_bounds() -> None:
     batch = synthetic().take(np.arange(500))
-    assert (batch.dense.dtype, batch.ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
-    assert (batch.dense.shape, batch.ids.shape, batch.labels.shape) == ((500, 13), (500, 6), (500,))
-    assert (batch.ids >= 0).all()
-    assert (batch.ids < [table.rows for table in TABLES]).all()
+    ids = single_ids(batch)
+    assert (batch.dense.dtype, ids.dtype, batch.labels.dtype) == (np.float32, np.int64, np.float32)
+    assert (batch.dense.shape, ids.shape, batch.labels.shape) == ((500, 13), (500, 6), (500,))
+    assert (ids >= 0).all()
+    assert (ids < [table.rows for table in TABLES]).all()
     assert len(synthetic().take(np.array([], np.int64))) == 0
 
 
@@ -44,14 +46,14 @@ def test_seeds_differ() -> None:
 def test_the_rows_never_change() -> None:
     # Benchmarks are compared over versions.
     batch = synthetic().take(np.arange(1000))
-    assert batch.ids.sum(axis=0).tolist() == [0, 0, 0, 46211, 561662, 24779705]
+    assert single_ids(batch).sum(axis=0).tolist() == [0, 0, 0, 46211, 561662, 24779705]
     assert batch.labels.sum() == 551
     assert batch.dense.astype(np.float64).sum() == pytest.approx(42628.514)
 
 
 def test_the_ids_follow_zipfs_law() -> None:
     rows = 20_000
-    counts = np.bincount(synthetic(rows).take(np.arange(rows)).ids[:, 5], minlength=50_000)
+    counts = np.bincount(single_ids(synthetic(rows).take(np.arange(rows)))[:, 5], minlength=50_000)
     frequencies = np.sort(counts)[::-1]
     slope = np.polyfit(np.log(np.arange(1, 201)), np.log(frequencies[:200]), 1)[0]
     assert -1.15 < slope < -0.85

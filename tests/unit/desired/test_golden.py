@@ -1,7 +1,7 @@
 """What is created in the cluster, word for word. `CPR_UPDATE_GOLDEN=1` writes the files anew: read the diff."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
     return [network_policy(JOB, peers, by_uid=by_uid), *disruption_budgets(JOB, status, by_uid=by_uid)]
 
 
-CASES = {
+CASES: dict[str, Callable[[], Any]] = {
     "shard": lambda: pod_manifest(plan(), SHARD),
     "trainer": lambda: pod_manifest(plan(), TRAINER),
     "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cluster.jobs import pod_template
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.restriction import Restriction
 from support.driver import spec
@@ -140,11 +140,6 @@ def test_all_examples_are_allowed(path: Path) -> None:
     assert [Restriction().refuses(parse_spec(job["spec"])) for job in jobs] == [""] * len(jobs)
 
 
-def test_the_jobs_of_the_cluster_tests_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
-    for module in [name for name in sys.modules if name == "jobs" or name.startswith("harness")]:
-        monkeypatch.delitem(sys.modules, module)
-    from jobs import pod_template  # noqa: PLC0415 -- from another folder of tests
-
+def test_the_jobs_of_the_cluster_tests_are_allowed() -> None:
     template = pod_template("node-1", apart="shard", unstable=True)
     assert Restriction().refuses(parse_spec(spec(trainers__template=template, shards__template=template))) == ""

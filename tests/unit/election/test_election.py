@@ -241,8 +241,7 @@ def test_a_lease_that_is_deleted_or_written_over_is_noticed() -> None:
         assert not other.terms
         server.write(replace(server.lease or NONE, holder="somebody"))
         await asyncio.sleep(3)
-        assert not leader.leads
-        assert leader.lost == ["somebody holds it"]
+        assert (leader.leads, leader.lost) == (False, ["somebody holds it"])
 
     server = FakeLeases()
     play("a", "b", server=server, script=script)

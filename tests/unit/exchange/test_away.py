@@ -151,7 +151,7 @@ def test_a_new_generation_drops_what_was_not_acknowledged(exchange: Exchange, pa
         pending.result(WAIT_S)
     exchange.settle(WAIT_S)
     for shard in pair:
-        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
+        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))
         shard.thaw()
     exchange.wait_ready(WAIT_S)
     assert exchange.applied() == (3, 3)
@@ -172,7 +172,7 @@ def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: 
     exchange.heartbeat(17)
     follow(exchange, *pair, roster=2, generation=2)
     for shard in pair:
-        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))  # type: ignore[misc]
+        shard.do(lambda shard=shard: shard.ready(generation=2, applied=3))
     exchange.wait_ready(WAIT_S)
     exchange.lookup(4, rows).result(WAIT_S)
     for shard in pair:

@@ -50,7 +50,8 @@ def test_in_bfloat16_vectors_travel_rounded_and_rows_stay_exact(job: JobSpec, ro
     starts = Placement.of(half.model, 2).starts
 
     def slots_on(shard: int) -> Ints:
-        return rows.places[rows.on_shard(shard)] - starts[shard]
+        slots: Ints = rows.places[rows.on_shard(shard)] - starts[shard]
+        return slots
 
     shards, exchange = (ShardThread(half, 0), ShardThread(half, 1)), Exchange(half, 0, 1, KEY, 1000)
     try:
@@ -113,7 +114,7 @@ def test_heartbeats_carry_the_cut(exchange: Exchange, pair: Pair) -> None:
     for shard in pair:
         progress = shard.service.progress
         assert progress is not None
-        wait_for(lambda progress=progress: progress.cuts.pending == 17)  # type: ignore[misc]
+        wait_for(lambda progress=progress: progress.cuts.pending == 17)
 
 
 def test_a_lookup_may_be_waited_for_again(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:

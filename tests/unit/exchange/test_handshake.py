@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,8 +57,8 @@ def test_a_shard_refuses_another_job() -> None:
 
 
 @pytest.mark.parametrize("other", [{"index": 1}, {"incarnation": 4}, {"role": "trainer"}])
-def test_a_trainer_refuses_whom_its_roster_does_not_name(other: dict[str, object]) -> None:
-    trainer, shard = initiator(), responder(me=replace(SHARD, **other))  # type: ignore[arg-type]
+def test_a_trainer_refuses_whom_its_roster_does_not_name(other: dict[str, Any]) -> None:
+    trainer, shard = initiator(), responder(me=replace(SHARD, **other))
     with pytest.raises(HandshakeError, match=r"expected shard/2 incarnation 5"):
         trainer.prove(shard.challenge(trainer.hello()))
 

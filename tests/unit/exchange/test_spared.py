@@ -134,7 +134,12 @@ def test_who_was_back_is_waited_for(
     exchange.wait_ready(WAIT_S)
     push(exchange, rows, 1)
     exchange.settle(WAIT_S)
-    successor.do(lambda: successor.server.close() or setattr(successor, "frozen", True))
+
+    def stop() -> None:
+        successor.server.close()
+        successor.frozen = True
+
+    successor.do(stop)
     wait_for(lambda: exchange.away() == (1,))
     assert exchange.away(2) == (1,)
     allow(exchange, pair[0].peer, Peer(1, 3, "", 0), until_step=50, roster=4)

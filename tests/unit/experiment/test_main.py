@@ -45,6 +45,8 @@ def test_trials_of_one_seed_differ_by_their_losses_alone(job: JobSpec) -> None:
     assert (late.auc, late.log_loss) == (lossless.auc, lossless.log_loss), "nothing is scored after the end"
     assert late.lost_sample_shards == 300
     assert late.lost_row_updates > 0
+    assert lossless.log_loss is not None
+    assert lossy.log_loss is not None
     assert lossy.log_loss > lossless.log_loss
     assert other.auc != lossless.auc
 

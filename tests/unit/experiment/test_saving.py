@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.experiment import Experiment, Failure, Saving, ShardLoss, Trial
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec, SparseOptimizerSpec, Strategy
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.experiment.main import run_trials
@@ -70,8 +70,8 @@ class Watched:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_failed_shards_go_back_to_what_was_saved_of_them(job: JobSpec, strategy: str) -> None:
-    run = Watched(job, Saving(strategy, 0.25, 2, 0.2, FAILURES))  # type: ignore[arg-type]
+def test_failed_shards_go_back_to_what_was_saved_of_them(job: JobSpec, strategy: Strategy) -> None:
+    run = Watched(job, Saving(strategy, 0.25, 2, 0.2, FAILURES))
     assert run.inner.lost_row_updates == run.lost > 0
     # Full saves at steps 10, 20, 30; the others save everything at 20 and 40. Shard 2 fails at 16, and again at 18.
     anchor = {16: 10, 36: 30} if strategy == "Full" else {16: 0, 36: 20}
@@ -80,9 +80,9 @@ def test_failed_shards_go_back_to_what_was_saved_of_them(job: JobSpec, strategy:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_writes_as_much_as_full(job: JobSpec, strategy: str) -> None:
-    def written(name: str) -> int:
-        return Watched(job, Saving(name, 0.25, 2, 0.2, ())).inner.saved.rows_written  # type: ignore[arg-type]
+def test_every_strategy_writes_as_much_as_full(job: JobSpec, strategy: Strategy) -> None:
+    def written(name: Strategy) -> int:
+        return Watched(job, Saving(name, 0.25, 2, 0.2, ())).inner.saved.rows_written
 
     assert 0.9 * written("Full") <= written(strategy) <= written("Full")
 
@@ -96,7 +96,7 @@ def test_a_strategy_claims_what_it_holds_for_important(job: JobSpec) -> None:
 
 
 def test_memory_of_trackers_is_told(job: JobSpec) -> None:
-    full, mfu = (Watched(job, Saving(name, 0.25, 2, 0.2, ())) for name in ("Full", "MFU"))  # type: ignore[arg-type]
+    full, mfu = (Watched(job, Saving(name, 0.25, 2, 0.2, ())) for name in ("Full", "MFU"))
     assert full.inner.saved.tracker_bytes == 0
     assert mfu.inner.saved.tracker_bytes == 4 * mfu.placement.total
 

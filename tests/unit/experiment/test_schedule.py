@@ -28,7 +28,8 @@ def job(tmp_path: Path) -> JobSpec:
 
 
 def schedule_of(job: JobSpec, **changes: Any) -> Schedule:
-    saving = Saving(**({"strategy": "MFU", "interval": 0.25, "anchors": 2, "fraction": 0.2, "failures": ()} | changes))
+    usual: dict[str, Any] = {"strategy": "MFU", "interval": 0.25, "anchors": 2, "fraction": 0.2, "failures": ()}
+    saving = Saving(**(usual | changes))
     dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
     return Schedule.of(saving, BatchOrder.of(job.data, dataset.layout), dataset, Placement.of(job.model, job.shards))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from typing import Any
 
 import kopf
 import pytest
@@ -94,7 +95,7 @@ async def test_the_operators_own_writes_wake_nobody() -> None:
 
     workers = Workers(run_pass, random.Random())
     registry = make_registry(workers, Metrics(), lambda *_: None, lambda *key: key == ("n", "job", "7"))
-    job_changed = next(h.fn for h in registry._watching.get_all_handlers() if "job" in str(h.id))
+    job_changed: Any = next(h.fn for h in registry._watching.get_all_handlers() if "job" in str(h.id))
     for version, expected in (("7", []), ("8", ["job"])):
         body = kopf.Body({"metadata": {"namespace": "n", "name": "job", "resourceVersion": version}})
         await job_changed(type="MODIFIED", body=body)

@@ -24,7 +24,7 @@ def failure(index: int, recovery_s: float | None = None) -> FailureRecord:
 
 def status(*failures: FailureRecord, phase: str = "Running") -> Status:
     return Status(
-        phase=phase,  # type: ignore[arg-type]
+        phase=phase,
         failures=failures,
         plan=Plan(mode="Partial", interval_seconds=60),
         budget=Budget(limit=0.1, spent=0.02, reserved=0.03, remaining=0.05, running_sum=0.07, rollbacks=1),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
@@ -46,7 +46,8 @@ class Beside(nn.Module):
 
     def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
         assert isinstance(embeddings, tuple)
-        return self.last(torch.cat((dense, *embeddings[:-1]), dim=1)).squeeze(1)
+        logits: Tensor = self.last(torch.cat((dense, *embeddings[:-1]), dim=1))
+        return logits.squeeze(1)
 
 
 def test_the_dlrm_projects_vectors_of_other_dims_and_leaves_the_rest() -> None:
@@ -88,7 +89,7 @@ def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not
     leaves = tuple(each.clone().requires_grad_() for each in vectors)
     logits = replica.model(torch.zeros(3, 13), access.embeddings(leaves))
     loss = nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels))
-    expected = torch.autograd.grad(loss, leaves, allow_unused=True)
+    expected: tuple[Tensor | None, ...] = torch.autograd.grad(loss, leaves, allow_unused=True)
     assert isinstance(found.row_gradients, tuple)
     for mine, wanted in zip(found.row_gradients[:2], expected[:2], strict=True):
         torch.testing.assert_close(mine, wanted)
@@ -97,8 +98,8 @@ def test_gradients_of_a_step_are_those_of_autograd_and_0_for_a_table_that_is_not
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_network_of_the_users_own_gets_a_vector_of_each_table(precision: str) -> None:
-    build_network(SPEC, 1, precision, Beside)  # type: ignore[arg-type]
+def test_a_network_of_the_users_own_gets_a_vector_of_each_table(precision: Precision) -> None:
+    build_network(SPEC, 1, precision, Beside)
 
 
 def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
@@ -108,7 +109,8 @@ def test_a_network_that_takes_one_block_is_told_what_it_gets() -> None:
             self.last = nn.Linear(12, 1)
 
         def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-            return self.last(embeddings.flatten(1)).squeeze(1)
+            logits: Tensor = self.last(embeddings.flatten(1))
+            return logits.squeeze(1)
 
     with pytest.raises(ModelError, match=r"a tuple of 3: \[n, 4\], \[n, 3\], \[n, 6\] embeddings, float32"):
         build_network(SPEC, 1, factory=Block)
@@ -123,7 +125,8 @@ def test_a_network_that_uses_no_table_is_refused() -> None:
             self.last = nn.Linear(13, 1)
 
         def forward(self, dense: Tensor, embeddings: tuple[Tensor, ...]) -> Tensor:
-            return self.last(dense).squeeze(1)
+            logits: Tensor = self.last(dense)
+            return logits.squeeze(1)
 
     with pytest.raises(ModelError, match="does not use its embeddings"):
         build_network(SPEC, 1, factory=Deaf)

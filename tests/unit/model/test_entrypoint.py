@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.access import Access, find_access
+from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model import entrypoint
@@ -21,6 +21,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
+from support.plain_batches import access_of
 
 SPEC = ModelSpec(
     embedding_dim=4,
@@ -44,7 +45,8 @@ class Normed(nn.Module):
         self.last = nn.Linear(13 + len(spec.tables) * spec.embedding_dim, 1)
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        return self.last(torch.cat((self.norm(dense), embeddings.flatten(1)), dim=1)).squeeze(1)
+        logits: Tensor = self.last(torch.cat((self.norm(dense), embeddings.flatten(1)), dim=1))
+        return logits.squeeze(1)
 
 
 class Weighted(Normed):
@@ -142,7 +144,7 @@ def train(replica: DenseReplica, steps: int) -> None:
 
 def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[[object], ModelSpec]) -> None:
     whole, first, resumed = (DenseReplica(own(Normed), seed) for seed in (1, 1, 2))
-    assert first.model.norm.num_batches_tracked == 0, "the probe is no sample"
+    assert first.model.get_buffer("norm.num_batches_tracked") == 0, "the probe is no sample"
     train(whole, 6)
     train(first, 3)
     tensors = first.tensors()
@@ -171,7 +173,7 @@ def test_tensors_of_another_network_are_refused(own: Callable[[object], ModelSpe
 def slice_of(samples: int) -> tuple[Batch, Access, Tensor]:
     """The first samples, the rows that they need, and vectors for these."""
     ids = np.random.default_rng(1).integers(0, 10, (samples, 3))
-    access = find_access(Placement.of(SPEC, 1), ids)
+    access = access_of(Placement.of(SPEC, 1), ids)
     vectors = torch.randn(len(access.unique), 4, generator=torch.Generator().manual_seed(5))
     return Batch(DENSE[:samples].numpy(), ids, LABELS[:samples].numpy()), access, vectors
 
@@ -195,11 +197,11 @@ def test_slices_too_small_for_statistics_leave_them_as_they_are(
     replica = DenseReplica(own(Normed), 1)
     (few, access, vectors), whole = slice_of(samples), slice_of(16)
     found = compute(replica, few, access, lambda: vectors, 16, Crew())
-    assert found.row_gradients.shape == (3 * samples, 4)
+    assert the_only(found.row_gradients).shape == (3 * samples, 4)
     assert bool(replica.gradients.any()) == bool(samples)
-    assert replica.model.norm.num_batches_tracked == 0
+    assert replica.model.get_buffer("norm.num_batches_tracked") == 0
     compute(replica, whole[0], whole[1], lambda: whole[2], 16, Crew())
-    assert replica.model.norm.num_batches_tracked == 1, "the next slice is one of training again"
+    assert replica.model.get_buffer("norm.num_batches_tracked") == 1, "the next slice is one of training again"
 
 
 @pytest.mark.parametrize(

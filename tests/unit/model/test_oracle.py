@@ -13,6 +13,7 @@ from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.replica import DenseReplica
 from support.oracle import exact_auc, random_rows, train, update_rows
+from support.plain_batches import single_ids
 
 TABLES = tuple(TableSpec(f"t{place}", 500) for place in range(6))
 MODEL = ModelSpec(
@@ -48,7 +49,8 @@ def test_sparse_sgd_is_what_torch_does_to_an_embedding() -> None:
     optimizer = torch.optim.SGD([bag.weight for bag in bags], lr=0.1)
     for step in range(1, order.steps + 1):
         batch = dataset.take(order.batch_indices(step))
-        vectors = torch.stack([bag(torch.from_numpy(batch.ids[:, t])) for t, bag in enumerate(bags)], dim=1)
+        ids = torch.from_numpy(single_ids(batch))
+        vectors = torch.stack([bag(ids[:, t]) for t, bag in enumerate(bags)], dim=1)
         replica.zero_gradients()
         optimizer.zero_grad()
         logits = replica.model(torch.from_numpy(batch.dense), vectors)
@@ -88,7 +90,8 @@ def test_the_products_score_is_the_oracles() -> None:
         for rank, score in enumerate(scores):
             part = order.slice_of(step, rank, len(scores))
             batch = dataset.take(order.indices_of(part))
-            vectors = torch.stack([torch.from_numpy(first(t, batch.ids[:, t])) for t in range(6)], dim=1)
+            ids = single_ids(batch)
+            vectors = torch.stack([torch.from_numpy(first(t, ids[:, t])) for t in range(6)], dim=1)
             logits, labels = replica.model(torch.from_numpy(batch.dense), vectors), torch.from_numpy(batch.labels)
             score.add(logits, labels, part.start)
             loss_share(replica.model, logits, labels, len(order.slice_of(step))).backward()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cpr_contract.spec import ModelSpec, OptimizerSpec, TableSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network, loss_share
 
@@ -20,7 +20,7 @@ SPEC = ModelSpec(
     top_mlp=(),
     tables=(TableSpec("user", 10),),
     dense_optimizer=OptimizerSpec("SGD", 0.1),
-    sparse_optimizer=OptimizerSpec("SGD", 0.1),
+    sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
     entrypoint="towers:Towers",
     labels=("click", "buy"),
 )
@@ -37,7 +37,8 @@ class Plain(nn.Module):
         self.last = nn.Linear(spec.embedding_dim, len(spec.labels) + len(spec.targets))
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        return self.last(embeddings.sum(dim=1))
+        outputs: Tensor = self.last(embeddings.sum(dim=1))
+        return outputs
 
 
 class Squared(Plain):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.placement import Placement, layout_hash
+from support.row_optimizers import Kind
 
 tables = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
 
@@ -88,8 +89,8 @@ def test_places_are_those_of_all_saves_ever_written() -> None:
 
 
 def test_the_layout_hash_depends_on_all_that_moves_values() -> None:
-    def model(rows: int = 9, dim: int = 4, kind: str = "SGD", rate: float = 0.1) -> ModelSpec:
-        sparse = SparseOptimizerSpec(kind, rate)  # type: ignore[arg-type]
+    def model(rows: int = 9, dim: int = 4, kind: Kind = "SGD", rate: float = 0.1) -> ModelSpec:
+        sparse = SparseOptimizerSpec(kind, rate)
         return ModelSpec(dim, (dim,), (1,), (TableSpec("a", rows),), OptimizerSpec("SGD", 0.1), sparse)
 
     base = layout_hash(model())

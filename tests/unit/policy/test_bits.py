@@ -1,5 +1,7 @@
 """Bits of a value in saves, by the restores that are expected of a row."""
 
+from typing import Any
+
 import pytest
 
 from cpr_operator import policy
@@ -9,7 +11,7 @@ from cpr_operator.policy.inputs import Bits
 
 def inputs(**changes: object) -> policy.Inputs:
     """Ten shards, one lost at each failure; the job takes as long as a hundred failures."""
-    figures = {
+    figures: dict[str, Any] = {
         "mode": "Partial",
         "limit": 0.1,
         "shards": 10,
@@ -18,7 +20,7 @@ def inputs(**changes: object) -> policy.Inputs:
         "samples_per_s": 1.0,
         "fixed_bits": None,
     }
-    return policy.Inputs(**(figures | changes))  # type: ignore[arg-type]
+    return policy.Inputs(**(figures | changes))
 
 
 @pytest.mark.parametrize(

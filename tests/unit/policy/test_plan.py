@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,8 +100,8 @@ def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_gue
         {"costs": Costs.measured(), "mode": "Full"},
     ],
 )
-def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, object]) -> None:
-    told = plan(replace(PAPER, **change)).reason  # type: ignore[arg-type]
+def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, Any]) -> None:
+    told = plan(replace(PAPER, **change)).reason
     assert "% of the time expected" not in told
     assert "would take" not in told
     assert "Only guessed so far" in told
@@ -144,7 +145,7 @@ def test_where_the_limit_comes_from_is_told() -> None:
         ({"fixed_interval_s": 30.0, "limit": 0.0}, "Full", "The budget allows no loss."),
     ],
 )
-def test_every_way_to_a_plan_says_why(change: dict[str, object], mode: str, says: str) -> None:
-    made = plan(replace(PAPER, **change))  # type: ignore[arg-type]
+def test_every_way_to_a_plan_says_why(change: dict[str, Any], mode: str, says: str) -> None:
+    made = plan(replace(PAPER, **change))
     assert made.mode == mode
     assert says in made.reason

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from cpr_contract.reports import AnchorRef, TrainerReport, TrainerState
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.world import World, change

@@ -11,6 +11,7 @@ from cpr_operator.controller import read_report
 from cpr_operator.reconcile import World
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.situation import STEPS_UNDER_WAY, situation_of
+from cpr_operator.reconcile.world import Report
 from support.driver import BATCH, Driver, Scenario, spec
 
 STARTED = 700
@@ -28,7 +29,7 @@ async def world_after(dense_sync: str) -> World:
     gone = {("trainer", 1), ("shard", 0)}
     views = (pod.view() for pod in driver.cluster.pods.values())
     pods = tuple(pod for pod in views if (pod.role, pod.index) not in gone)
-    plane, reports = driver.cluster.plane(), {}
+    plane, reports = driver.cluster.plane(), dict[str, Report]()
     for pod in pods:
         report = read_report(pod, plane.report(pod.name) or b"")
         if isinstance(report, TrainerReport):

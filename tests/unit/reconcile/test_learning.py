@@ -1,6 +1,7 @@
 """What a job learns: each saving and each failure once, whoever leads, however often the operator starts anew."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def job() -> CPRJobSpec:
     return parse_spec(spec(failurePolicy__expectedJobMtbfSeconds=100))
 
 
-def report(**fields: object) -> TrainerReport:
+def report(**fields: Any) -> TrainerReport:
     """Of the leader, in the middle of training at 100 samples/s."""
     base = TrainerReport(
         1,
@@ -39,7 +40,7 @@ def report(**fields: object) -> TrainerReport:
         problem=None,
         samples_per_s=100.0,
     )
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def seen(job: CPRJobSpec, status: Status, *reports: TrainerReport) -> Status:

@@ -1,6 +1,7 @@
 """What a leader still tells of the generation before, right after a rollback, is not believed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,19 +11,20 @@ from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.act import roll_back
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import Step, World
+from cpr_operator.reconcile.world import Report, Step, World
 from cpr_operator.recovery.decide import RollBack
 from support.driver import world_in_mid_training
 
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 
-async def sent_back(leader: dict[str, object], shards: ShardState = ShardState.RESTORING) -> World:
+async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> World:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
     world = await world_in_mid_training(2)
     rolled = roll_back(world, Step(world.job.status), observe(world), RollBack(None, (), "test")).status
     counters = rolled.counters.to_contract()
-    reports = {}
+    reports: dict[str, Report] = {}
+    told: Report
     for uid, report in world.reports.items():
         if isinstance(report, ShardReport):
             told = replace(report, state=shards, applied=(), lost=(), row_updates=None)

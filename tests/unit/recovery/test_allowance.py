@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_what_is_spent_and_set_aside_is_not_left() -> None:
     assert extent(account(300, lost=100, reserved=50), 1, 1000).until == 1075
 
 
-def situation(**changes: object) -> Situation:
+def situation(**changes: Any) -> Situation:
     """Shard 0 of two is lost at 1000 samples, its last save is at 900; 300 sample-shards may be lost."""
     base = Situation(
         mode="Partial",
@@ -60,7 +61,7 @@ def situation(**changes: object) -> Situation:
         anchors=(Anchor(key="a", digest="0", generation=1, step=8, samples=800),),
         degrade=True,
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def test_the_worst_of_the_loss_is_set_aside_first_and_the_allowance_with_it() -> None:

@@ -101,7 +101,7 @@ BROKEN: list[tuple[str, Mapping[str, str], str]] = [
 @pytest.mark.parametrize(("changes", "named"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_what_is_wrong_is_named(environ: dict[str, str], changes: Mapping[str, str], named: str) -> None:
     with pytest.raises(BadSpecError, match=named) as raised:
-        Environment.read(environ | changes)
+        Environment.read({**environ, **changes})
     assert exit_code(raised.value) == 20
 
 

@@ -27,7 +27,13 @@ def test_a_caller_that_is_cut_off_holds_its_place_until_its_thread_leaves() -> N
 
 def test_a_caller_that_does_not_go_does_not_keep_others_from_making_room() -> None:
     cut: list[object] = []
-    gate = Gate(2, lambda caller: (cut.append(caller), caller == "good" and gate.leave(caller)))
+
+    def cut_off(caller: str) -> None:
+        cut.append(caller)
+        if caller == "good":
+            gate.leave(caller)
+
+    gate = Gate(2, cut_off)
     gate.enter("stuck")
     gate.enter("good")
     gate.enter("third")

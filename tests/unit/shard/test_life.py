@@ -158,12 +158,12 @@ def test_a_rollback_stops_serving_and_restores_in_the_new_generation() -> None:
     bench.answer(RESTORED, ShardState.READY)
     save = bench.save(5)
     bench.follow(2, generation=2)
-    assert bench.life.state is ShardState.RESTORING
-    assert bench.service.progress is None
+    assert (bench.life.state, bench.service.progress) == (ShardState.RESTORING, None)
     assert not bench.saver.saves, "a save of the old generation is of no use"
     bench.life.post(committed(save))
     bench.answer(RESTORED, ShardState.READY)
     assert bench.life.report(()).newest_save == SAVE
+    assert bench.service.progress is not None
     assert bench.service.progress.generation == 2
 
 

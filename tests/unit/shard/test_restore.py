@@ -6,6 +6,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +45,9 @@ class Bench:
         self.arena = home.arena
         self.restorer = Restorer(self.store, job, home, self.problems.append, random.Random(1))
 
-    def restore(self, incarnation: int = 2, cancel: threading.Event | None = None, **roster: object) -> object:
+    def restore(self, incarnation: int = 2, cancel: threading.Event | None = None, **roster: Any) -> object:
         base = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
-        return self.restorer.restore(replace(base, **roster), cancel or threading.Event())  # type: ignore[arg-type]
+        return self.restorer.restore(replace(base, **roster), cancel or threading.Event())
 
     def save(self, value: float, step: int, incarnation: int = 1, generation: int = 1, uid: str = "") -> SavedShard:
         manifest = draft(

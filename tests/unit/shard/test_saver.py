@@ -194,8 +194,7 @@ def test_it_is_busy_until_the_commit() -> None:
     bench = Bench(wait)
     assert bench.saver.idle
     bench.submit(3)
-    assert started.wait(WAIT_S)
-    assert not bench.saver.idle
+    assert (started.wait(WAIT_S), bench.saver.idle) == (True, False)
     gate.set()
     assert isinstance(bench.told(), Committed)
     assert bench.saver.idle

@@ -27,6 +27,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.priority import make_tracker, population_of
 from cpr_trainer.tables.priority.mfu import MfuTracker
+from cpr_trainer.tables.priority.tracker import Claim
 from support.saves import origin
 from support.shard_job import shard_roster, small_job
 
@@ -276,7 +277,11 @@ def test_an_answer_that_comes_too_late_is_dropped(between: str) -> None:
 def test_what_goes_wrong_while_rows_are_chosen_is_raised() -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
-    bench.tracker.choose = lambda _count: (_ for _ in ()).throw(MemoryError("no room"))  # type: ignore[method-assign]
+
+    def choose(count: int) -> Claim:
+        raise MemoryError("no room")
+
+    bench.tracker.choose = choose
     with pytest.raises(MemoryError):
         bench.turn(EVERY_S)
 
@@ -285,10 +290,10 @@ def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
     bench = Bench()
     seen: dict[int, float] = {}
 
-    def wrote(slots: Ints, rows: Floats, _state: Floats | None) -> None:
+    def wrote(slots: Ints, rows: Floats, state: Floats) -> None:
         seen.update(zip(slots.tolist(), rows[:, 0].tolist(), strict=True))
 
-    bench.tracker.wrote = wrote  # type: ignore[method-assign]
+    bench.tracker.wrote = wrote
     bench.push(1, 2, applied=(1, 1))
     at_the_mark = bench.arena.rows[:, 0].tolist()
     anchor = bench.cut()
@@ -297,17 +302,23 @@ def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
     assert seen == {1: at_the_mark[1], 2: at_the_mark[2]}
 
 
-def stop(bench: Bench) -> None:
+def cut_where_it_stands(bench: Bench) -> object:
     """Training stands, and a cut is announced right there."""
     bench.progress.cuts = bench.progress.cuts.announced(min(bench.progress.applied), bench.progress.applied)
+    return bench.cut()
+
+
+def last_cut(bench: Bench) -> object:
+    bench.progress.applied = (100, 100)
+    return bench.cut()
 
 
 EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
     # what is saved: how, the bits, the saves it stands on
     "an anchor": (lambda b: b.cut(), 4, 1),
     "a flush": (lambda b: b.saving.save("Flush", b.progress), 32, 1),
-    "the cut at which the job stops": (lambda b: (stop(b), b.cut()), 32, 1),
-    "the last cut": (lambda b: (setattr(b.progress, "applied", (100, 100)), b.cut()), 32, 0),
+    "the cut at which the job stops": (cut_where_it_stands, 32, 1),
+    "the last cut": (last_cut, 32, 0),
     "a priority save": (lambda b: b.turn(EVERY_S), 4, 0),
 }
 

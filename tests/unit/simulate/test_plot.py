@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -39,7 +40,7 @@ def test_a_study_is_drawn_without_what_has_no_measure(tmp_path: Path, drawn: lis
     full = summaries["full"].overhead
     assert full is not None
     assert ends["full"] == pytest.approx(100 * full.mean)
-    assert PAPER.limit in [line.get_xdata()[0] for line in losses.lines]
+    assert PAPER.limit in [np.asarray(line.get_xdata())[0] for line in losses.lines]
 
 
 def test_sizes_are_drawn_on_log_axes_as_far_as_they_end(tmp_path: Path, drawn: list[Figure]) -> None:
@@ -49,5 +50,5 @@ def test_sizes_are_drawn_on_log_axes_as_far_as_they_end(tmp_path: Path, drawn: l
     assert (tmp_path / "scale.svg").exists()
     (axes,) = drawn[0].axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    points = {str(line.get_label()): len(line.get_xdata()) for line in axes.lines}
+    points = {str(line.get_label()): len(np.asarray(line.get_xdata())) for line in axes.lines}
     assert points == {"none": 1, "full": 2, "partial_naive": 2, "cpr": 2, "cpr_closed_loop": 2}

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from cpr_operator.simulate.presets import HOUR_S, PAPER
+from cpr_operator.simulate.job import HOUR_S
+from cpr_operator.simulate.presets import PAPER
 from cpr_operator.simulate.strategies import STRATEGIES, ClosedLoop, cpr, full, none, partial_naive
 
 

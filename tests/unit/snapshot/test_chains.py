@@ -164,7 +164,7 @@ def test_what_priority_saves_hold_is_not_lost(case: str) -> None:
     saves, lost, exact = ADDED[case]
     bench = bench_with_origin()
     bench.change(1, 2)
-    keys = {None: bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key}
+    keys: dict[str | None, str] = {None: bench.save(10, row_updates=RowUpdates((300, 400), lost=50)).ref.key}
     for step, (after, added) in zip((12, 14), saves, strict=False):
         saved = bench.save_rows(step, 1, after=keys.get(after, "elsewhere"), added_updates=added)
         keys[str(step)] = saved.ref.key

@@ -103,7 +103,7 @@ def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
     """Of 50 shards some have no row of the small band."""
     store = MemoryStore()
     anchor, expected = anchor_of(store, before)
-    found = {}
+    found = dict[int, tuple[bytes, bytes]]()
     for index in range(after):
         bench = bench_of(store, after, index)
         (only,) = bench.choices(1, 2, anchor)
@@ -129,7 +129,7 @@ def test_a_band_with_fewer_rows_than_shards_is_saved_and_restored() -> None:
     meta = DenseMeta("uid", 1, 1, 10, 640, 6400, benches[0].layout, ())
     anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * 5)
     expected = {number: row for bench in benches for number, row in by_number(bench).items()}
-    found = {}
+    found = dict[int, tuple[bytes, bytes]]()
     for index in range(7):
         bench = few(index, 7)
         restored, home = bench.restore(bench.choices(1, 2, anchor)[0])

@@ -103,7 +103,7 @@ def test_the_saves_of_a_lineage(case: str) -> None:
     assert all((candidate.kind, candidate.layout, candidate.damage) == ("Save", "layout", "") for candidate in found)
 
 
-P = "Priority"
+P: Literal["Priority"] = "Priority"
 
 PRIORITY: dict[str, tuple[list[Origin], list[Short], int, list[tuple[Short, list[Short]]], list[Short]]] = {
     # case: origins; saves in the store; who asks; complete saves, each with what comes on top; what comes on the start

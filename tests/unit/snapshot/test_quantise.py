@@ -45,16 +45,19 @@ def rounded_to_full_range(rows: Floats, bits: int) -> NDArray[np.float64]:
     low, high = exact.min(axis=1, keepdims=True), exact.max(axis=1, keepdims=True)
     span = np.where(high > low, high - low, 1)
     levels = (1 << bits) - 1
-    return low + np.rint((exact - low) / span * levels) * span / levels
+    rounded: NDArray[np.float64] = low + np.rint((exact - low) / span * levels) * span / levels
+    return rounded
 
 
 def squared_error(found: NDArray[np.floating], rows: Floats) -> NDArray[np.float64]:
-    return np.square(found.astype(np.float64) - rows).sum(axis=1)
+    errors: NDArray[np.float64] = np.square(found.astype(np.float64) - rows).sum(axis=1)
+    return errors
 
 
 def last_place(rows: Floats) -> NDArray[np.float64]:
     """The spacing of floats where each row is largest, [n, 1]."""
-    return np.spacing(np.abs(rows).max(axis=1, keepdims=True)).astype(np.float64)
+    spacing: NDArray[np.float64] = np.spacing(np.abs(rows).max(axis=1, keepdims=True)).astype(np.float64)
+    return spacing
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -157,11 +158,11 @@ DAMAGES: dict[str, Callable[[MemoryStore, str], object]] = {
 }
 
 
-def edit(store: MemoryStore, folder: str, *, drop: bool = False, shift: bool = False, **changes: object) -> None:
+def edit(store: MemoryStore, folder: str, *, drop: bool = False, shift: bool = False, **changes: Any) -> None:
     manifest = from_json(ShardManifest, store.get(folder + "manifest.json"))
     parts = manifest.parts[:-1] if drop else manifest.parts
     parts = tuple(replace(part, first=part.first + 1) for part in parts) if shift else parts
-    store.put(folder + "manifest.json", to_json(replace(manifest, parts=parts, **changes)).encode())  # type: ignore[arg-type]
+    store.put(folder + "manifest.json", to_json(replace(manifest, parts=parts, **changes)).encode())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ from support.shard_job import shard_roster
 DIM = 4
 WIDTHS = {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": DIM, "Adam": 2 * DIM, "mixed": 2 * DIM}
 ALTERED: dict[str, Callable[[JobSpec], JobSpec]] = {
-    **{kind: lambda job, kind=kind: of_kind(job, kind) for kind in KINDS},  # type: ignore[misc]
+    **{kind: lambda job, kind=kind: of_kind(job, kind) for kind in KINDS},
     "mixed": mixed,
 }
 
 
-def trained(store: MemoryStore, name: str, **which: int) -> ShardBench:
+def trained(store: MemoryStore, name: str, **which: Any) -> ShardBench:
     """A shard with tables of 50 and 30 rows; all rows have changed."""
     bench = ShardBench(store, dim=DIM, alter=ALTERED[name], **which)
     write_origin(store, origin(1))

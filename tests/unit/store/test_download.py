@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 
 import pytest
 import urllib3
@@ -14,7 +15,7 @@ from cpr_trainer.store.download import download
 class Client:
     """Gives one answer."""
 
-    def __init__(self, body: bytes, *, counts: bool = True, **headers: str) -> None:
+    def __init__(self, body: bytes, headers: Mapping[str, str], *, counts: bool = True) -> None:
         self.answer = urllib3.HTTPResponse(
             io.BytesIO(body), headers=headers, preload_content=False, enforce_content_length=counts
         )
@@ -26,18 +27,18 @@ class Client:
 @pytest.mark.parametrize("headers", [{}, {"content-length": "many"}])
 def test_an_answer_of_unknown_length_is_none(headers: dict[str, str]) -> None:
     with pytest.raises(urllib3.exceptions.HTTPError):
-        download(Client(b"abc", **headers), "bucket", "name", [memoryview(bytearray(3))])  # type: ignore[arg-type]
+        download(Client(b"abc", headers), "bucket", "name", [memoryview(bytearray(3))])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("counts", [True, False])
 def test_an_answer_shorter_than_it_says_is_none(*, counts: bool) -> None:
-    client = Client(b"abc", counts=counts, **{"content-length": "5"})
+    client = Client(b"abc", {"content-length": "5"}, counts=counts)
     with pytest.raises(urllib3.exceptions.HTTPError):
         download(client, "bucket", "name", [memoryview(bytearray(5))])  # type: ignore[arg-type]
 
 
 def test_an_answer_that_was_not_read_to_its_end_is_closed() -> None:
-    client = Client(b"abcde", **{"content-length": "5"})
+    client = Client(b"abcde", {"content-length": "5"})
     assert download(client, "bucket", "name", [memoryview(bytearray(2))]).size_bytes == 5  # type: ignore[arg-type]
     assert client.answer.closed
 
@@ -49,7 +50,7 @@ def test_what_comes_in_drops_is_put_together() -> None:
         def read(self, size: int | None = -1) -> bytes:
             return super().read(min(size or 0, 7))
 
-    client = Client(b"", **{"content-length": "2500"})
+    client = Client(b"", {"content-length": "2500"})
     client.answer = urllib3.HTTPResponse(Drops(body), headers={"content-length": "2500"}, preload_content=False)
     rooms = [bytearray(100), bytearray(2390)]
     received = download(client, "bucket", "name", [memoryview(room) for room in rooms])  # type: ignore[arg-type]

@@ -14,13 +14,13 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import state_width
 from cpr_trainer.tables.seeding import Seeding, initial_rows
 from support.oracle import update_rows
-from support.row_optimizers import KINDS, mixed
+from support.row_optimizers import KINDS, Kind, mixed
 from support.shard_job import small_job
 
 
-def job_with(kind: str, dim: int = 16) -> JobSpec:
+def job_with(kind: Kind, dim: int = 16) -> JobSpec:
     job = small_job(Path("unused"), rows=(400, 30, 7), dim=dim)
-    return replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec(kind, 0.05)))  # type: ignore[arg-type]
+    return replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec(kind, 0.05)))
 
 
 def mixed_job() -> JobSpec:
@@ -48,7 +48,7 @@ def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
 
 @pytest.mark.parametrize("dim", [1, 3, 16, 64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_split_over_arenas_change_bit_for_bit_as_in_one(kind: str, dim: int) -> None:
+def test_rows_split_over_arenas_change_bit_for_bit_as_in_one(kind: Kind, dim: int) -> None:
     job = job_with(kind, dim)
     rng = np.random.default_rng(3)
     whole = Arena.empty(job, 400)
@@ -87,9 +87,9 @@ def test_each_table_changes_as_with_its_optimizer_alone() -> None:
     found, kept = torch.from_numpy(arena.rows[slots_of]), torch.from_numpy(arena.state[slots_of])
     torch.testing.assert_close(found, torch.cat(tables))
     for state, first in zip(states, offsets, strict=False):
-        mine = kept[first : first + len(state)]
-        torch.testing.assert_close(mine[:, : state.shape[1]], state)
-        assert not mine[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
+        its = kept[first : first + len(state)]
+        torch.testing.assert_close(its[:, : state.shape[1]], state)
+        assert not its[:, state.shape[1] :].any(), "what an optimizer does not need stays zero"
 
 
 def test_a_push_of_one_table_leaves_the_others_alone() -> None:
@@ -106,7 +106,7 @@ def test_a_row_takes_as_much_as_its_optimizer_keeps() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_only_read(kind: str) -> None:
+def test_gradients_are_only_read(kind: Kind) -> None:
     """They lie in the buffer of a connection, which may not be written."""
     arena = Arena.empty(job_with(kind), 50)
     gradients = np.frombuffer(np.ones((3, 16), np.float32).tobytes(), np.float32).reshape(3, 16)
@@ -116,7 +116,7 @@ def test_gradients_are_only_read(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_their_state_stay_float32(kind: str) -> None:
+def test_rows_and_their_state_stay_float32(kind: Kind) -> None:
     arena = Arena.empty(job_with(kind), 50)
     arena.apply(np.arange(3), np.arange(3), np.ones((3, 16), np.float32), 1)
     arrays = [arena.rows, *arena.read(np.arange(5)), arena.state]

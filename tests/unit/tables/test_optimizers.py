@@ -68,7 +68,7 @@ def test_row_wise_adagrad_is_its_equation() -> None:
     state = np.array([[2.0], [0.0]], np.float32)
     changes = changes_of(optimizer, state, np.array([[1.0, 3.0], [0.0, 0.0]], np.float32), 3)
     assert state.tolist() == [[2 + (1 + 9) / 2], [0]]
-    np.testing.assert_allclose(changes, [[-0.5 / (7**0.5 + 1), -1.5 / (7**0.5 + 1)], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(changes, [[-0.5 / (7**0.5 + 1), -1.5 / (7**0.5 + 1)], [0.0, 0.0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, Precision, SparseOptimizerSpec, TableSpec
-from cpr_trainer.access import Access, find_access
+from cpr_trainer.access import Access, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
 from cpr_trainer.model.entrypoint import build_network, loss_share
@@ -21,6 +20,7 @@ from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import Computed, compute
 from cpr_trainer.trainer.crew import Crew
 from support.devices import on_each_device
+from support.plain_batches import access_of, single_ids
 
 SPEC = ModelSpec(
     embedding_dim=8,
@@ -38,7 +38,7 @@ def batch() -> tuple[Batch, Access, Tensor]:
     rng = np.random.default_rng(5)
     ids = rng.integers(0, 20, (SAMPLES, 3))
     labels = rng.integers(0, 2, SAMPLES).astype(np.float32)
-    access = find_access(Placement.of(SPEC, 2), ids)
+    access = access_of(Placement.of(SPEC, 2), ids)
     vectors = torch.from_numpy(rng.normal(size=(len(access.unique), 8)).astype(np.float32))
     return Batch(rng.normal(size=(SAMPLES, 13)).astype(np.float32), ids, labels), access, vectors
 
@@ -57,11 +57,11 @@ def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
     logits = network(torch.from_numpy(samples.dense), leaf[access.inverse.long()].view(SAMPLES, 3, 8))
     loss_share(network, logits, torch.from_numpy(samples.labels), SAMPLES).backward()
     found, replica = computed("fp32", device=device)
-    assert {each.device.type for each in (found.row_gradients, found.logits, found.labels)} == {"cpu"}
+    assert {each.device.type for each in (the_only(found.row_gradients), found.logits, found.labels)} == {"cpu"}
     assert replica.gradients.device.type == device
     torch.testing.assert_close(found.logits, logits.detach())
     torch.testing.assert_close(found.row_gradients, leaf.grad)
-    gradients = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
+    gradients = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
     torch.testing.assert_close(replica.gradients.cpu(), gradients)
 
 
@@ -69,8 +69,8 @@ def test_a_step_is_what_autograd_makes_of_it(device: Device) -> None:
 def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(device: Device) -> None:
     samples, access, vectors = batch()
     replica, happened = DenseReplica(SPEC, 1, device), []
-    replica.model.bottom.register_forward_hook(lambda *_: happened.append("bottom"))
-    replica.model.top.register_forward_hook(lambda *_: happened.append("top"))
+    replica.model.get_submodule("bottom").register_forward_hook(lambda *_: happened.append("bottom"))
+    replica.model.get_submodule("top").register_forward_hook(lambda *_: happened.append("top"))
 
     def fetch() -> Tensor:
         happened.append("fetch")
@@ -83,11 +83,12 @@ def test_vectors_are_fetched_once_and_only_when_the_bottom_network_is_done(devic
 @on_each_device
 def test_bfloat16_changes_a_step_by_its_rounding_alone(device: Device) -> None:
     (exact, full), (rounded, half) = computed("fp32", device=device), computed("bf16", device=device)
-    assert exact.row_gradients.dtype is torch.float32
-    assert rounded.row_gradients.dtype is torch.bfloat16
+    exact_rows, rounded_rows = the_only(exact.row_gradients), the_only(rounded.row_gradients)
+    assert exact_rows.dtype is torch.float32
+    assert rounded_rows.dtype is torch.bfloat16
     assert half.gradients.dtype is half.parameters.dtype is rounded.logits.dtype is torch.float32
     assert 0 < (rounded.logits - exact.logits).abs().max() < 0.1
-    for found, wanted in ((half.gradients, full.gradients), (rounded.row_gradients.float(), exact.row_gradients)):
+    for found, wanted in ((half.gradients, full.gradients), (rounded_rows.float(), exact_rows)):
         assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
 
 
@@ -101,10 +102,11 @@ def test_a_loss_that_is_no_number_ends_training(device: Device) -> None:
 @on_each_device
 def test_an_empty_slice_is_computed_as_well(device: Device) -> None:
     samples, _, _ = batch()
-    none = replace(samples, dense=samples.dense[:0], ids=samples.ids[:0], labels=samples.labels[:0])
-    access = find_access(Placement.of(SPEC, 2), none.ids)
+    ids = single_ids(samples)[:0]
+    none = Batch(samples.dense[:0], ids, samples.labels[:0])
+    access = access_of(Placement.of(SPEC, 2), ids)
     found = compute(DenseReplica(SPEC, 1, device), none, access, lambda: torch.empty(0, 8), SAMPLES, Crew())
-    assert found.row_gradients.shape == (0, 8)
+    assert the_only(found.row_gradients).shape == (0, 8)
     assert found.loss_share == 0.0
 
 
@@ -119,7 +121,7 @@ def test_workers_change_a_step_by_its_rounding_alone(workers: int) -> None:
 
 def test_two_workers_compute_the_same_bits_in_whatever_order_they_come() -> None:
     (first, before), (second, after) = computed("fp32", 2), computed("fp32", 2)
-    assert torch.equal(first.row_gradients, second.row_gradients)
+    assert torch.equal(the_only(first.row_gradients), the_only(second.row_gradients))
     assert torch.equal(before.gradients, after.gradients)
 
 

@@ -54,7 +54,7 @@ def test_the_last_step_is_a_cut_even_if_the_one_before_is_uncommitted() -> None:
     last=st.integers(1, 200), interval_s=st.floats(0, 50), commit_steps=st.integers(0, 60), start=st.integers(1, 200)
 )
 def test_every_step_carries_the_next_cut(last: int, interval_s: float, commit_steps: int, start: int) -> None:
-    schedule, cuts = CutSchedule(last), []
+    schedule, cuts = CutSchedule(last), list[int]()
     for step in range(start, last + 1):
         uncommitted = bool(cuts) and cuts[-1] < step <= cuts[-1] + commit_steps
         cut = schedule.announce(step, float(step), interval_s, uncommitted=uncommitted)

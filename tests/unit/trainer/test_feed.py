@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_trainer.access import the_only
 from cpr_trainer.arrays import Floats
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
@@ -41,7 +42,7 @@ class _Table:
 def _slice(step: int, picks: list[int], before: Slice | None = None) -> Slice:
     ids = np.array([(pick % 7, pick % 5) for pick in picks], np.int64).reshape(-1, _TABLES)
     empty: Any = np.zeros(len(ids), np.float32)
-    return slice_of(step, Batch(empty, ids, empty), _PLACEMENT, before and before.access.unique)
+    return slice_of(step, Batch(empty, ids, empty), _PLACEMENT, None if before is None else before.access.unique)
 
 
 def _vectors(table: _Table, wanted: Slice) -> Vectors:
@@ -65,7 +66,7 @@ def test_rows_that_the_running_step_changes_are_read_after_its_push(now: list[in
     vectors.ask_late()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
-    assert torch.equal(vectors.take(_at_once), expected)
+    assert torch.equal(the_only(vectors.take(_at_once)), expected)
     assert table.asked == len(wanted.access.unique), "each row is fetched once"
 
 
@@ -80,7 +81,7 @@ def test_after_a_shard_was_away_everything_is_read_anew(now: list[int], then: li
     vectors.ask_again()
 
     expected = torch.from_numpy(table.rows[wanted.access.unique.numbers])
-    assert torch.equal(vectors.take(_at_once), expected)
+    assert torch.equal(the_only(vectors.take(_at_once)), expected)
 
 
 class _Feed:
@@ -107,7 +108,7 @@ def test_vectors_miss_as_many_steps_as_they_are_asked_for_ahead_and_with_one_non
         assert vectors is not None
         prefetch.ask()
         seen = past[step - 1] if depth == 1 else past[max(step - 1 - depth, 0)]
-        assert torch.equal(vectors.take(_at_once), torch.from_numpy(seen[wanted.access.unique.numbers]))
+        assert torch.equal(the_only(vectors.take(_at_once)), torch.from_numpy(seen[wanted.access.unique.numbers]))
         table.push(wanted.access.unique)
         past.append(table.rows.copy())
         prefetch.pushed()

@@ -1,4 +1,5 @@
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -6,7 +7,7 @@ from cpr_trainer.trainer.group.frames import Frame, Kind, ProtocolError, header_
 
 
 @pytest.fixture
-def pair() -> tuple[socket.socket, socket.socket]:
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ends = socket.socketpair()
     with ends[0], ends[1]:
         yield ends

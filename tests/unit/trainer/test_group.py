@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,8 +94,8 @@ def members() -> Iterator[list[_Member]]:
         member.lobby.close()
 
 
-def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[object]:
-    futures: list[Future[object]] = [pool.submit(call) for call in calls]
+def _all(pool: ThreadPoolExecutor, calls: list[Callable[[], object]]) -> list[Any]:
+    futures: list[Future[Any]] = [pool.submit(call) for call in calls]
     return [future.exception(timeout=60) or future.result() for future in futures]
 
 
@@ -208,7 +209,7 @@ def _listening_ports() -> set[int]:
 def _is_open_store(port: int) -> bool:
     """Whether somebody who proved nothing can tell a group's members an address there."""
     try:
-        store = torch.distributed.TCPStore(
+        store = torch.distributed.TCPStore(  # type: ignore[attr-defined]  # public, though not marked as exported
             _HOST, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False, use_libuv=False
         )
         store.set("address", "mine")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.mark.parametrize("length", [{"epochs": 1, "samples": None}, {"epochs": None, "samples": 400}])
 def test_each_row_is_trained_once_though_files_come_while_trainers_are_replaced(
-    world: World, length: dict[str, int | None]
+    world: World, length: dict[str, Any]
 ) -> None:
     data = replace(spec("CSV", URI), batch_size=20, shuffle_rows=100, **length)
     old = BatchOrder.of(data, world.open(data)[0].layout)

@@ -4,7 +4,6 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +95,7 @@ def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> 
     world.wait_for(lambda saves: saves.anchors)
 
     anchor = world.saver.anchor_of(5)
+    assert anchor is not None
     manifest = read_anchor(world.store, anchor)
     assert manifest.lost == (((0, 0),), ((0, 1),))
     assert [ref.key for ref in manifest.shards] == [
@@ -166,7 +166,9 @@ def test_only_the_newest_anchors_stay(world: _World) -> None:
     assert [anchor.step for anchor in world.saver.state.anchors] == [10, 15]
     world.saver.close()
     assert find_anchor(world.store, "job", 1, 5) is None
-    assert replace(find_anchor(world.store, "job", 1, 10)) == world.saver.anchor_of(10)
+    kept = find_anchor(world.store, "job", 1, 10)
+    assert kept is not None
+    assert kept == world.saver.anchor_of(10)
 
 
 class _Sweeper:
@@ -218,7 +220,12 @@ def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
     _until(lambda: pruner.sweeps)
     _until(lambda: saver.state.problem)
     first, told = pruner.sweeps, set()
-    _until(lambda: told.add(saver.state.problem and saver.state.problem.reason) or pruner.sweeps > first)
+
+    def look() -> bool:
+        told.add(saver.state.problem and saver.state.problem.reason)
+        return pruner.sweeps > first
+
+    _until(look)
     assert told == {"DamagedSave"}, "at every look until the next sweep"
     assert saver.anchor_of(5)
     assert not saver.busy, "cuts go on"
@@ -269,6 +276,7 @@ def test_the_dense_state_of_a_cut_is_saved_before_any_shard_has_committed(world:
     assert world.saver.state.anchors == ()
     world.incarnations[1] = 2  # the cut will never be an anchor
     world.wait_for(lambda saves: saves.void == 5)
+    assert world.saver.state.dense_save is not None
     assert world.saver.state.dense_save.step == 5
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.access import find_access, of_bands
-from cpr_trainer.arrays import Floats
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.evaluate import logits_of
 from cpr_trainer.evaluation import ProgressiveValidation
@@ -63,7 +63,7 @@ class Fitted:
     arena: Arena = field(repr=False)
     placement: Placement = field(repr=False)
 
-    def rows(self, table: str, ids: Sequence[int]) -> Floats:
+    def rows(self, table: str, ids: Sequence[int] | Ints) -> Floats:
         """Return the embedding vectors of some rows of a table, float32 [len(ids), D], a copy.
 
         Raises ValueError for a table or a row that there is not.

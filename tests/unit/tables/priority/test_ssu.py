@@ -16,7 +16,8 @@ def tracker(*, rows: int = ROWS, quota: int = QUOTA, small: int = 0, seed: int =
 def chosen(ssu: SsuTracker, count: int = QUOTA) -> list[int]:
     claim = ssu.choose(count)
     assert claim.slots is not None
-    return claim.slots.tolist()
+    slots: list[int] = claim.slots.tolist()
+    return slots
 
 
 def test_every_second_access_is_recorded_across_pushes() -> None:

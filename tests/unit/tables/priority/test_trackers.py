@@ -94,6 +94,7 @@ SAVE = st.builds(
     before_mark=st.lists(PUSH, max_size=2),
     after_mark=st.lists(PUSH, max_size=3),
 )
+Course = list[list[int] | Save | str]
 COURSE = st.lists(PUSH | SAVE | st.just("reset"), max_size=14)
 
 
@@ -143,7 +144,7 @@ def run_save(shard: Shard, save: Save) -> None:
         shard.saved[0][slot], shard.saved[1][slot] = at_mark[0][slot], at_mark[1][slot]
 
 
-def run(shard: Shard, course: list[list[int] | Save | str]) -> None:
+def run(shard: Shard, course: Course) -> None:
     for event in course:
         match event:
             case Save():
@@ -160,13 +161,13 @@ def run(shard: Shard, course: list[list[int] | Save | str]) -> None:
 @pytest.mark.parametrize("strategy", ["MFU", "SCAR", "Growth"])
 @settings(max_examples=60, deadline=None)
 @given(course=COURSE, seed=st.integers(0, 99))
-def test_a_strategy_that_ranks_agrees_with_its_model(strategy: Strategy, course: list[object], seed: int) -> None:
+def test_a_strategy_that_ranks_agrees_with_its_model(strategy: Strategy, course: Course, seed: int) -> None:
     run(Shard(strategy, 5, seed), course)
 
 
 @settings(max_examples=80, deadline=None)
 @given(course=COURSE, seed=st.integers(0, 99))
-def test_ssu_with_room_agrees_with_its_model(course: list[object], seed: int) -> None:
+def test_ssu_with_room_agrees_with_its_model(course: Course, seed: int) -> None:
     run(Shard("SSU", ROOMY, seed), course)
 
 
