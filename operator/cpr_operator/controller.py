@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from cpr_contract.codec import ContractError, from_json
@@ -41,6 +41,7 @@ from cpr_operator.reconcile import (
     Report,
     Timing,
     World,
+    called_silent,
     first_round,
     held_back,
     reconcile,
@@ -48,13 +49,14 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
+from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.world import EventReason, RosterPatch
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
 
-#: A pod has so long to answer for its report.
-REPORT_DEADLINE_S = 2.0
+#: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
+REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
 #: So many rosters of one job are written at once; the others wait, and other jobs' rosters go between them.
 ROSTERS_AT_ONCE = 16
 #: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
@@ -141,11 +143,13 @@ class Controller:
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
+            unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
         world = await self._ask(world, first_round(world))
         world = await self._ask(world, second_round(world))
+        memory.unheard = leader_report(world) is None
         outcome = await decide(world)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
             outcome = await decide(replace(world, key_lost=True))
@@ -213,10 +217,17 @@ class Controller:
         return self._cluster.at(urgency_of(job.status, outcome))
 
     async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
-        """The world with the answers of these pods; one that does not answer, or not in our words, is left out."""
-        answers = await asyncio.gather(*map(self._report, pods))
-        reports = {pod.uid: report for pod, report in zip(pods, answers, strict=True) if report is not None}
-        return replace(world, reports={**world.reports, **reports})
+        """The world with the answers of these pods; one that does not answer, or not in our words, is left out.
+
+        All are asked side by side. Those who answer first may be the ones who call others silent.
+        """
+        async with asyncio.TaskGroup() as group:
+            asked = {pod.uid: group.create_task(self._report(pod)) for pod in pods}
+            if asked:
+                await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
+            for uid in called_silent(heard(world, asked)) & asked.keys():
+                asked[uid].cancel()
+        return heard(world, asked)
 
     async def _report(self, pod: PodView) -> Report | None:
         """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
@@ -308,6 +319,12 @@ async def decide(world: World) -> Outcome:
     if max(len(world.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
         return reconcile(world)
     return await asyncio.to_thread(reconcile, world)
+
+
+def heard(world: World, asked: Mapping[str, asyncio.Task[Report | None]]) -> World:
+    """The world with the reports that have come in by now, by pod uid."""
+    came = ((uid, task.result()) for uid, task in asked.items() if task.done() and not task.cancelled())
+    return replace(world, reports={**world.reports, **{uid: report for uid, report in came if report is not None}})
 
 
 def read_report(pod: PodView, answer: bytes) -> Report | None:

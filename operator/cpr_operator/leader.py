@@ -43,6 +43,7 @@ class Leader:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
+        self._workers: Workers | None = None
 
     def start(self) -> asyncio.Future[None]:
         """Begin in a new thread; the future ends with the work, and with its error."""
@@ -72,8 +73,14 @@ class Leader:
     def stop(self) -> None:
         """Let the work end. Passes are cancelled, which is safe at any point. From any thread."""
         self._begun.wait()
-        if self._loop is not None and self._watches is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._watches.stop)
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        """Cancel the passes first: kopf takes seconds to end, and what they ask for would slow it down."""
+        if self._workers is not None and self._watches is not None:
+            self._workers.end()
+            self._watches.stop()
 
     async def _work(self) -> None:
         server = ApiServer(await load_configuration(), self._may_write)
@@ -99,7 +106,7 @@ class Leader:
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
         )
-        workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
 
         def handlers() -> kopf.OperatorRegistry:
             return make_registry(workers, self._metrics, saw, controller.wrote)

@@ -28,6 +28,7 @@ class Memory:
     `guarded` is about the objects around the pods. `refusals` are the server's words by pod name. `urgency` is that of
     the last pass. `events` counts what a watch saw of the job's pods, and `listed` how much of it there was when they
     were listed last. `version` is the resourceVersion of the last status written, and `written_at` its time.
+    `unheard` says that the leader did not answer.
     """
 
     guarded: Guarded
@@ -43,6 +44,7 @@ class Memory:
     urgency: Priority = Priority.START
     events: int = 0
     listed: int = 0
+    unheard: bool = False
 
     @property
     def reading(self) -> Priority:

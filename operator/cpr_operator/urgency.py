@@ -24,7 +24,7 @@ def urgency_of(before: Status, outcome: Outcome) -> Priority:
     after = outcome.status
     if after.start_time is None:
         return Priority.BEGIN
-    if before.phase == after.phase == "Running" and not _has_effects(outcome):
+    if before.phase == after.phase == "Running" and not _has_effects(outcome) and not outcome.stalled:
         edited = before.observed_generation != after.observed_generation
         return Priority.START if edited else Priority.REGULAR
     return Priority.START if before.phase in _NOTHING_WAITS else Priority.RECOVERY

@@ -57,6 +57,8 @@ class Worker:
             await self._sleep()
             self.started, self._due = True, float("inf")
             wait_s = await self._attempt()
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                return  # a pass that is cancelled may still end with an error of its own
             if wait_s is not None:
                 self.wake(wait_s)
             elif self._due == float("inf"):
@@ -93,13 +95,17 @@ class Workers:
         self._rng = rng
         self._workers: dict[tuple[str, str], Worker] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._ended = False
 
     def wake(self, namespace: str, name: str, delay_s: float = 0.0) -> None:
         """The job changed: run a pass within `delay_s`."""
-        self._worker(namespace, name).wake(delay_s)
+        if not self._ended:
+            self._worker(namespace, name).wake(delay_s)
 
     def meet(self, namespace: str, name: str, *, urgent: bool) -> None:
         """A listing shows the job: after a start its first pass comes at once or somewhen, later ones soon."""
+        if self._ended:
+            return
         worker = self._worker(namespace, name)
         spread_s = min(SPREAD_S, SPREAD_EACH_S * len(self._workers))
         worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, spread_s))
@@ -110,12 +116,20 @@ class Workers:
         if worker is not None and worker.started:
             worker.wake(DEBOUNCE_S)
 
+    def end(self) -> None:
+        """Cancel all passes, which is safe at any point, and begin none any more."""
+        self._ended = True
+        self._cancel()
+
     async def close(self) -> None:
-        """Stop all workers; a pass under way is cancelled, which is safe at any point."""
+        """Cancel all passes, and return when they have ended."""
+        await asyncio.gather(*self._cancel(), return_exceptions=True)
+
+    def _cancel(self) -> list[asyncio.Task[None]]:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     def _worker(self, namespace: str, name: str) -> Worker:
         key = (namespace, name)

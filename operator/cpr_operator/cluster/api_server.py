@@ -16,11 +16,13 @@ from kubernetes.aio import config as kubernetes_config
 
 from cpr_operator.cluster.api_errors import error_of
 from cpr_operator.cluster.protocol import Priority, UnavailableError
-from cpr_operator.cluster.rate import TokenBucket
+from cpr_operator.cluster.rate import Ration
 
 READS_PER_S, WRITES_PER_S = 200.0, 50.0
+#: So many reads are under way at once, and so many writes: fewer than the client has connections.
+AT_ONCE = 16
 #: The API server gives up on a request after 60 s; half of it is enough for any of ours.
-TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
+TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 #: Page size of lists: a page of pods stays below a few megabytes.
 PAGE = 500
 
@@ -53,8 +55,8 @@ class ApiServer:
         self, configuration: kubernetes_client.Configuration, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._client = kubernetes_client.ApiClient(configuration)
-        self._reads = TokenBucket(READS_PER_S, time.monotonic)
-        self._writes = TokenBucket(WRITES_PER_S, time.monotonic)
+        self._reads = Ration(READS_PER_S, AT_ONCE, time.monotonic)
+        self._writes = Ration(WRITES_PER_S, AT_ONCE, time.monotonic)
         self._may_write = may_write
         self._priority = Priority.BEGIN
 
@@ -111,8 +113,8 @@ class ApiServer:
         return await self._write("DELETE", path, {}, options)
 
     async def _read(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        await self._reads.take(self._priority)
-        return await self._request("GET", path, query)
+        async with self._reads.place(self._priority):
+            return await self._request("GET", path, query)
 
     async def _write(
         self,
@@ -122,9 +124,9 @@ class ApiServer:
         body: Mapping[str, Any],
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        await self._writes.take(self._priority)
-        self._may_write()
-        return await self._request(method, path, query, body, content_type)
+        async with self._writes.place(self._priority):
+            self._may_write()
+            return await self._request(method, path, query, body, content_type)
 
     async def _request(
         self,

@@ -1,11 +1,12 @@
-"""A limit on how often something is done: a bucket of tokens that fills at a constant rate, the most urgent first."""
+"""A limit on requests: how many begin in a second, and how many are under way, the most urgent first."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from cpr_operator.cluster.protocol import BusyError, Priority
 
@@ -13,18 +14,21 @@ from cpr_operator.cluster.protocol import BusyError, Priority
 EPSILON = 1e-6
 
 
-class TokenBucket:
-    """Lets `per_second` calls through on average, and as many at once after a quiet second.
+class Ration:
+    """Lets `per_second` requests begin on average, and as many together after a quiet second.
 
-    Those that must wait go in the order of their priority, and within it in the order in which they came. Calls of
-    `Priority.REGULAR` do not wait: they leave half of a full bucket to the others, or fail. `clock` gives seconds.
+    No more than `at_once` are under way: a server that answers slowly is asked less, and what waits does so here, where
+    the most urgent goes first. Requests of one priority go in the order in which they came. Those of `Priority.REGULAR`
+    do not wait: they leave half of a full ration to the others, or fail. `clock` gives seconds.
     """
 
-    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+    def __init__(self, per_second: float, at_once: int, clock: Callable[[], float]) -> None:
         self._rate = per_second
+        self._at_once = at_once
         self._clock = clock
         self._tokens = per_second
         self._filled = clock()
+        self._under_way = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -34,39 +38,66 @@ class TokenBucket:
         """How many callers wait for their turn."""
         return len(self._waiting)
 
-    async def take(self, priority: Priority) -> None:
-        """Return when it is the caller's turn. Raises BusyError at once if one of `Priority.REGULAR` has to wait."""
+    @asynccontextmanager
+    async def place(self, priority: Priority) -> AsyncIterator[None]:
+        """A place for one request, from the caller's turn on to the end of the context.
+
+        Raises BusyError at once if a caller of `Priority.REGULAR` has to wait.
+        """
+        await self._enter(priority)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self, priority: Priority) -> None:
         self._fill()
         regular = priority is Priority.REGULAR
-        if not self._waiting and self._tokens >= (self._rate / 2 if regular else 1.0) - EPSILON:
-            self._tokens -= 1.0
+        if not self._waiting and self._has_room(regular=regular):
+            self._begin()
             return
         if regular:
-            raise BusyError(f"more than {self._rate:.0f} requests a second: those that can wait are made later")
+            raise BusyError("the API server is asked for as much as it should be: what can wait is asked for later")
         turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (priority, next(self._numbers), turn))
-        self._set_timer()
+        self._serve()
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it came at the same moment: the next in the queue has it
                 self._tokens += 1.0
+                self._leave()
             raise
 
+    def _leave(self) -> None:
+        self._under_way -= 1
+        self._serve()
+
+    def _begin(self) -> None:
+        self._tokens -= 1.0
+        self._under_way += 1
+
+    def _has_room(self, *, regular: bool) -> bool:
+        """Whether a request may begin now; a regular one leaves half of the ration to the others."""
+        if regular:
+            return self._tokens >= self._rate / 2 - EPSILON and self._under_way < self._at_once / 2
+        return self._tokens >= 1.0 - EPSILON and self._under_way < self._at_once
+
     def _serve(self) -> None:
-        self._timer = None
+        """Let those who wait begin as far as there is room; the next one when there is a token or a place for it."""
         self._fill()
-        while self._waiting and self._tokens >= 1.0 - EPSILON:
+        while self._waiting and self._has_room(regular=False):
             *_, turn = heapq.heappop(self._waiting)
             if not turn.done():  # else its caller was cancelled
                 turn.set_result(None)
-                self._tokens -= 1.0
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._waiting and self._timer is None:
+                self._begin()
+        if self._waiting and self._under_way < self._at_once and self._timer is None:
             missing_s = max(1.0 - self._tokens, 0.0) / self._rate
-            self._timer = asyncio.get_running_loop().call_later(missing_s, self._serve)
+            self._timer = asyncio.get_running_loop().call_later(missing_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._serve()
 
     def _fill(self) -> None:
         now = self._clock()

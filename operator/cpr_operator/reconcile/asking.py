@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
@@ -15,12 +17,16 @@ LATE = 3
 
 
 def first_round(world: World) -> tuple[PodView, ...]:
-    """The leader, everybody who is not known to work, and shards whose saves do not come."""
+    """The leader, everybody who is not known to work, and shards whose saves do not come.
+
+    All, where the leader did not answer the last time: nobody is to wait for it first.
+    """
     status = world.job.status
     if status.phase in _QUIET:
         return ()
-    wanted = [m for m in _members(world) if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
-    return _pods(world, wanted)
+    members = _members(world)
+    wanted = [m for m in members if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
+    return _pods(world, members if world.unheard else wanted)
 
 
 def second_round(world: World) -> tuple[PodView, ...]:
@@ -38,7 +44,16 @@ def second_round(world: World) -> tuple[PodView, ...]:
     return tuple(pod for pod in _pods(world, settled) if pod.uid not in asked)
 
 
-def _pods(world: World, members: list[Shard | Trainer]) -> tuple[PodView, ...]:
+def called_silent(world: World) -> frozenset[str]:
+    """The uids of members that work, as far as known, and whose heartbeat somebody misses by the reports so far.
+
+    A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
+    """
+    missed = {name for report in world.reports.values() for name in report.silent}
+    return frozenset(m.uid for m in _members(world) if is_settled(m) and _name(m) in missed)
+
+
+def _pods(world: World, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
     return tuple(pod for pod in world.pods if pod.name in names and pod.host and pod.phase == "Running")

@@ -21,6 +21,7 @@ from cpr_operator.reconcile.life import fail, phase_of, start, succeed
 from cpr_operator.reconcile.observe import member_name, observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
+from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
 from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World, change
@@ -237,6 +238,7 @@ def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = N
     status = effects.stamped(world.job.status, step.status)
     status = with_shown(change(status, observed_generation=world.job.generation))
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
+    stalled = status.phase == "Running" and (_waits_for_others(world) or _is_somebody_missed(world, status))
     return Outcome(
         status=status,
         creates=tuple(effects.creates(world, status)) if active else (),
@@ -244,7 +246,9 @@ def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = N
         rosters=tuple(effects.rosters(world, status)) if active or status.phase == "Suspending" else (),
         guarded=active,
         events=(*step.events, *plan_news(world.job.status, status)),
-        wake_after_s=_wake_after(world, status),
+        # Its peers are about to call somebody silent, and training stands still until it is replaced.
+        wake_after_s=world.timing.changing_s / 2 if stalled else _wake_after(world, status),
+        stalled=stalled,
     )
 
 
@@ -255,8 +259,8 @@ def _wake_after(world: World, status: Status) -> float | None:
         return max(timing.changing_s, min(timing.running_s, status.resume_at - world.now))
     if phase in {"Suspended", "Pending"}:
         return timing.running_s if phase == "Pending" or world.job.spec.suspend else timing.changing_s
-    if phase == "Running" and (_waits_for_members(world) or _is_somebody_missed(world, status)):
-        return timing.changing_s  # its peers are about to call somebody silent
+    if phase == "Running" and leader_report(world) is None:
+        return timing.changing_s
     if phase == "Running":
         return max(timing.floor_s, min(timing.running_s, _save_interval(world, status) / 2))
     if _is_end(phase) or status.meeting:
@@ -266,10 +270,13 @@ def _wake_after(world: World, status: Status) -> float | None:
     return min(max(timing.changing_s, patience), timing.running_s)
 
 
-def _waits_for_members(world: World) -> bool:
-    """Whether training stands still because a trainer waits for others."""
+def _waits_for_others(world: World) -> bool:
+    """Whether training stands still because a trainer waits for others, and not for the store, which it says.
+
+    It may name nobody yet: a connection that nothing comes through is not given up before the other end is silent.
+    """
     trainers = (report for report in world.reports.values() if isinstance(report, TrainerReport))
-    return any(report.state is TrainerState.PAUSED and report.waiting_for for report in trainers)
+    return any(report.state is TrainerState.PAUSED and report.problem is None for report in trainers)
 
 
 def _is_somebody_missed(world: World, status: Status) -> bool:

@@ -88,6 +88,7 @@ class World:
     after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
     happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
     anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
+    `unheard` says that the leader did not answer in the pass before.
     `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
     `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
     gone. `restriction` is what pod templates may say; None: anything.
@@ -101,6 +102,7 @@ class World:
     hold: Hold | None = None
     spared: tuple[str, ...] = ()
     terminating: bool = False
+    unheard: bool = False
     watched_s: float = 0.0
     key_digest: str = ""
     key_lost: bool = False
@@ -137,7 +139,7 @@ class Outcome:
     """What a pass wants, in the order in which it is done: status first, events last.
 
     `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
-    that is being deleted goes, last of all.
+    that is being deleted goes, last of all. `stalled`: training stands still, and the job is about to recover.
     """
 
     status: Status
@@ -149,6 +151,7 @@ class Outcome:
     wake_after_s: float | None = None
     delete_job: bool = False
     release: bool = False
+    stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

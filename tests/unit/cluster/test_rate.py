@@ -5,21 +5,27 @@ import asyncio
 import pytest
 
 from cpr_operator.cluster.protocol import BusyError, Priority
-from cpr_operator.cluster.rate import TokenBucket
+from cpr_operator.cluster.rate import Ration
 from support.virtual_time import now, run
 
+#: More than are ever under way, and more than ever begin in a second.
+MANY = 1000
 
-def taken(*priorities: Priority, per_second: float = 10, after_s: float = 0.0) -> list[tuple[float, int]]:
-    """When each of these calls, all made at once, had its turn: seconds and its number, in order."""
+
+def taken(
+    *priorities: Priority, per_second: float = 10, at_once: int = MANY, answer_s: float = 0.0, after_s: float = 0.0
+) -> list[tuple[float, int]]:
+    """When each of these requests, all made together, had its turn: seconds and its number, in order."""
     turns: list[tuple[float, int]] = []
 
     async def main() -> None:
-        bucket = TokenBucket(per_second, now)
+        ration = Ration(per_second, at_once, now)
         await asyncio.sleep(after_s)
 
         async def one(number: int, priority: Priority) -> None:
-            await bucket.take(priority)
-            turns.append((round(now() - after_s, 3), number))
+            async with ration.place(priority):
+                turns.append((round(now() - after_s, 3), number))
+                await asyncio.sleep(answer_s)
 
         await asyncio.gather(*(one(*each) for each in enumerate(priorities)))
 
@@ -40,34 +46,104 @@ def test_the_most_urgent_goes_first_and_equals_in_their_order() -> None:
     assert [number for _, number in turns[10:]] == [13, 11, 14, 12, 10]
 
 
-def test_a_regular_call_leaves_half_of_the_bucket_and_never_waits() -> None:
+@pytest.mark.parametrize("answer_s", [0.5, 30.0])
+def test_no_more_are_under_way_than_may_be_however_slow_the_answers_are(answer_s: float) -> None:
+    waits = (Priority.BEGIN, Priority.ROSTER, Priority.START, Priority.RECOVERY)
+    turns = taken(*[Priority.START] * 3, *waits, per_second=MANY, at_once=3, answer_s=answer_s)
+    assert [when for when, _ in turns] == [0.0] * 3 + [answer_s] * 3 + [2 * answer_s]
+    assert [number for _, number in turns[3:]] == [6, 4, 5, 3]
+
+
+async def ask(ration: Ration, priority: Priority, answer_s: float = 0.0) -> None:
+    async with ration.place(priority):
+        await asyncio.sleep(answer_s)
+
+
+def test_a_regular_request_leaves_half_of_the_tokens_and_never_waits() -> None:
     async def main() -> None:
-        bucket = TokenBucket(10, now)
+        ration = Ration(10, MANY, now)
         for _ in range(6):
-            await bucket.take(Priority.REGULAR)
+            await ask(ration, Priority.REGULAR)
         with pytest.raises(BusyError):
-            await bucket.take(Priority.REGULAR)
+            await ask(ration, Priority.REGULAR)
         for _ in range(4):
-            await bucket.take(Priority.RECOVERY)
+            await ask(ration, Priority.RECOVERY)
         assert now() == 0.0
         await asyncio.sleep(0.5)
-        waiting = asyncio.gather(*(bucket.take(Priority.BEGIN) for _ in range(6)))
+        waiting = asyncio.gather(*(ask(ration, Priority.BEGIN) for _ in range(6)))
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await bucket.take(Priority.REGULAR)
+            await ask(ration, Priority.REGULAR)
         await waiting
+
+    run(main())
+
+
+def test_a_regular_request_leaves_half_of_the_places() -> None:
+    async def main() -> None:
+        ration = Ration(MANY, 4, now)
+        under_way = [asyncio.ensure_future(ask(ration, Priority.REGULAR, 1.0)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        with pytest.raises(BusyError):
+            await ask(ration, Priority.REGULAR)
+        await asyncio.gather(*(ask(ration, Priority.RECOVERY) for _ in range(2)))
+        assert now() == 0.5
+        await asyncio.gather(*under_way)
+        await ask(ration, Priority.REGULAR)
+
+    run(main())
+
+
+def test_a_request_that_fails_gives_its_place_back() -> None:
+    async def main() -> None:
+        ration = Ration(MANY, 1, now)
+        with pytest.raises(ValueError, match="no answer"):
+            async with ration.place(Priority.START):
+                raise ValueError("no answer")
+        await ask(ration, Priority.START)
 
     run(main())
 
 
 def test_a_caller_that_gives_up_takes_no_token_with_it() -> None:
     async def main() -> None:
-        bucket = TokenBucket(1, now)
-        await bucket.take(Priority.START)
-        first, second = (asyncio.ensure_future(bucket.take(Priority.START)) for _ in range(2))
+        ration = Ration(1, MANY, now)
+        await ask(ration, Priority.START)
+        first, second = (asyncio.ensure_future(ask(ration, Priority.START)) for _ in range(2))
         await asyncio.sleep(0.5)
         first.cancel()
         await second
         assert now() == pytest.approx(1.0)
+
+    run(main())
+
+
+def test_a_caller_that_gives_up_takes_no_place_with_it() -> None:
+    async def main() -> None:
+        ration = Ration(MANY, 1, now)
+        under_way, waits, last = (asyncio.ensure_future(ask(ration, Priority.START, 1.0)) for _ in range(3))
+        await asyncio.sleep(0.5)
+        waits.cancel()
+        under_way.cancel()
+        await last
+        assert now() == pytest.approx(1.5)
+        assert ration.waiting == 0
+
+    run(main())
+
+
+def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> None:
+    async def main() -> None:
+        ration = Ration(1, 1, now)
+
+        async def give_up_together() -> None:
+            await ask(ration, Priority.START, 1.0)
+            late.cancel()
+
+        first = asyncio.ensure_future(give_up_together())
+        late, following = (asyncio.ensure_future(ask(ration, Priority.START, 1.0)) for _ in range(2))
+        await asyncio.gather(first, following)
+        assert late.cancelled()
+        assert now() == pytest.approx(2.0)
 
     run(main())

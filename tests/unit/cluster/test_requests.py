@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 from kubernetes.aio import client as kubernetes_client
 
-from cpr_operator.cluster.api_server import WRITES_PER_S, ApiServer
+from cpr_operator.cluster.api_server import AT_ONCE, WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.pod_lists import KEPT_S, PodLists
 from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.views import JobView
+from cpr_operator.election import ClusterLeases
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JOB = JobView("n", "job", "uid", 1, "7", 0.0, deleting=False)
 OBJECT = {"metadata": {"name": "job", "namespace": "n", "uid": "uid", "resourceVersion": "8"}, "items": []}
@@ -50,16 +54,22 @@ async def cluster(asked: list[web.Request], lists: PodLists) -> AsyncIterator[Ku
             lists.changed("changes-meanwhile", "job")
         return web.json_response(OBJECT)
 
+    async with serving(answer) as configuration:
+        made = KubernetesCluster(ApiServer(configuration), lambda: 0.0, lists)
+        yield made
+        await made.close()
+
+
+@asynccontextmanager
+async def serving(answer: Handler) -> AsyncIterator[kubernetes_client.Configuration]:
+    """An API server that answers like this, and how to reach it."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    configuration = kubernetes_client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    made = KubernetesCluster(ApiServer(configuration), lambda: 0.0, lists)
-    yield made
-    await made.close()
+    yield kubernetes_client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
     await runner.cleanup()
 
 
@@ -101,3 +111,35 @@ async def test_all_priorities_share_one_ration_of_writes(cluster: KubernetesClus
     assert any(isinstance(each, BusyError) for each in answers)
     await urgent.write_status(JOB, {})
     await regular.get_job("n", "job")
+
+
+async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_not_wait_for_them() -> None:
+    """The lease is read and written over connections of its own, as the operator's process does it."""
+    under_way, most, slow = 0, 0, asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal under_way, most
+        if "leases" not in request.path:
+            under_way += 1
+            most = max(most, under_way)
+            await slow.wait()
+            under_way -= 1
+        return web.json_response({**OBJECT, "spec": {"holderIdentity": "me"}})
+
+    async with serving(answer) as configuration:
+        works, elects = ApiServer(configuration), ApiServer(configuration)
+        urgent = works.at(Priority.RECOVERY)
+        asked = [asyncio.create_task(urgent.get("/x")) for _ in range(10 * AT_ONCE)]
+        asked += [asyncio.create_task(urgent.replace("/x", {})) for _ in range(AT_ONCE)]
+        async with asyncio.timeout(20):
+            while under_way < 2 * AT_ONCE:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            lease = await ClusterLeases(elects, "n", "lease").read()
+        assert lease is not None
+        assert lease.holder == "me"
+        assert works.waiting == 9 * AT_ONCE
+        slow.set()
+        await asyncio.gather(*asked)
+        assert most == 2 * AT_ONCE
+        await works.close()
+        await elects.close()

@@ -9,9 +9,9 @@ from typing import Any, Self
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.api_server import READS_PER_S, WRITES_PER_S
+from cpr_operator.cluster.api_server import AT_ONCE, READS_PER_S, WRITES_PER_S
 from cpr_operator.cluster.protocol import BusyError, Priority
-from cpr_operator.cluster.rate import TokenBucket
+from cpr_operator.cluster.rate import Ration
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, Timing
 from cpr_operator.reconcile.world import change
@@ -30,13 +30,13 @@ class Rations:
     """What all jobs share, and what was taken of it: seconds, priority and the kind of request."""
 
     def __init__(self) -> None:
-        self.buckets = {"read": TokenBucket(READS_PER_S, now), "write": TokenBucket(WRITES_PER_S, now)}
+        self.rations = {"read": Ration(READS_PER_S, AT_ONCE, now), "write": Ration(WRITES_PER_S, AT_ONCE, now)}
         self.taken: list[tuple[float, Priority, str]] = []
 
-    async def take(self, bucket: str, priority: Priority, what: str) -> None:
-        await self.buckets[bucket].take(priority)
-        self.taken.append((now(), priority, what))
-        await asyncio.sleep(ANSWER_S)
+    async def take(self, kind: str, priority: Priority, what: str) -> None:
+        async with self.rations[kind].place(priority):
+            self.taken.append((now(), priority, what))
+            await asyncio.sleep(ANSWER_S)
 
 
 class RationedCluster(FakeCluster):
@@ -60,8 +60,8 @@ class _At:
 
     def __getattr__(self, method: str) -> Any:
         async def call(*arguments: Any, **options: Any) -> Any:
-            bucket = "read" if method.startswith(("get", "list")) else "write"
-            await self._cluster.rations.take(bucket, self._priority, method)
+            kind = "read" if method.startswith(("get", "list")) else "write"
+            await self._cluster.rations.take(kind, self._priority, method)
             return await getattr(self._cluster, method)(*arguments, **options)
 
         return call

@@ -24,6 +24,7 @@ def status(phase: str, *, begun: bool = True, **fields: Any) -> Status:
     [
         ("Running", "Running", {}, Priority.REGULAR),
         ("Running", "Running", {"guarded": True}, Priority.REGULAR),
+        ("Running", "Running", {"stalled": True}, Priority.RECOVERY),
         ("Running", "Running", {"rosters": (ROSTER,)}, Priority.RECOVERY),
         ("Running", "Running", {"events": (EVENT,)}, Priority.RECOVERY),
         ("Running", "Recovering", {"creates": ({},)}, Priority.RECOVERY),

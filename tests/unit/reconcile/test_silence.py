@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.exits import Problem
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile import World, first_round, reconcile, second_round
+from cpr_operator.reconcile import World, called_silent, first_round, reconcile, second_round
 from cpr_operator.reconcile.observe import Lost, observe
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from support.driver import world_in_mid_training
@@ -228,8 +229,8 @@ async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> No
     assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
 
 
-async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float]:
-    """The phase, and when the next pass is due, of a job whose saves are ten minutes apart."""
+async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float, bool]:
+    """The phase, when the next pass is due, and whether training stands still; saves are ten minutes apart."""
     snapshots = world.job.spec.snapshots.model_copy(update={"dense_interval_seconds": 600})
     plan = world.job.status.plan
     assert plan is not None
@@ -237,29 +238,55 @@ async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float]:
     job = replace(world.job, spec=world.job.spec.model_copy(update={"snapshots": snapshots}), status=status)
     outcome = reconcile(replace(world, job=job, reports=reports))
     assert outcome.wake_after_s is not None
-    return outcome.status.phase, outcome.wake_after_s
+    return outcome.status.phase, outcome.wake_after_s, outcome.stalled
 
 
 async def test_while_only_one_misses_a_member_the_others_are_asked_again_soon() -> None:
     world = await world_in_mid_training(2)
     reports = missing(world, "shard/1", "trainer/0").reports
-    assert await wakes(world, reports) == ("Running", world.timing.changing_s)
+    assert await wakes(world, reports) == ("Running", world.timing.changing_s / 2, True)
 
 
-async def test_a_leader_that_waits_for_members_is_asked_again_soon() -> None:
+async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
+    """Whether it can name them yet or not; but not one that waits for the store, which nobody is replaced for."""
     world = await world_in_mid_training(2)
     uid = pod_of(world, "trainer/0").uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
-    waiting = replace(report, state=TrainerState.PAUSED, waiting_for=("shard/1",))
-    assert (await wakes(world, {uid: report}))[1] > world.timing.changing_s
-    assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s)
+    _, usual_s, stalled = await wakes(world, {uid: report})
+    assert (usual_s > world.timing.changing_s, stalled) == (True, False)
+    for names in (("shard/1",), ()):
+        waiting = replace(report, state=TrainerState.PAUSED, waiting_for=names)
+        assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s / 2, True)
+    store = replace(report, state=TrainerState.PAUSED, problem=Problem("StoreUnreachable", "It is away.", "Wait."))
+    assert await wakes(world, {uid: store}) == ("Running", usual_s, False)
+
+
+async def test_a_leader_that_does_not_answer_is_asked_again_soon() -> None:
+    world = await world_in_mid_training(2)
+    assert await wakes(world, {}) == ("Running", world.timing.changing_s, False)
 
 
 async def test_only_the_leader_is_asked_while_all_is_well() -> None:
     world = await world_in_mid_training(2)
     assert [pod.name for pod in first_round(world)] == ["job-12345-trainer-0-1"]
     assert second_round(world) == ()
+
+
+async def test_everybody_is_asked_at_once_after_the_leader_did_not_answer() -> None:
+    world = replace(await world_in_mid_training(2), unheard=True)
+    assert set(first_round(world)) == set(world.pods)
+
+
+async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> None:
+    world = await world_in_mid_training(2)
+    assert called_silent(world) == frozenset()
+    for witness in ("trainer/0", "trainer/1", "shard/0"):
+        assert called_silent(missing(world, "shard/1", witness)) == {pod_of(world, "shard/1").uid}
+    shards = tuple(s.model_copy(update={"lost_at": world.now}) if s.index == 1 else s for s in world.job.status.shards)
+    status = world.job.status.model_copy(update={"shards": shards})
+    restores = replace(world, job=replace(world.job, status=status))
+    assert called_silent(missing(restores, "shard/1", "trainer/0")) == frozenset()
 
 
 async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_somebody() -> None:

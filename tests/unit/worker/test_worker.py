@@ -139,6 +139,49 @@ async def test_each_job_has_its_own_worker_and_a_finished_one_starts_again() -> 
     await workers.close()
 
 
+async def test_at_the_end_passes_are_cancelled_and_none_is_begun() -> None:
+    begun: list[str] = []
+
+    async def hang(_: str, name: str) -> None:
+        begun.append(name)
+        await asyncio.Event().wait()
+
+    workers = Workers(hang, Quick())
+    for name in ("x", "y"):
+        workers.wake("n", name)
+    await asyncio.sleep(0.02)
+    hanging = {task for task in asyncio.all_tasks() if task.get_name().startswith("worker ")}
+    workers.end()
+    workers.wake("n", "z")
+    workers.meet("n", "z", urgent=True)
+    await asyncio.wait(hanging, timeout=20)
+    assert all(task.cancelled() for task in hanging)
+    await asyncio.sleep(2 * DEBOUNCE_S)
+    assert begun == ["x", "y"]
+
+
+async def test_a_pass_that_ends_with_its_own_error_when_cancelled_is_the_last() -> None:
+    """A group of requests raises the error of one of them, though it was cancelled at the same time."""
+    begun = 0
+
+    async def fail(*_: str) -> None:
+        nonlocal begun
+        begun += 1
+        if begun > 1:
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            raise UnavailableError("the API server does not answer") from error
+
+    workers = Workers(fail, Quick())
+    workers.wake("n", "x")
+    await asyncio.sleep(0.02)
+    async with asyncio.timeout(20):
+        await workers.close()
+    assert begun == 1
+
+
 async def test_a_few_jobs_do_not_wait_for_each_other_after_a_start() -> None:
     """Another operator takes over, and a pod has died meanwhile: nothing in the listing shows it."""
     delays: list[float] = []

@@ -1,0 +1,75 @@
+"""The end of a term: what hangs in requests is cancelled at once, not when the watches have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+from kubernetes.aio import client as kubernetes_client
+
+from cpr_operator import leader
+from cpr_operator.configuration import Configuration
+from cpr_operator.leader import Leader
+from cpr_operator.metrics import Metrics
+from cpr_operator.worker import Workers
+
+JOBS = 200
+#: Far longer than it takes to cancel them all.
+PATIENCE_S = 10.0
+
+
+def passes() -> int:
+    """How many workers there are."""
+    return sum(task.get_name().startswith("worker ") for task in asyncio.all_tasks())
+
+
+async def test_passes_that_hang_end_before_the_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Workers] = []
+    hang, left = threading.Event(), list[int]()
+
+    class SlowWatches:
+        """Sees many jobs, and ends only when no pass is left."""
+
+        ready = True
+
+        def __init__(self, *_: object) -> None:
+            self._stopped = asyncio.Event()
+
+        def stop(self) -> None:
+            self._stopped.set()
+
+        async def run(self) -> None:
+            for number in range(JOBS):
+                made[0].wake("n", f"job-{number}")
+            await asyncio.sleep(0.1)
+            left.append(passes())
+            hang.set()
+            await self._stopped.wait()
+            made[0].wake("n", "late")
+            for _ in range(round(PATIENCE_S / 0.1)):
+                if passes() == 0:
+                    break
+                await asyncio.sleep(0.1)
+            left.append(passes())
+
+    class NotedWorkers(Workers):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]
+            made.append(self)
+
+    with socket.create_server(("127.0.0.1", 0), backlog=JOBS) as silent:
+
+        async def load() -> kubernetes_client.Configuration:
+            return kubernetes_client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+        monkeypatch.setattr(leader, "load_configuration", load)
+        monkeypatch.setattr(leader, "Watches", SlowWatches)
+        monkeypatch.setattr(leader, "Workers", NotedWorkers)
+        led = Leader(Configuration(), Metrics(), lambda: None)
+        work = led.start()
+        assert await asyncio.to_thread(hang.wait, PATIENCE_S)
+        led.stop()
+        await work
+    assert left == [JOBS, 0]
