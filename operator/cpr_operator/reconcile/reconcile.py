@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
@@ -276,7 +277,8 @@ def _waits_for_others(world: World) -> bool:
     It may name nobody yet: a connection that nothing comes through is not given up before the other end is silent.
     """
     trainers = (report for report in world.reports.values() if isinstance(report, TrainerReport))
-    return any(report.state is TrainerState.PAUSED and report.problem is None for report in trainers)
+    paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
+    return any(problem is None or problem.reason == PRECISION_EMULATED for problem in paused)
 
 
 def _is_somebody_missed(world: World, status: Status) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.exits import Problem
+from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
@@ -255,8 +256,9 @@ async def test_a_leader_that_waits_for_others_is_asked_again_soon() -> None:
     assert isinstance(report, TrainerReport)
     _, usual_s, stalled = await wakes(world, {uid: report})
     assert (usual_s > world.timing.changing_s, stalled) == (True, False)
-    for names in (("shard/1",), ()):
-        waiting = replace(report, state=TrainerState.PAUSED, waiting_for=names)
+    slow = Problem(PRECISION_EMULATED, "bf16 is emulated.", "Train in fp32.")
+    for names, problem in ((("shard/1",), None), ((), None), ((), slow)):
+        waiting = replace(report, state=TrainerState.PAUSED, waiting_for=names, problem=problem)
         assert await wakes(world, {uid: waiting}) == ("Running", world.timing.changing_s / 2, True)
     store = replace(report, state=TrainerState.PAUSED, problem=Problem("StoreUnreachable", "It is away.", "Wait."))
     assert await wakes(world, {uid: store}) == ("Running", usual_s, False)
