@@ -32,7 +32,7 @@ class KilledAt:
 
     def __call__(self, arguments: list[str]) -> int:
         """Patch this process, and be the shard."""
-        FolderStore.put = self._put  # type: ignore[assignment]
+        FolderStore.put = self._put
         os.fsync = self._sync  # type: ignore[assignment]
         writing.rows_per_part = lambda _rows, _row_bytes: PART_ROWS  # type: ignore[attr-defined, assignment]
         return main(arguments, os.environ)
