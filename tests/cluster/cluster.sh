@@ -2,7 +2,7 @@
 # The test cluster: three nodes, MinIO, the images, the operator.
 #   cluster.sh up            all of it; what is there already stays, what changed is replaced
 #   cluster.sh prepare       only what is installed and built once
-#   cluster.sh down          stop it (images stay on the nodes for the next time, unless PURGE=1)
+#   cluster.sh down          stop it (bare nodes keep their images for the next time, unless PURGE=1)
 #   cluster.sh status        what runs; fails when nothing does
 #   cluster.sh backend       kind | bare, or why this machine can have no cluster
 #   cluster.sh kubeconfig    the path of the administrator's kubeconfig
@@ -77,7 +77,7 @@ prepare() {
     "$here/packages.sh"
     "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm
   else
-    "$here/binaries.sh" minio versitygw helm
+    "$here/binaries.sh" kubectl minio versitygw helm
   fi
 }
 

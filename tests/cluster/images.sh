@@ -35,6 +35,7 @@ for target in "$@"; do
   esac
   logged "${build[@]}" -t "$image" "${what[@]}"
   if [ "${build[0]}" = buildah ] && [ "$(backend 2>/dev/null || true)" = kind ]; then
-    logged buildah push -q "$image" "docker-daemon:$image"
+    id=$(buildah images -q --no-trunc "$image")
+    [ "$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null)" = "$id" ] || logged buildah push -q "$image" "docker-daemon:$image"
   fi
 done

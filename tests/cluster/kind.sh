@@ -24,7 +24,7 @@ up() {
   mkdir -p "$RUN"/{kubeconfig,images,log}
   if containers >/dev/null; then
     containers | xargs docker start >/dev/null
-    kind export kubeconfig --name "$name" --kubeconfig "$KUBECONFIG" 2>/dev/null
+    kind export kubeconfig --name "$name" --kubeconfig "$KUBECONFIG"
   else
     kind create cluster --name "$name" --config "$root/examples/kind.yaml" --image "$KIND_NODE" --kubeconfig "$KUBECONFIG" --wait 120s
   fi

@@ -177,7 +177,7 @@ def cluster() -> Iterator[Cluster]:
     kubectl = Kubectl(kubeconfig, os.environ | {"PATH": f"{os.environ['PATH']}:{cache}"})
     reader = Reader(kubeconfig)
     try:
-        with store.connect(kubectl, way) as objects:
+        with store.connect(kubectl) as objects:
             yield Cluster(kubectl, reader, Nodes(SCRIPTS, way, kubectl, reader), objects)
     finally:
         reader.close()

@@ -1,10 +1,8 @@
 """The cluster's object store from the test's side: put data in, look at snapshots, harm them."""
 
 import io
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import urllib3
 from minio import Minio
@@ -111,40 +109,17 @@ class Store:
 
 
 @contextmanager
-def connect(kubectl: Kubectl, backend: Literal["bare", "kind"]) -> Iterator[Store]:
-    """Open the store: pods of the bare cluster are routed from the machine; on kind kubectl forwards a port."""
+def connect(kubectl: Kubectl) -> Iterator[Store]:
+    """Open the store by a port of the stable node, whose address this machine routes."""
     secret = {
         key: kubectl("-n", NAMESPACE, "get", "secret", SECRET, "-o", f"go-template={{{{.data.{key}|base64decode}}}}")
         for key in ("accessKey", "secretKey")
     }
-    with _address(kubectl, backend) as address:
-        store = Store(address, secret["accessKey"], secret["secretKey"])
-        try:
-            yield store
-        finally:
-            store.close()
-
-
-@contextmanager
-def _address(kubectl: Kubectl, backend: Literal["bare", "kind"]) -> Iterator[str]:
-    if backend == "bare":
-        pods = kubectl.get("-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/name=minio")["items"]
-        yield next(p["status"]["podIP"] for p in pods if p["status"]["phase"] == "Running") + ":9000"
-        return
-    command = [
-        "kubectl",
-        "--kubeconfig",
-        str(kubectl.kubeconfig),
-        "-n",
-        NAMESPACE,
-        "port-forward",
-        "service/minio",
-        ":9000",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()  # Forwarding from 127.0.0.1:PORT -> 9000
-        try:
-            yield line.split()[2]
-        finally:
-            process.terminate()
+    (node,) = kubectl.get("nodes", "-l", "cprjob.io/stable=true")["items"]
+    host = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    (port,) = kubectl.get("-n", NAMESPACE, "service", "minio-outside")["spec"]["ports"]
+    store = Store(f"{host}:{port['nodePort']}", secret["accessKey"], secret["secretKey"])
+    try:
+        yield store
+    finally:
+        store.close()
