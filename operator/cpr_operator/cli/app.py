@@ -41,11 +41,6 @@ app.add_typer(data)
 app.add_typer(snapshots)
 
 
-def main() -> None:
-    """The console entry."""
-    app()
-
-
 @app.command()
 def run(  # noqa: PLR0913 -- one parameter per option
     file: Annotated[

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError
 from cpr_operator.cli.kills import KillError
+from cpr_operator.cli.needs import NeedError
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError
 from cpr_operator.cli.validate import show_invalid
@@ -27,13 +28,13 @@ err = Console(stderr=True)
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Mistakes of the caller are told, not traced; so is why trials of the trainer image failed."""
+    """Mistakes of the caller are told, not traced; so is what is not installed, and why trials failed."""
     try:
         yield
     except InvalidDocumentError as error:
         show_invalid("the job", error.invalid, err)
         raise typer.Exit(1) from error
-    except TrialError as error:
+    except (NeedError, TrialError) as error:
         _tell(error)
         raise typer.Exit(1) from error
     except (DocumentError, KillError, OptionError, ClusterError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.status import Status
 from cpr_operator.cli.document import DocumentError, read_single
+from cpr_operator.cli.needs import check_trainer_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ def export(source: Source, folder: Path, environment: Mapping[str, str]) -> int:
     """Write the model into the folder; returns the exporter's exit code.
 
     Credentials are read as pods read them: from the files in the folder that CPR_CREDENTIALS_DIR names.
+    Raises NeedError if the exporter could not run here.
     """
+    check_trainer_image()
     command = (sys.executable, "-m", "cpr_trainer", "export", "--anchor", source.anchor, "--to", str(folder))
     variables = {
         env.TERMINATION_FILE: "/dev/stderr",

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from cpr_operator.cli.needs import check_trainer_image
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 from cpr_operator.controller import Controller
@@ -23,7 +24,11 @@ TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0)
 
 @contextlib.asynccontextmanager
 async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIterator[LocalCluster]:
-    """A cluster in the folder, and the operator's log beside it; every process is gone at the end."""
+    """A cluster in the folder, and the operator's log beside it; every process is gone at the end.
+
+    Raises NeedError if its processes could not run here.
+    """
+    check_trainer_image()
     cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=environment)
     log = logging.FileHandler(workdir / "operator.log")
     log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

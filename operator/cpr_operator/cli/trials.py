@@ -17,6 +17,7 @@ from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.experiment import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
+from cpr_operator.cli.needs import check_trainer_image
 
 #: So much of a log is shown.
 _TAIL_LINES = 20
@@ -43,8 +44,9 @@ def ask_trainer_image(
 ) -> Generator[bytes]:
     """Start `python -m cpr_trainer ROLE`, give it a request, and yield the lines of its answer.
 
-    To be closed, which ends the process. Raises TrialError if it fails.
+    To be closed, which ends the process. Raises TrialError if it fails, NeedError if it could not run here.
     """
+    check_trainer_image()
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
         asked, last_word, log = (Path(folder, name) for name in ("request", "termination", "log"))
         asked.write_text(to_json(request), "utf-8")

@@ -117,7 +117,7 @@ class NoTorch:
         if name.partition(".")[0] in {"torch", "numpy"}:
             raise ImportError(name)
 sys.meta_path.insert(0, NoTorch())
-import cpr_operator.cli
+import cpr_operator.cli.app
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
