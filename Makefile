@@ -6,6 +6,8 @@ UV     := .cache/uv/bin/uv
 # A folder with the CPU build of torch, if there is one; otherwise torch comes from the package index, with its CUDA libraries.
 WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
+# What the chart and the examples name, too.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
@@ -70,8 +72,8 @@ cluster-down:  ## stop it
 crds: env  ## generate the CRD from the pydantic source
 	$(BIN)/python -m cpr_operator.api.crd > crds/cprjobs.cprjob.io.yaml
 
-images:  ## build both images with buildah or docker
-	tests/cluster/images.sh
+images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker or buildah
+	tests/cluster/images.sh cprjob-%:$(VERSION)
 
 pins: $(UV)  ## compile the pinned, hashed requirement files
 	requirements/compile.sh $(UV)

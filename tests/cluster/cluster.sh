@@ -48,12 +48,15 @@ export_image() { # export_image NAME: from buildah's store into a layout folder;
 
 load_images() {
   local name
-  [ -f "$RUN/images/minio/index.json" ] || python3 "$here/oci.py" pack "$BIN/minio" /minio "$RUN/images/minio"
-  for name in operator operator-next trainer minio; do
+  for name in minio versitygw; do
+    [ -f "$RUN/images/$name/index.json" ] || python3 "$here/oci.py" pack "$BIN/$name" "/$name" "$RUN/images/$name"
+  done
+  for name in operator operator-next trainer minio versitygw; do
     case $backend/$name in
       kind/minio) "$here/kind.sh" load minio 1 ;; # it runs on the stable node only
       kind/*) "$here/kind.sh" load $name ;;
       bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;;
+      bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
       bare/*) export_image $name; "$here/node.sh" load "$RUN/images/$name" "localhost/cprjob-$name:dev" ;;
     esac
   done
@@ -83,7 +86,7 @@ prepare() {
 
 up() {
   prepare
-  "$here/images.sh"
+  "$here/images.sh" localhost/cprjob-%:dev operator trainer operator-next
   start
   load_images
   kubectl apply -f "$here/manifests/minio.yaml" >/dev/null

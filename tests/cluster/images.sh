@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Build the images, localhost/cprjob-{operator,trainer,operator-next}:dev: images.sh [operator|trainer|operator-next]...
-# operator-next is made of the operator's image: what a release with the next contract version would be.
+# Build images, each by its name with % in the place of the target: images.sh NAME [operator|trainer|operator-next]...
+#   images.sh cprjob-%:0.1.0         what `make images` builds: the names of the chart and of the examples
+# The test cluster's are localhost/cprjob-%:dev. Its operator-next is made of its operator: what a release with the next contract version would be.
 # With buildah where it can make its own base image, as for the bare cluster, else with docker. kind finds them in the daemon either way.
 #   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; with buildah one made here)
 #   CPR_WHEELS   a folder with the CPU build of torch; without one torch comes from the package index, with its CUDA libraries
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 wheels=${CPR_WHEELS-$root/../shared/wheels}
 certificates=/etc/ssl/certs/ca-certificates.crt
-[ $# -gt 0 ] || set -- operator trainer operator-next
+[ $# -gt 0 ] || { sed -n '2,3s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+name=$1; shift
+[ $# -gt 0 ] || set -- operator trainer
 
 options=()
 if ls "$wheels"/torch-*+cpu-cp311-*.whl >/dev/null 2>&1; then
@@ -28,11 +31,12 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 logged() { "$@" >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the $target image does not build"; }; }
 for target in "$@"; do
-  image=localhost/cprjob-$target:dev
+  image=${name/\%/$target}
   case $target in
     operator-next) what=(-f "$here/next.Dockerfile" "$here") ;;
-    *)             what=("${options[@]}" --target "$target" "$root") ;;
+    *)             what=(${options[@]+"${options[@]}"} --target "$target" "$root") ;; # an empty array is unset to macOS's bash
   esac
+  echo "building $image" >&2
   logged "${build[@]}" -t "$image" "${what[@]}"
   if [ "${build[0]}" = buildah ] && [ "$(backend 2>/dev/null || true)" = kind ]; then
     id=$(buildah images -q --no-trunc "$image")

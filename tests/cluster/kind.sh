@@ -31,13 +31,13 @@ up() {
   wait_until 60 "the API server is ready" kubectl get --raw /readyz
 }
 
-load() { # load NAME [NUMBER...]: minio is packed here, the others are the daemon's; what a node has is not sent again
+load() { # load NAME [NUMBER...]: the S3 servers are packed here, the others are the daemon's; what a node has is not sent again
   local image=$1 i nodes=(); shift
   [ $# -gt 0 ] || set -- $(seq "$NODES")
   for i in "$@"; do nodes+=("$(node "$i")"); done
-  if [ "$image" = minio ]; then
+  if [ "$image" = minio ] || [ "$image" = versitygw ]; then
     for i in "${nodes[@]}"; do
-      python3 "$here/oci.py" load "$RUN/images/minio" localhost/cprjob-minio:dev docker exec -i "$i" ctr -n k8s.io
+      python3 "$here/oci.py" load "$RUN/images/$image" "localhost/cprjob-$image:dev" docker exec -i "$i" ctr -n k8s.io
     done
   else
     kind load docker-image --name "$name" --nodes "$(IFS=,; echo "${nodes[*]}")" "localhost/cprjob-$image:dev"
