@@ -18,7 +18,7 @@ from support.documents import GONE, OWN_MODEL, Document, Edits, edited
 EXAMPLES = [
     path
     for path in sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
-    if yaml.safe_load(path.read_text())["kind"] == "CPRJob"
+    if next(yaml.safe_load_all(path.read_text()))["kind"] == "CPRJob"
 ]
 UNUSED: Edits = {f"spec.{name}": GONE for name in ("image", "accuracyBudget", "snapshots")}
 NO_LAYERS: Edits = {"spec.model.bottomMlp": GONE, "spec.model.topMlp": GONE}
