@@ -1,0 +1,69 @@
+"""The commands that a page of the documentation prints: its fenced blocks of sh, by section."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: How the heading of a section ends whose commands need an administrator's rights.
+_ADMINISTRATOR = "(once per cluster)"
+#: Sections whose commands need no cluster.
+_NO_CLUSTER = {"Without a cluster", "Contribute: two commands"}
+_FENCE = re.compile(r"^```(\w*)$")
+#: What ends a command and begins the next one. A substitution is a command, too.
+_SEPARATORS = {"|", "&&", ";"}
+_ASSIGNED = re.compile(r"^\w+=\$\((.*)\)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block of sh, with the heading of second rank that it stands under."""
+
+    section: str
+    text: str
+
+    def commands(self) -> Iterator[list[str]]:
+        """Its commands as lists of words, in order."""
+        for line in self.text.replace("\\\n", " ").splitlines():
+            assigned = _ASSIGNED.match(line)
+            lexer = shlex.shlex(assigned.group(1) if assigned else line, posix=True, punctuation_chars="|&;")
+            lexer.whitespace_split, lexer.commenters = True, "#"
+            command: list[str] = []
+            for word in [*lexer, ";"]:
+                if word not in _SEPARATORS:
+                    command.append(word)
+                elif command:
+                    yield command
+                    command = []
+
+
+def blocks(page: Path) -> tuple[Block, ...]:
+    """All blocks of sh of a page, in order."""
+    found: list[Block] = []
+    section, language, lines = "", "", list[str]()
+    inside = False
+    for line in page.read_text("utf-8").splitlines():
+        fence = _FENCE.match(line)
+        if fence and not inside:
+            inside, language, lines = True, fence.group(1), []
+        elif fence:
+            inside = False
+            if language == "sh":
+                found.append(Block(section, "\n".join(lines) + "\n"))
+        elif inside:
+            lines.append(line)
+        elif line.startswith("## "):
+            section = line.removeprefix("## ").strip()
+    return tuple(found)
+
+
+def of_a_user(page: Path) -> tuple[Block, ...]:
+    """Those that somebody runs on a cluster who may use one namespace of it."""
+    return tuple(
+        block
+        for block in blocks(page)
+        if not block.section.endswith(_ADMINISTRATOR) and block.section not in _NO_CLUSTER
+    )
