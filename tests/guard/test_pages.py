@@ -23,6 +23,7 @@ from support.pages import blocks, of_a_user
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/get-started.md", "docs/kind.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
@@ -246,13 +247,29 @@ def test_every_example_says_what_it_needs_and_how_to_apply_check_and_clean_it(pa
     assert not reader.there
 
 
+def anchors(page: Path) -> set[str]:
+    """What links may name of a page: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_somewhere() -> None:
+    pattern = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
+    links = [(page, *found) for page in DOCUMENTS for found in pattern.findall(page.read_text("utf-8"))]
+    assert len(links) > 50
+    for page, path, anchor in links:
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page}: {path}"
+        assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
+
+
 def test_the_images_have_one_name_each() -> None:
     chart, values = (
         yaml.safe_load((ROOT / "charts" / "cprjob" / f).read_text()) for f in ("Chart.yaml", "values.yaml")
     )
     assert values["image"]["tag"] == ""
     assert f"{values['image']['repository']}:{chart['appVersion']}" in IMAGES
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*")]
+    texts = [*DOCUMENTS, *ROOT.glob("examples/**/*")]
     named = {
         image for each in texts if each.is_file() for image in OUR_IMAGE.findall(each.read_text("utf-8", "replace"))
     }
