@@ -18,6 +18,7 @@ ALERTS = [
     for group in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 ]
+PAGE = (CHART.parents[1] / "docs" / "operator.md").read_text("utf-8")
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
 
 
@@ -54,6 +55,11 @@ def test_alerts_say_what_is_wrong_and_name_only_labels_that_their_query_keeps(al
     assert set(alert["annotations"]) == {"summary", "description"}
     kept = {label for labels in re.findall(r"\bby \(([^)]*)\)", alert["expr"]) for label in labels.split(", ")}
     assert set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["description"])) <= kept
+
+
+def test_the_page_explains_every_alert() -> None:
+    section = PAGE.partition("\n## Monitoring\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [alert["alert"] for alert in ALERTS]
 
 
 def test_the_rule_has_all_alerts_as_they_are() -> None:

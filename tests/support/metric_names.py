@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -29,7 +30,7 @@ def series() -> set[str]:
 def _trainer_registry() -> CollectorRegistry:
     """That of a trainer with a report in which every figure is known."""
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
-    known = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
+    known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     registry = CollectorRegistry()
     registry.register(ReportCollector(Board(replace(report, **known))))
     return registry
