@@ -11,11 +11,12 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# Side by side on all cores: files are shared out, and one worker has the cluster (tests/support/side_by_side.py). A worker
-# that dies is not replaced.
-WORKERS := --numprocesses auto --max-worker-restart 0
+# Tests that share nothing run on all cores (tests/support/side_by_side.py says which goes first); all others, with
+# processes and servers of their own, one after the other. A worker that dies is not replaced.
+PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
+WORKERS  := --numprocesses auto --max-worker-restart 0
 # Each test by its name as it runs, and which took longest.
-SHOWN   := --verbose --durations 10
+SHOWN    := --verbose --durations 10
 
 .PHONY: env peers demo check test soak e2e cluster-up cluster-down crds images pins
 
@@ -51,7 +52,8 @@ check: env  ## lint, types, layers
 
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
-	$(BIN)/pytest $(SHOWN) $(WORKERS)
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(PARALLEL)
+	$(BIN)/pytest $(SHOWN) $(PARALLEL:%=--ignore=%)
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak tests/unit/promise

@@ -9,6 +9,8 @@ CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port 
 CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
 CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug shows all that kopf says
+CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
 KUBECONFIG                       only used outside a pod
 
 SIGTERM ends it; running jobs do not notice.
@@ -33,6 +35,7 @@ from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.election import ClusterLeases, Elector, new_identity
 from cpr_operator.http_server import serve
+from cpr_operator.logs import set_up_logs
 from cpr_operator.metrics import Metrics
 
 logger = logging.getLogger("cpr_operator")
@@ -77,12 +80,8 @@ def time_of_day() -> str:
 
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    # A line for each watch event.
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
-    # It warns that kopf does not handle signals, which is done here.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     try:
+        set_up_logs(environ)
         asyncio.run(operate(Configuration.read(environ)))
     except ConfigurationError as error:
         logger.error("%s", error)  # noqa: TRY400 -- the message says it all

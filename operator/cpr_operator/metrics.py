@@ -7,12 +7,14 @@ once; those that a job already had when the operator first saw it were counted b
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from cpr_operator.api.status import FailureRecord, Phase, Status
+from cpr_operator.api.status import ConditionType, FailureRecord, Phase, Status
 
-JOB = ("namespace", "job")
+#: Not `job`: that is the label by which Prometheus tells its own targets apart.
+JOB = ("namespace", "cprjob")
 RECOVERY_BUCKETS_S = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600)
 PASS_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -56,6 +58,7 @@ class Metrics:
             return made
 
         self._phase = gauge("cprjob_phase", "1 for the phase that the job is in.", "phase")
+        self._condition = gauge("cprjob_condition", "1 while the condition is True.", "condition")
         self._samples = gauge("cprjob_samples", "Samples trained.")
         self._total = gauge("cprjob_total_samples", "Samples in all; 0 until the data is read.")
         self._degraded = gauge("cprjob_degraded_samples", "Samples trained while a shard was away.")
@@ -85,6 +88,9 @@ class Metrics:
         """A job was seen with this status."""
         key = (namespace, job)
         self._set_phase(key, status.phase)
+        true = {each.type for each in status.conditions if each.status == "True"}
+        for condition in get_args(ConditionType):
+            self._condition.labels(*key, condition).set(condition in true)
         self._samples.labels(*key).set(status.progress.samples)
         self._total.labels(*key).set(status.progress.total_samples)
         self._degraded.labels(*key).set(status.progress.degraded_samples)
@@ -108,8 +114,8 @@ class Metrics:
     def forget(self, namespace: str, job: str) -> None:
         """The job is gone: its figures would be stale."""
         for gauge in self._gauges:
-            gauge.remove_by_labels({"namespace": namespace, "job": job})
-        self._failures.remove_by_labels({"namespace": namespace, "job": job})
+            gauge.remove_by_labels({"namespace": namespace, "cprjob": job})
+        self._failures.remove_by_labels({"namespace": namespace, "cprjob": job})
         self._records.pop((namespace, job), None)
         self._phases.pop((namespace, job), None)
 

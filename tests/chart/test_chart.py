@@ -1,18 +1,13 @@
 """The chart, rendered by helm without a cluster: what it installs, what it allows, what it refuses."""
 
-import os
-import shutil
-import subprocess
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART, CRD = ROOT / "charts" / "cprjob", ROOT / "crds" / "cprjobs.cprjob.io.yaml"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
-Object = dict[str, Any]
+from support.chart import CHART, Object, default, documented, helm, notes, of_kind, render, table
+
+CRD = CHART.parents[1] / "crds" / "cprjobs.cprjob.io.yaml"
 
 SERVED = {
     ("cprjob.io", "cprjobs"): {"get", "list", "watch", "patch", "delete"},
@@ -26,25 +21,6 @@ SERVED = {
 }
 LEASE = {("coordination.k8s.io", "leases"): {"create", "get", "update"}}
 OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
-
-
-def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    binary = shutil.which("helm") or (str(CACHE / "helm") if (CACHE / "helm").exists() else None)
-    if binary is None:
-        pytest.skip("no helm: `make cluster-up` builds one")
-    return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
-
-
-def render(*values: str) -> list[Object]:
-    """The chart's objects under --set values."""
-    settings = [part for value in values for part in ("--set", value)]
-    done = helm("template", "cprjob", str(CHART), "--namespace", "operators", *settings)
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
-
-
-def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    return [each for each in objects if each["kind"] == kind]
 
 
 def rights(role: Object) -> dict[tuple[str, str], set[str]]:
@@ -61,6 +37,11 @@ def operator(objects: list[Object]) -> Object:
     (deployment,) = of_kind(objects, "Deployment")
     pod: Object = deployment["spec"]["template"]["spec"]
     return pod
+
+
+def environment(objects: list[Object]) -> dict[str, str | None]:
+    """The operator's variables."""
+    return {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
 
 
 def test_lint_finds_nothing() -> None:
@@ -110,10 +91,10 @@ def test_templates_are_restricted_unless_the_values_say_otherwise() -> None:
     )
     peer = '[{"namespaceSelector":{"matchLabels":{"team":"m"}}}]'
     for objects, said in ((render(), ("true", "", "[]")), (render(*values), ("false", "a,b", peer))):
-        (container,) = operator(objects)["containers"]
-        environment = {each["name"]: each.get("value") for each in container["env"]}
+        told = environment(objects)
         names = ("RESTRICT_TEMPLATES", "SERVICE_ACCOUNTS", "REPORT_PEERS")
-        assert tuple(environment[f"CPR_OPERATOR_{name}"] for name in names) == said
+        assert tuple(told[f"CPR_OPERATOR_{name}"] for name in names) == said
+    (container,) = operator(objects)["containers"]
     fields = [each.get("valueFrom") for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
     assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
 
@@ -135,8 +116,7 @@ def test_the_lease_is_the_operator_s_own_in_its_own_namespace(values: tuple[str,
     assert rights(role) == LEASE
     bound = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in bound] == [["cprjob"]]
-    environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
-    assert environment["CPR_OPERATOR_LEASE"] == "operators/cprjob"
+    assert environment(objects)["CPR_OPERATOR_LEASE"] == "operators/cprjob"
     others = [each for each in objects if each["kind"] in {"Role", "ClusterRole"} and each != role]
     assert not any(("coordination.k8s.io", "leases") in rights(each) for each in others)
 
@@ -155,8 +135,7 @@ def test_in_chosen_namespaces_nothing_is_granted_elsewhere() -> None:
         if role["metadata"]["name"] == "cprjob"
     }
     assert roles == {"a": SERVED, "b": SERVED}
-    environment = {each["name"]: each.get("value") for each in operator(objects)["containers"][0]["env"]}
-    assert environment["CPR_OPERATOR_NAMESPACES"] == "a,b"
+    assert environment(objects)["CPR_OPERATOR_NAMESPACES"] == "a,b"
 
 
 def test_every_binding_is_the_operator_s_own() -> None:
@@ -198,6 +177,66 @@ def test_placement_and_priority_are_the_user_s() -> None:
     assert pod["nodeSelector"] == {"a": "b"}
 
 
+def test_the_image_s_digest_wins_over_its_tag() -> None:
+    digest = f"sha256:{'a' * 64}"
+    settings = {
+        (): "cprjob-operator:0.1.0",
+        ("image.registry=registry.example:5000/team", "image.tag=x"): "registry.example:5000/team/cprjob-operator:x",
+        ("image.repository=other", "image.tag=x", f"image.digest={digest}"): f"other@{digest}",
+    }
+    for values, image in settings.items():
+        objects = render(*values)
+        (test,) = of_kind(objects, "Pod")
+        assert [pod["containers"][0]["image"] for pod in (operator(objects), test["spec"])] == [image, image]
+
+
+def test_names_can_be_others() -> None:
+    names = {
+        (): ("cprjob", "cprjob"),
+        ("nameOverride=trainer",): ("cprjob-trainer", "trainer"),
+        ("fullnameOverride=own",): ("own", "cprjob"),
+        ("fullnameOverride=own", "nameOverride=trainer"): ("own", "trainer"),
+    }
+    for values, (full, name) in names.items():
+        objects = render(*values)
+        (deployment,) = of_kind(objects, "Deployment")
+        assert deployment["metadata"]["name"] == full
+        assert deployment["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] == name
+        assert environment(objects)["CPR_OPERATOR_LEASE"] == f"operators/{full}"
+        (service,) = of_kind(objects, "Service")
+        assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+        named = (each["metadata"]["name"] for each in objects if each["kind"] != "CustomResourceDefinition")
+        assert all(each.removeprefix("operators-").startswith(full) for each in named)
+
+
+def test_the_log_s_level_and_format_are_the_user_s() -> None:
+    for values, said in (((), ("info", "text")), (("log.level=debug", "log.format=json"), ("debug", "json"))):
+        told = environment(render(*values))
+        assert (told["CPR_OPERATOR_LOG_LEVEL"], told["CPR_OPERATOR_LOG_FORMAT"]) == said
+
+
+def test_environment_volumes_and_spread_are_added() -> None:
+    objects = render(
+        "extraEnv[0].name=HTTPS_PROXY",
+        "extraEnv[0].value=http://proxy",
+        "extraVolumes[0].name=ca",
+        "extraVolumes[0].configMap.name=company-ca",
+        "extraVolumeMounts[0].name=ca",
+        "extraVolumeMounts[0].mountPath=/etc/ca",
+        "topologySpreadConstraints[0].maxSkew=1",
+        "topologySpreadConstraints[0].topologyKey=zone",
+        "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+    )
+    pod = operator(objects)
+    assert environment(objects).items() >= (environment(render()) | {"HTTPS_PROXY": "http://proxy"}).items()
+    assert pod["volumes"][1:] == [{"name": "ca", "configMap": {"name": "company-ca"}}]
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert mounts == [{"name": "tmp", "mountPath": "/tmp"}, {"name": "ca", "mountPath": "/etc/ca"}]  # noqa: S108
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    assert pod["topologySpreadConstraints"] == [spread]
+    assert "topologySpreadConstraints" not in operator(render())
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
 def test_pods_ask_for_the_restricted_profile_and_bound_their_memory(kind: str) -> None:
     objects = render()
@@ -223,12 +262,14 @@ def test_probes_metrics_and_service_share_the_port() -> None:
     (service,) = of_kind(objects, "Service")
     assert service["spec"]["ports"] == [{"name": "http", "port": 9090, "targetPort": "http"}]
     (monitor,) = of_kind(objects, "ServiceMonitor")
-    assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    endpoint = {"port": "http", "path": "/metrics", "interval": "30s", "honorLabels": True}
+    assert monitor["spec"]["endpoints"] == [endpoint]
 
 
 def test_what_is_optional_is_off() -> None:
     kinds = {each["kind"] for each in render()}
-    assert not kinds & {"ServiceMonitor", "NetworkPolicy", "Secret", "Namespace"}
+    asked_for = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
+    assert not kinds & {*asked_for, "Secret", "Namespace"}
     assert of_kind(render("networkPolicy.enabled=true"), "NetworkPolicy")
 
 
@@ -236,6 +277,14 @@ def test_what_is_optional_is_off() -> None:
     "value",
     [
         "unknown=1",
+        "log.level=loud",
+        "log.format=xml",
+        "image.digest=sha256:abc",
+        "image.registry=https://registry.example",
+        "fullnameOverride=No_Name",
+        "extraEnv[0].name=CPR_OPERATOR_HTTP_PORT",
+        "podMonitor.interval=often",
+        "serviceMonitor.interval=null",
         "image.name=x",
         "httpPort=80",
         "replicas=0",
@@ -251,3 +300,30 @@ def test_the_schema_refuses(value: str) -> None:
     done = helm("template", "cprjob", str(CHART), "--set", value)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_every_value_has_a_default_and_the_readme_lists_it() -> None:
+    assert all(schema["description"].endswith(".") for _, schema in documented())
+    assert [path for path, _ in documented() if default(path) is None] == []
+    values = (CHART / "README.md").read_text("utf-8").partition("\n## Values\n")[2]
+    assert re.findall(r"^\| `.*$", values, re.MULTILINE) == table()
+
+
+def test_the_notes_say_what_comes_next_and_who_owns_the_crd() -> None:
+    said = notes()
+    wanted = ("kubectl apply", "kubectl get cprjobs --all-namespaces --watch", "docs/operator.md", "--take-ownership")
+    assert [words for words in wanted if words not in said] == []
+    assert "--take-ownership" not in notes("crds.install=false", "watchNamespaces={a}")
+
+
+def test_the_notes_tell_whom_the_pods_do_not_admit() -> None:
+    peers = "jobPeers[0].namespaceSelector.matchLabels.team=m"
+    assert "name it in jobPeers" in notes("podMonitor.enabled=true")
+    for values in ((), (peers,), (peers, "podMonitor.enabled=true")):
+        assert "jobPeers" not in notes(*values)
+
+
+def test_the_notes_tell_of_alerts_without_figures() -> None:
+    alerts = "prometheusRule.enabled=true"
+    assert "serviceMonitor.enabled" in notes(alerts)
+    assert "serviceMonitor.enabled" not in notes(alerts, "serviceMonitor.enabled=true")

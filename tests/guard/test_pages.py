@@ -23,7 +23,7 @@ from support.pages import blocks, of_a_user
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/get-started.md", "docs/kind.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
-DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
@@ -128,11 +128,9 @@ class Reader:
         assert (chart / "Chart.yaml").is_file()
         if "--set" in rest:
             key, _, value = rest[rest.index("--set") + 1].partition("=")
-            assert key == "image.repository"
-            assert (
-                value.removeprefix("$REGISTRY/")
-                == yaml.safe_load((chart / "values.yaml").read_text())["image"]["repository"]
-            )
+            assert key == "image.registry"
+            assert yaml.safe_load((chart / "values.yaml").read_text("utf-8"))["image"]["registry"] == ""
+            assert value == "$REGISTRY"
         (crd,) = objects("crds/cprjobs.cprjob.io.yaml")
         self.there |= {("Lease", release): {}, ("Namespace", namespace): {}}
         self.there["CustomResourceDefinition", crd["metadata"]["name"]] = crd
@@ -267,7 +265,7 @@ def test_the_images_have_one_name_each() -> None:
     chart, values = (
         yaml.safe_load((ROOT / "charts" / "cprjob" / f).read_text()) for f in ("Chart.yaml", "values.yaml")
     )
-    assert values["image"]["tag"] == ""
+    assert {values["image"][part] for part in ("registry", "tag", "digest")} == {""}
     assert f"{values['image']['repository']}:{chart['appVersion']}" in IMAGES
     texts = [*DOCUMENTS, *ROOT.glob("examples/**/*")]
     named = {

@@ -5,10 +5,11 @@ import random
 
 import httpx
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cpr_operator import http_server
-from cpr_operator.api.status import Budget, FailureRecord, Overhead, Plan, Shard, Status
+from cpr_operator.api.status import Budget, Condition, FailureRecord, Overhead, Plan, Shard, Status
 from cpr_operator.http_server import serve
 from cpr_operator.leader import visit_known
 from cpr_operator.metrics import Metrics
@@ -33,10 +34,13 @@ def status(*failures: FailureRecord, phase: str = "Running") -> Status:
     )
 
 
+def families(metrics: Metrics) -> list[Metric]:
+    return list(text_string_to_metric_families(metrics.text().decode()))
+
+
 def value(metrics: Metrics, name: str, *labels: str) -> float | None:
     """The sample of that name whose label values are these, in any order."""
-    families = text_string_to_metric_families(metrics.text().decode())
-    found = (each for family in families for each in family.samples if each.name == name)
+    found = (each for family in families(metrics) for each in family.samples if each.name == name)
     return next((each.value for each in found if sorted(each.labels.values()) == sorted(labels)), None)
 
 
@@ -59,6 +63,22 @@ def test_a_job_is_in_one_phase() -> None:
         metrics.observe_status("n", "j", status(phase=phase))
     assert value(metrics, "cprjob_phase", "n", "j", "Succeeded") == 1
     assert value(metrics, "cprjob_phase", "n", "j", "Running") is None
+
+
+def test_a_condition_is_one_while_it_is_true() -> None:
+    metrics = Metrics()
+    for truth, expected in (("True", 1), ("Unknown", 0), ("False", 0)):
+        condition = Condition(type="SnapshotsDegraded", status=truth, reason="Why", last_transition_time=1.0)
+        metrics.observe_status("n", "j", Status(conditions=(condition,)))
+        assert value(metrics, "cprjob_condition", "n", "j", "SnapshotsDegraded") == expected
+        assert value(metrics, "cprjob_condition", "n", "j", "CRDOutdated") == 0
+
+
+def test_a_job_is_named_by_no_label_of_prometheus_itself() -> None:
+    metrics = Metrics()
+    metrics.observe_status("n", "j", status())
+    assert 'cprjob_budget_spent_ratio{cprjob="j",namespace="n"}' in metrics.text().decode()
+    assert "job" not in {key for family in families(metrics) for each in family.samples for key in each.labels}
 
 
 def test_a_failure_is_counted_once_and_its_recovery_when_it_is_over() -> None:
@@ -147,5 +167,5 @@ async def test_jobs_that_vanished_unseen_are_visited_when_jobs_are_listed_anew()
     async with asyncio.timeout(10):
         await gone.wait()
     assert metrics.jobs() == ()
-    assert 'job="old"' not in metrics.text().decode()
+    assert 'cprjob="old"' not in metrics.text().decode()
     await workers.close()

@@ -1,0 +1,104 @@
+"""What the chart brings for Prometheus and Grafana asks for what operator and pods really have."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from cpr_contract import env
+from cpr_operator.api.status import ConditionType, Phase
+from support.chart import CHART, of_kind, render
+from support.metric_names import series
+
+ALERTS = [
+    rule
+    for group in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+PAGE = (CHART.parents[1] / "docs" / "operator.md").read_text("utf-8")
+DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
+
+
+def queries() -> Iterator[str]:
+    """All that alerts and dashboard ask Prometheus."""
+    yield from (alert["expr"] for alert in ALERTS)
+    yield from (target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ()))
+    variables: list[dict[str, Any]] = DASHBOARD["templating"]["list"]
+    yield from (each["query"]["query"] for each in variables if each["type"] == "query")
+
+
+def asked(label: str) -> set[str]:
+    """The values of a label that some query names."""
+    found = re.findall(rf'\b{label}=~?"([^"$]*)"', " ".join(queries()))
+    return {value for values in found for value in values.split("|")}
+
+
+def test_queries_ask_for_metrics_that_exist() -> None:
+    for query in queries():
+        names = set(re.findall(r"\bcprjob_\w+", query))
+        assert names, query
+        assert names <= series(), query
+
+
+@pytest.mark.parametrize(("label", "known"), [("condition", ConditionType), ("phase", Phase)])
+def test_queries_ask_for_conditions_and_phases_that_exist(label: str, known: Any) -> None:
+    assert asked(label)
+    assert asked(label) <= set(get_args(known))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_alerts_say_what_is_wrong_and_name_only_labels_that_their_query_keeps(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in {"warning", "critical"}
+    assert set(alert["annotations"]) == {"summary", "description"}
+    kept = {label for labels in re.findall(r"\bby \(([^)]*)\)", alert["expr"]) for label in labels.split(", ")}
+    assert set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["description"])) <= kept
+
+
+def test_the_page_explains_every_alert() -> None:
+    section = PAGE.partition("\n## Monitoring\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [alert["alert"] for alert in ALERTS]
+
+
+def test_the_rule_has_all_alerts_as_they_are() -> None:
+    (rule,) = of_kind(render("prometheusRule.enabled=true", "prometheusRule.labels.release=p"), "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "p"
+    assert list(rule["spec"]) == ["groups"]
+    assert [each for group in rule["spec"]["groups"] for each in group["rules"]] == ALERTS
+
+
+def test_the_dashboard_is_found_by_its_label() -> None:
+    values = ("dashboard.enabled=true", "dashboard.annotations.grafana_folder=Training")
+    (config,) = of_kind(render(*values), "ConfigMap")
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert config["metadata"]["annotations"] == {"grafana_folder": "Training"}
+    assert [json.loads(text) for text in config["data"].values()] == [DASHBOARD]
+
+
+@pytest.mark.parametrize(
+    ("values", "namespaces"), [((), {"any": True}), (("watchNamespaces={a,b}",), {"matchNames": ["a", "b"]})]
+)
+def test_jobs_pods_are_scraped_where_jobs_are_served_and_wear_the_job_s_name(
+    values: tuple[str, ...], namespaces: dict[str, Any]
+) -> None:
+    (monitor,) = of_kind(render("podMonitor.enabled=true", "podMonitor.labels.release=p", *values), "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    spec = monitor["spec"]
+    assert spec["namespaceSelector"] == namespaces
+    assert spec["selector"]["matchExpressions"] == [
+        {"key": env.LABEL_JOB, "operator": "Exists"},
+        {"key": env.LABEL_ROLE, "operator": "In", "values": [env.ROLE_TRAINER, env.ROLE_SHARD]},
+    ]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    labels = {"cprjob": env.LABEL_JOB, "role": env.LABEL_ROLE, "index": env.LABEL_INDEX}
+    assert endpoint == {
+        "port": "http",
+        "path": "/metrics",
+        "interval": "30s",
+        "relabelings": [
+            {"sourceLabels": ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)], "targetLabel": name}
+            for name, label in labels.items()
+        ],
+    }

@@ -1,0 +1,78 @@
+"""The chart as helm renders it, and its values as its schema and its defaults say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "charts" / "cprjob"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
+Object = dict[str, Any]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    binary = shutil.which("helm") or (str(CACHE / "helm") if (CACHE / "helm").exists() else None)
+    if binary is None:
+        pytest.skip("no helm: `make cluster-up` builds one")
+    return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
+
+
+def settings(values: tuple[str, ...]) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
+
+
+def render(*values: str) -> list[Object]:
+    """The chart's objects under --set values."""
+    done = helm("template", "cprjob", str(CHART), "--namespace", "operators", *settings(values))
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def notes(*values: str) -> str:
+    """What helm says after an installation."""
+    done = helm("install", "cprjob", str(CHART), "--namespace", "operators", "--dry-run=client", *settings(values))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("\nNOTES:\n")[2]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def documented(schema: dict[str, Any] | None = None, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each value with its schema: a schema without a description is a group of values."""
+    schema = schema or json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    for name, each in schema["properties"].items():
+        if "description" in each:
+            yield path + name, each
+        elif path + name != "global":  # of any chart: helm hands it down from a parent
+            yield from documented(each, f"{path}{name}.")
+
+
+def default(path: str) -> Any:
+    """The default of a value. Raises KeyError if values.yaml has none."""
+    value: Any = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def table() -> list[str]:
+    """The lines that the chart's README has of the values, in the order of the schema."""
+    return [
+        f"| `{path}` | {_type(schema)} | `{json.dumps(default(path))}` | {schema['description']} |"
+        for path, schema in documented()
+    ]
+
+
+def _type(schema: dict[str, Any]) -> str:
+    reference = schema.get("$ref", "").removeprefix("#/definitions/")
+    return {"strings": "object", "name": "string", "interval": "string"}.get(reference) or schema.get("type", "string")
