@@ -1,0 +1,106 @@
+"""A CPRJob as an application of TorchX, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from torchx.specs import AppDef, Resource, RetryPolicy, Role
+
+from cpr_contract import env
+from cpr_operator.api.validate import Invalid, parse_spec, validate
+from cpr_operator.desired.pod import DEFAULT_RESOURCES
+from cpr_operator.torchx.errors import SchedulerError
+
+Manifest = dict[str, Any]
+
+#: The key of an application's metadata that holds the whole job, as JSON.
+MANIFEST = "cprjob.io/manifest"
+#: Where spec describes the pods of a role.
+GROUPS = {env.ROLE_TRAINER: "trainers", env.ROLE_SHARD: "shards"}
+GPU = "nvidia.com/gpu"
+#: What TorchX writes for an amount that is not known.
+UNKNOWN = -1
+MIB = 1 << 20
+#: What of a job's metadata its author wrote; the rest is the cluster's.
+OWN_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+def application(document: Mapping[str, Any]) -> AppDef:
+    """The application that runs a job. Raises SchedulerError naming every wrong field."""
+    require_valid(validate(document))
+    own = {key: value for key, value in document["metadata"].items() if key in OWN_METADATA}
+    job = {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": own, "spec": document["spec"]}
+    complete = parse_spec(job["spec"]).model_dump(mode="json", by_alias=True)
+    return AppDef(name=own["name"], roles=roles(complete), metadata={MANIFEST: json.dumps(job, default=str)})
+
+
+def roles(spec: Mapping[str, Any]) -> list[Role]:
+    """The roles of a job whose spec has its defaults: trainer and shard."""
+    return [
+        Role(
+            name=name,
+            image=spec["image"],
+            entrypoint="python3",
+            args=["-m", "cpr_trainer", name],
+            num_replicas=spec[group]["replicas"],
+            max_retries=spec["failurePolicy"]["restartLimit"]["count"],
+            retry_policy=RetryPolicy.REPLICA,
+            resource=_resource(spec[group].get("template") or {}),
+        )
+        for name, group in GROUPS.items()
+    ]
+
+
+def manifest(app: AppDef, namespace: str | None) -> Manifest:
+    """The job to create for an application of `cprjob.dlrm`, with what was changed in its name and its roles since.
+
+    Raises SchedulerError.
+    """
+    if MANIFEST not in app.metadata or {role.name for role in app.roles} != set(GROUPS):
+        raise SchedulerError(
+            f"the scheduler cprjob cannot run {app.name}; run the component cprjob.dlrm --job FILE, "
+            "whose roles are trainer and shard"
+        )
+    images = {role.image for role in app.roles}
+    if len(images) > 1:
+        raise SchedulerError(f"the roles of {app.name} name {len(images)} images; give both the same")
+    job: Manifest = json.loads(app.metadata[MANIFEST])
+    job["metadata"]["name"] = app.name
+    if namespace:
+        job["metadata"]["namespace"] = namespace
+    job["spec"]["image"] = images.pop()
+    for role in app.roles:
+        job["spec"].setdefault(GROUPS[role.name], {})["replicas"] = role.num_replicas
+    require_valid(validate(job))
+    return job
+
+
+def require_valid(invalid: tuple[Invalid, ...]) -> None:
+    """Raise SchedulerError if there is a wrong field; it names all."""
+    if invalid:
+        raise SchedulerError("\n".join(map(str, invalid)))
+
+
+def _resource(template: Mapping[str, Any]) -> Resource:
+    """What a pod asks for, rounded up to whole processors and MiB."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    main: Mapping[str, Any] = next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
+    named = main.get("resources") or {"requests": DEFAULT_RESOURCES}
+    wanted = {**(named.get("limits") or {}), **(named.get("requests") or {})}
+    return Resource(
+        cpu=_amount(wanted.get("cpu", 0)), gpu=_amount(wanted.get(GPU, 0)), memMB=_amount(wanted.get("memory", 0), MIB)
+    )
+
+
+def _amount(quantity: Any, unit: int = 1) -> int:
+    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415 -- slow, and every `torchx run` loads this
+
+    try:
+        amount: Decimal = parse_quantity(quantity)
+        return math.ceil(amount / unit)
+    except ValueError:  # the API server names it when it is asked for a pod
+        return UNKNOWN
