@@ -129,7 +129,9 @@ class TestAJobFromRunToDelete:
 
 
 class TestDryrun:
-    def test_it_prints_a_manifest_that_validate_accepts(self, torchx: TorchX, tmp_path: Path, api: httpx.Client) -> None:
+    def test_it_prints_a_manifest_that_validate_accepts(
+        self, torchx: TorchX, tmp_path: Path, api: httpx.Client
+    ) -> None:
         before = api.get(JOBS).json()["items"]
         nowhere = tmp_path / "none"
         arguments = ("run", "-s", "cprjob", "--dryrun", "cprjob.dlrm", "--job", str(EXAMPLE))

@@ -1,15 +1,10 @@
 """The component that `torchx run` knows as `cprjob.dlrm`.
 
-TorchX reads annotations as they are, so they stand here as types and not as text.
+TorchX reads annotations as they are, so they stand here as types and not as text. It loads this module with every
+component, so what a job needs is loaded when there is one.
 """
 
-from pathlib import Path
-
 from torchx.specs import AppDef
-
-from cpr_operator.cli import document
-from cpr_operator.torchx.errors import SchedulerError
-from cpr_operator.torchx.manifest import application
 
 
 def dlrm(
@@ -28,14 +23,7 @@ def dlrm(
         shards: how many embedding shards; 0: as many as in the file
         name: the job's name; else the file's
     """
+    from cpr_operator.torchx.manifest import read_application  # noqa: PLC0415 -- see above
+
     changes = {("image",): image, ("trainers", "replicas"): trainers, ("shards", "replicas"): shards}
-    try:
-        found = document.read_single(Path(job))
-        for keys, value in changes.items():
-            if value:
-                document.set_value(found, keys, value)
-    except document.DocumentError as error:
-        raise SchedulerError(str(error)) from None
-    if name and isinstance(found.get("metadata"), dict):
-        found["metadata"]["name"] = name
-    return application(found)
+    return read_application(job, name, {keys: value for keys, value in changes.items() if value})

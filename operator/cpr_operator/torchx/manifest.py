@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
 from torchx.specs import AppDef, Resource, RetryPolicy, Role
 
 from cpr_contract import env
 from cpr_operator.api.validate import Invalid, parse_spec, validate
+from cpr_operator.cli import document
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
 from cpr_operator.torchx.errors import SchedulerError
 
@@ -29,13 +32,29 @@ MIB = 1 << 20
 OWN_METADATA = ("name", "namespace", "labels", "annotations")
 
 
-def application(document: Mapping[str, Any]) -> AppDef:
+def read_application(file: str, name: str | None, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
+    """The application that runs the job of a file, with other values at some paths of its spec.
+
+    Raises SchedulerError.
+    """
+    try:
+        job = document.read_single(Path(file))
+        for keys, value in changes.items():
+            document.set_value(job, keys, value)
+    except document.DocumentError as error:
+        raise SchedulerError(str(error)) from None
+    if name and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
+        job["metadata"]["name"] = name
+    return application(job)
+
+
+def application(job: Any) -> AppDef:
     """The application that runs a job. Raises SchedulerError naming every wrong field."""
-    require_valid(validate(document))
-    own = {key: value for key, value in document["metadata"].items() if key in OWN_METADATA}
-    job = {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": own, "spec": document["spec"]}
+    _require_valid(validate(job))
+    own = {key: value for key, value in job["metadata"].items() if key in OWN_METADATA}
+    written = {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": own, "spec": job["spec"]}
     complete = parse_spec(job["spec"]).model_dump(mode="json", by_alias=True)
-    return AppDef(name=own["name"], roles=roles(complete), metadata={MANIFEST: json.dumps(job, default=str)})
+    return AppDef(name=own["name"], roles=roles(complete), metadata={MANIFEST: json.dumps(written, default=str)})
 
 
 def roles(spec: Mapping[str, Any]) -> list[Role]:
@@ -75,12 +94,11 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
     job["spec"]["image"] = images.pop()
     for role in app.roles:
         job["spec"].setdefault(GROUPS[role.name], {})["replicas"] = role.num_replicas
-    require_valid(validate(job))
+    _require_valid(validate(job))
     return job
 
 
-def require_valid(invalid: tuple[Invalid, ...]) -> None:
-    """Raise SchedulerError if there is a wrong field; it names all."""
+def _require_valid(invalid: tuple[Invalid, ...]) -> None:
     if invalid:
         raise SchedulerError("\n".join(map(str, invalid)))
 
@@ -97,8 +115,6 @@ def _resource(template: Mapping[str, Any]) -> Resource:
 
 
 def _amount(quantity: Any, unit: int = 1) -> int:
-    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415 -- slow, and every `torchx run` loads this
-
     try:
         amount: Decimal = parse_quantity(quantity)
         return math.ceil(amount / unit)

@@ -1,17 +1,23 @@
 """TorchX finds the scheduler `cprjob` here; its releases before plugins find it by an entry point.
 
-These folders have no `__init__.py`, for others put their plugins into them too.
+These folders have no `__init__.py`, for others put their plugins into them too. TorchX loads this module with every
+command, so the scheduler is loaded when it is asked for.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx import plugins
 
-from cpr_operator.torchx.scheduler import CPRJobScheduler, create_scheduler
+if TYPE_CHECKING:
+    from cpr_operator.torchx.scheduler import CPRJobScheduler
 
 
 def cprjob(session_name: str, **parameters: object) -> CPRJobScheduler:
     """Make the scheduler."""
+    from cpr_operator.torchx.scheduler import create_scheduler  # noqa: PLC0415 -- see above
+
     return create_scheduler(session_name, **parameters)
 
 
