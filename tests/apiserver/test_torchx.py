@@ -31,7 +31,7 @@ def torchx(server: ApiServer, tmp_path: Path) -> TorchX:
 
     def run(*arguments: str, kubeconfig: Path = server.kubeconfig, **variables: str) -> Done:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)} | variables
-        command = [BIN / "torchx", *arguments]
+        command = [str(BIN / "torchx"), *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     return run

@@ -1,7 +1,7 @@
 """The component that `torchx run` knows as `cprjob.dlrm`.
 
-TorchX reads annotations as they are, so they stand here as types and not as text. It loads this module with every
-component, so what a job needs is loaded when there is one.
+TorchX reads annotations as they are, so they stand here as types and not as text. Its release 0.7.0 reads no unions. It
+loads this module with every component, so what a job needs is loaded when there is one.
 """
 
 from torchx.specs import AppDef
@@ -9,10 +9,10 @@ from torchx.specs import AppDef
 
 def dlrm(
     job: str,
-    image: str | None = None,
+    image: str = "",
     trainers: int = 0,
     shards: int = 0,
-    name: str | None = None,
+    name: str = "",
 ) -> AppDef:
     """Train a recommendation model whose embedding shards recover one by one, within an accuracy budget.
 

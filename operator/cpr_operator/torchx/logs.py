@@ -54,8 +54,13 @@ def follow(connection: Connection, member: Member, span: Span) -> Iterator[str]:
         job = connection.find(member.namespace, member.job)  # before its pods: the last one is not missed
         pod = _newest(connection, member)
         if pod is not None and pod["metadata"]["uid"] != told:
-            yield from _lines(connection, member, pod, span, follow=True)
             told = pod["metadata"]["uid"]
+            try:
+                yield from _lines(connection, member, pod, span, follow=True)
+            except SchedulerError:  # a stream may break when its pod goes
+                left = _newest(connection, member)
+                if left is not None and left["metadata"]["uid"] == told and left["status"]["phase"] == "Running":
+                    raise
         elif job is None or is_terminal(state(job)) or (span.until is not None and _aware(span.until) < _now()):
             return
         else:

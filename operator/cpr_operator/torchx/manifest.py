@@ -32,7 +32,7 @@ MIB = 1 << 20
 OWN_METADATA = ("name", "namespace", "labels", "annotations")
 
 
-def read_application(file: str, name: str | None, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
+def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
     """The application that runs the job of a file, with other values at some paths of its spec.
 
     Raises SchedulerError.

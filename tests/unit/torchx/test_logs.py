@@ -27,6 +27,7 @@ class FakeConnection:
     looks: list[tuple[str, list[dict[str, Any]]]]
     asked: list[Mapping[str, object]] = field(default_factory=list)
     read: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    breaks: str = ""
 
     def find(self, namespace: str, name: str) -> dict[str, Any] | None:
         assert (namespace, name) == ("team", "job")
@@ -45,6 +46,8 @@ class FakeConnection:
         self.read.append((pod, how))
         stamp = "2026-01-01T00:00:01.123456789Z " if how["timestamps"] else ""
         yield f"{stamp}{pod} began\n"
+        if pod == self.breaks:
+            raise SchedulerError("broken")
         yield f"{stamp}{pod} ended\n"
 
 
@@ -85,6 +88,21 @@ def test_a_tail_reads_the_last_pod_of_a_job_that_ended_and_ends_with_a_job_that_
     assert list(follow(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
     gone = FakeConnection([("", [])])
     assert list(follow(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
+
+
+def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
+    looks = [("Running", [pod(1)]), ("Succeeded", [pod(2, "Succeeded")])]
+    connection = FakeConnection(looks, breaks="pod-1")
+    lines = follow(connection, MEMBER, Span())  # type: ignore[arg-type]
+    assert next(lines) == "pod-1 began\n"
+    looks.pop(0)
+    assert list(lines) == ["pod-2 began\n", "pod-2 ended\n"]
+
+
+def test_a_stream_that_breaks_while_its_pod_runs_is_told() -> None:
+    connection = FakeConnection([("Running", [pod(1)])], breaks="pod-1")
+    with pytest.raises(SchedulerError, match="broken"):
+        list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
 def test_since_and_until_bound_what_is_read() -> None:

@@ -62,7 +62,7 @@ def test_what_the_operator_has_not_seen_is_submitted_and_what_we_do_not_know_is_
 
 class TestResponse:
     def test_it_tells_replicas_and_figures(self) -> None:
-        status = {
+        status: dict[str, Any] = {
             "phase": "Running",
             "restarts": 3,
             "progress": {"percent": 7, "samples": 21_000, "totalSamples": 300_000},
