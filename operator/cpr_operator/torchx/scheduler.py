@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from torchx.runner import config
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
-from torchx.specs import AppDef, AppDryRunInfo, runopts
+from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
 from cpr_operator.torchx import logs
 from cpr_operator.torchx.connection import Connection, Options
@@ -81,8 +81,7 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         """The jobs of the namespace."""
         connection = self._connect(Options.of(cfg)) if cfg else self._connected()
         namespace = connection.namespace
-        names = ((job["metadata"]["name"], job) for job in connection.jobs(namespace))
-        return [ListAppResponse(app_id=_app_id(namespace, name), state=state(job), name=name) for name, job in names]
+        return [_listed(namespace, job["metadata"]["name"], state(job)) for job in connection.jobs(namespace)]
 
     def _cancel_existing(self, app_id: str) -> None:
         """Suspend the job: it saves everything, gives its pods back, and stays."""
@@ -133,6 +132,12 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
 def create_scheduler(session_name: str, **_: object) -> CPRJobScheduler:
     """Make the scheduler; what TorchX takes from the environment for others is not used."""
     return CPRJobScheduler(session_name)
+
+
+def _listed(namespace: str, name: str, stands: AppState) -> ListAppResponse:
+    listed = ListAppResponse(app_id=_app_id(namespace, name), state=stands)
+    listed.name = name  # TorchX 0.7.0 takes none, and does not mind it
+    return listed
 
 
 def _configured() -> Options:

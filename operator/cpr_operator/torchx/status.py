@@ -79,16 +79,18 @@ def state(job: Job) -> AppState:
 def response(app_id: str, job: Job) -> DescribeAppResponse:
     """All that TorchX asks about a job."""
     status, stands = _status(job), state(job)
-    found = {path: _find(status, path) for path in FIGURES}
-    return DescribeAppResponse(
+    figures = {path: _find(status, path) for path in FIGURES}
+    told = DescribeAppResponse(
         app_id=app_id,
         state=stands,
         num_restarts=status.get("restarts", 0),
         msg=_message(status, stands),
-        metadata={path: str(value) for path, value in found.items() if value is not None},
         roles=roles(job["spec"]),
         roles_statuses=[RoleStatus(name, list(_replicas(name, status, stands))) for name in GROUPS],
     )
+    # TorchX 0.7.0 takes no metadata, and does not mind them.
+    told.metadata = {path: str(value) for path, value in figures.items() if value is not None}
+    return told
 
 
 def _replicas(role: str, status: Mapping[str, Any], stands: AppState) -> Iterator[ReplicaStatus]:
