@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 from typing import Any
 
 import yaml
@@ -44,6 +45,7 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
         self._connection: Connection | None = None
+        self._connecting = Lock()
 
     def close(self) -> None:
         """Close all connections."""
@@ -120,7 +122,8 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         return self._connection
 
     def _connected(self) -> Connection:
-        return self._connection or self._connect(_configured())
+        with self._connecting:  # TorchX reads each log in a thread
+            return self._connection or self._connect(_configured())
 
     def _place(self, app_id: str) -> tuple[Connection, str, str]:
         """The cluster, the namespace and the name of a job."""
