@@ -8,11 +8,20 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from support.apiserver import install_crd, running_apiserver
+from support.apiserver import ApiServer, install_crd, running_apiserver
+
+#: The token of one who may do nothing until a test allows it.
+STRANGER = "stranger"
 
 
 @pytest.fixture(scope="session")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running_apiserver(tmp_path_factory.mktemp("apiserver")) as server, server.client() as client:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with running_apiserver(tmp_path_factory.mktemp("apiserver"), tokens={STRANGER: "stranger"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def api(server: ApiServer) -> Iterator[httpx.Client]:
+    with server.client() as client:
         install_crd(client, crd.build())
         yield client

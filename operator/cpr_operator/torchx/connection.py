@@ -1,0 +1,203 @@
+"""CPRJobs and their pods on an API server, asked with the user's own rights."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import HTTPError
+
+from cpr_contract import env
+from cpr_operator.api.spec import GROUP, PLURAL, VERSION
+from cpr_operator.torchx.errors import SchedulerError
+
+Object = dict[str, Any]
+
+DEFAULT_NAMESPACE = "default"
+#: Where a pod finds the name of its own namespace.
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+REQUEST_S = 30.0
+REMEDIES: Mapping[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "renew the credentials of your kubeconfig",
+    HTTPStatus.NOT_FOUND: "name another namespace or job",
+    HTTPStatus.CONFLICT: "give another name with --name, or delete that job with torchx delete",
+}
+#: What the API server calls refusals by webhooks and policies, which are no matter of rights.
+ADMISSION = ("admission webhook", "ValidatingAdmissionPolicy")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The scheduler's options: which cluster, and which namespace in it."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+
+    @classmethod
+    def of(cls, cfg: Mapping[str, Any]) -> Options:
+        """The options as TorchX hands them over."""
+        return cls(cfg.get("namespace"), cfg.get("context"), cfg.get("kubeconfig"))
+
+
+class Connection:
+    """One cluster. All methods raise SchedulerError with the remedy."""
+
+    def __init__(self, options: Options) -> None:
+        configuration = client.Configuration()
+        try:
+            own = _configure(configuration, options)
+        except ConfigException as error:
+            raise SchedulerError(
+                f"there is no cluster to ask: {error}; name a kubeconfig with -cfg kubeconfig=FILE, "
+                "in .torchxconfig or in KUBECONFIG"
+            ) from None
+        self.namespace = options.namespace or own
+        configuration.retries = 0  # an answer now, and the reason
+        api = client.ApiClient(configuration)
+        self._jobs = client.CustomObjectsApi(api)
+        self._core = client.CoreV1Api(api)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._jobs.api_client.rest_client.pool_manager.clear()
+        self._jobs.api_client.close()
+
+    def create(self, namespace: str, job: Object) -> None:
+        """Create a job; fields that the cluster does not know are refused."""
+        name = job["metadata"]["name"]
+        with _explained(f"cannot create {namespace}/{name}"):
+            self._jobs.create_namespaced_custom_object(
+                GROUP, VERSION, namespace, PLURAL, job, field_validation="Strict", _request_timeout=REQUEST_S
+            )
+
+    def find(self, namespace: str, name: str) -> Object | None:
+        """A job; None if there is none of that name."""
+        try:
+            with _explained(f"cannot read {namespace}/{name}"):
+                found: Any = self._jobs.get_namespaced_custom_object(
+                    GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
+                )
+        except NoObjectError:
+            return None
+        return dict(found)
+
+    def jobs(self, namespace: str) -> list[Object]:
+        """All jobs of a namespace."""
+        with _explained(f"cannot list jobs of {namespace}"):
+            found: Any = self._jobs.list_namespaced_custom_object(
+                GROUP, VERSION, namespace, PLURAL, _request_timeout=REQUEST_S
+            )
+        items: list[Object] = found["items"]
+        return items
+
+    def suspend(self, namespace: str, name: str) -> None:
+        """Have a job save everything and give its pods back."""
+        with _explained(f"cannot suspend {namespace}/{name}"):
+            self._jobs.patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                namespace,
+                PLURAL,
+                name,
+                {"spec": {"suspend": True}},
+                _content_type="application/merge-patch+json",
+                _request_timeout=REQUEST_S,
+            )
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Delete a job."""
+        with _explained(f"cannot delete {namespace}/{name}"), contextlib.suppress(NoObjectError):
+            self._jobs.delete_namespaced_custom_object(
+                GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
+            )
+
+    def pods(self, namespace: str, labels: Mapping[str, object]) -> list[Object]:
+        """The pods with these labels, as the API server writes them."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        with _explained(f"cannot list pods of {namespace}"):
+            answer: Any = self._core.list_namespaced_pod(
+                namespace, label_selector=selector, _preload_content=False, _request_timeout=REQUEST_S
+            )
+            items: list[Object] = json.loads(answer.data)["items"]
+        return items
+
+    def log(
+        self, namespace: str, pod: str, *, follow: bool, since_seconds: int | None, timestamps: bool
+    ) -> Iterator[str]:
+        """What a pod's process prints, line by line; with `follow` until it ends."""
+        with _explained(f"cannot read the log of {namespace}/{pod}"):
+            answer: Any = self._core.read_namespaced_pod_log(
+                pod,
+                namespace,
+                container=env.MAIN_CONTAINER,
+                follow=follow,
+                since_seconds=since_seconds,
+                timestamps=timestamps,
+                _preload_content=False,
+            )
+            try:
+                for line in answer:
+                    yield line.decode(errors="replace")
+            finally:
+                answer.close()
+
+
+class NoObjectError(SchedulerError):
+    """The cluster knows CPRJobs, and there is none of this name."""
+
+
+def refusal(code: int, body: str) -> str:
+    """What the API server refused, and what to do about it."""
+    message = _message(body)
+    if code == HTTPStatus.NOT_FOUND and message is None:
+        message = "the cluster knows no CPRJobs"
+        remedy = "install the operator: helm install cprjob charts/cprjob -n cprjob-system --create-namespace"
+    elif code == HTTPStatus.FORBIDDEN and not any(each in str(message) for each in ADMISSION):
+        remedy = "ask for the role edit of the namespace, or view to look: the chart adds CPRJobs to both"
+    else:
+        remedy = REMEDIES.get(code, "correct the job" if code < HTTPStatus.INTERNAL_SERVER_ERROR else "try again")
+    return f"{message or f'HTTP {code}'}; {remedy}"
+
+
+@contextlib.contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiException as error:
+        body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
+        missing = error.status == HTTPStatus.NOT_FOUND and _message(body) is not None
+        raise (NoObjectError if missing else SchedulerError)(f"{doing}: {refusal(error.status, body)}") from None
+    except HTTPError as error:
+        raise SchedulerError(
+            f"{doing}: the API server does not answer ({error}); see whether kubectl reaches it"
+        ) from None
+
+
+def _message(body: str) -> str | None:
+    """The message of an API server's Status; None if that is not what was answered."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(body)["message"])
+    return None
+
+
+def _configure(configuration: client.Configuration, options: Options) -> str:
+    """Read the kubeconfig, or in a pod its service account. Returns the namespace that it names."""
+    try:
+        config.load_kube_config(options.kubeconfig, options.context, configuration)
+    except ConfigException:
+        if options.kubeconfig or options.context or not OWN_NAMESPACE.exists():
+            raise
+        config.load_incluster_config(configuration)
+        return OWN_NAMESPACE.read_text("utf-8").strip()
+    contexts, active = config.list_kube_config_contexts(options.kubeconfig)
+    chosen = next((each for each in contexts if each["name"] == options.context), active)
+    return str(chosen["context"].get("namespace") or DEFAULT_NAMESPACE)

@@ -1,0 +1,102 @@
+"""What the members of a job print. A member that is replaced goes on in its next pod."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from torchx.specs import is_terminal
+
+from cpr_contract import env
+from cpr_operator.torchx.connection import Connection, Object
+from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.torchx.status import state
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica of one role of a job."""
+
+    namespace: str
+    job: str
+    role: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when, and to when; naive times are local ones, as all of Python's."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def read(connection: Connection, member: Member, span: Span) -> Iterator[str]:
+    """The lines of the newest pod that has started. Raises SchedulerError."""
+    pod = _newest(connection, member)
+    if pod is None:
+        raise SchedulerError(
+            f"{member.role}/{member.index} of {member.namespace}/{member.job} has no pod with a log; "
+            "torchx status says how the job stands, and --tail waits"
+        )
+    yield from _lines(connection, member, pod, span, follow=False)
+
+
+def follow(connection: Connection, member: Member, span: Span) -> Iterator[str]:
+    """The same, then what it prints further, and its successors, until the job ends. Raises SchedulerError."""
+    told = None
+    while True:
+        job = connection.find(member.namespace, member.job)  # before its pods: the last one is not missed
+        pod = _newest(connection, member)
+        if pod is not None and pod["metadata"]["uid"] != told:
+            told = pod["metadata"]["uid"]
+            try:
+                yield from _lines(connection, member, pod, span, follow=True)
+            except SchedulerError:  # a stream may break when its pod goes
+                left = _newest(connection, member)
+                if left is not None and left["metadata"]["uid"] == told and left["status"]["phase"] == "Running":
+                    raise
+        elif job is None or is_terminal(state(job)) or (span.until is not None and _aware(span.until) < _now()):
+            return
+        else:
+            time.sleep(POLL_S)
+
+
+def _newest(connection: Connection, member: Member) -> Object | None:
+    labels = {env.LABEL_JOB: member.job, env.LABEL_ROLE: member.role, env.LABEL_INDEX: member.index}
+    started = (pod for pod in connection.pods(member.namespace, labels) if pod["status"].get("phase") != "Pending")
+    return max(started, key=lambda pod: int(pod["metadata"]["labels"][env.LABEL_INCARNATION]), default=None)
+
+
+def _lines(connection: Connection, member: Member, pod: Object, span: Span, *, follow: bool) -> Iterator[str]:
+    since_s = None if span.since is None else max(1, math.ceil((_now() - _aware(span.since)).total_seconds()))
+    lines = connection.log(
+        member.namespace,
+        pod["metadata"]["name"],
+        follow=follow,
+        since_seconds=since_s,
+        timestamps=span.until is not None,
+    )
+    return lines if span.until is None else before(lines, _aware(span.until))
+
+
+def before(lines: Iterator[str], until: datetime) -> Iterator[str]:
+    """Lines up to a time, without the times that they begin with. The API server knows no end."""
+    for line in lines:
+        when, _, text = line.partition(" ")
+        if datetime.fromisoformat(when) > until:
+            return
+        yield text
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,154 @@
+"""The scheduler `cprjob` of TorchX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+import yaml
+from torchx.runner import config
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
+from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
+
+from cpr_operator.torchx import logs
+from cpr_operator.torchx.connection import Connection, Options
+from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.torchx.manifest import GROUPS, Manifest, manifest
+from cpr_operator.torchx.status import response, state
+
+NAME = "cprjob"
+Apps = list[ListAppResponse]  # below, `list` is a method
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The job to create, and where."""
+
+    manifest: Manifest
+    options: Options
+
+    def __str__(self) -> str:
+        """The manifest alone, as `kubectl apply` and `cprjob validate` take it."""
+        return yaml.safe_dump(self.manifest, sort_keys=False)
+
+
+class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
+    """Runs applications of `cprjob.dlrm` as CPRJobs; an application's id is NAMESPACE:NAME.
+
+    TorchX gives options to `run` and `list` only. All else asks the cluster that this scheduler asked last, or that of
+    the section [cprjob] of .torchxconfig, or that of the kubeconfig.
+    """
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__(NAME, session_name)
+        self._connection: Connection | None = None
+        self._connecting = Lock()
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _run_opts(self) -> runopts:
+        options = runopts()
+        options.add("namespace", type_=str, default=None, help="the job's; else the file's, else the kubeconfig's")
+        options.add("context", type_=str, default=None, help="a context of the kubeconfig; else its current one")
+        options.add("kubeconfig", type_=str, default=None, help="a file; else KUBECONFIG or ~/.kube/config")
+        return options
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo:
+        options = Options.of(cfg)
+        return AppDryRunInfo(Request(manifest(app, options.namespace), options), str)
+
+    def schedule(self, dryrun_info: AppDryRunInfo) -> str:
+        """Create the job. Returns its id."""
+        request: Request = dryrun_info.request
+        connection = self._connect(request.options)
+        metadata = request.manifest["metadata"]
+        namespace = metadata.get("namespace") or connection.namespace
+        connection.create(namespace, request.manifest)
+        return _app_id(namespace, metadata["name"])
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """How a job stands; None if there is none of that id."""
+        connection, namespace, name = self._place(app_id)
+        job = connection.find(namespace, name)
+        return None if job is None else response(app_id, job)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> Apps:
+        """The jobs of the namespace."""
+        connection = self._connect(Options.of(cfg)) if cfg else self._connected()
+        namespace = connection.namespace
+        return [_listed(namespace, job["metadata"]["name"], state(job)) for job in connection.jobs(namespace)]
+
+    def _cancel_existing(self, app_id: str) -> None:
+        """Suspend the job: it saves everything, gives its pods back, and stays."""
+        connection, namespace, name = self._place(app_id)
+        connection.suspend(namespace, name)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Delete the job; its saves go only with `snapshots.deleteWithJob`."""
+        connection, namespace, name = self._place(app_id)
+        connection.delete(namespace, name)
+
+    def log_iter(  # noqa: PLR0913, PLR0917 -- TorchX's own signature
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,  # noqa: FBT001, FBT002 -- the same
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """What a member prints."""
+        if streams not in (None, Stream.COMBINED):
+            raise SchedulerError("a pod's log holds both streams in one; leave --streams out")
+        if role_name not in GROUPS:
+            raise SchedulerError(f"a CPRJob has no role {role_name}; name {' or '.join(GROUPS)}")
+        connection, namespace, name = self._place(app_id)
+        member, span = logs.Member(namespace, name, role_name, k), logs.Span(since, until)
+        lines = (logs.follow if should_tail else logs.read)(connection, member, span)
+        return filter_regex(regex, lines) if regex else lines
+
+    def _connect(self, options: Options) -> Connection:
+        self.close()
+        self._connection = Connection(options)
+        return self._connection
+
+    def _connected(self) -> Connection:
+        with self._connecting:  # TorchX reads each log in a thread
+            return self._connection or self._connect(_configured())
+
+    def _place(self, app_id: str) -> tuple[Connection, str, str]:
+        """The cluster, the namespace and the name of a job."""
+        connection = self._connected()
+        namespace, _, name = app_id.rpartition(":")
+        return connection, namespace or connection.namespace, name
+
+
+def create_scheduler(session_name: str, **_: object) -> CPRJobScheduler:
+    """Make the scheduler; what TorchX takes from the environment for others is not used."""
+    return CPRJobScheduler(session_name)
+
+
+def _listed(namespace: str, name: str, stands: AppState) -> ListAppResponse:
+    listed = ListAppResponse(app_id=_app_id(namespace, name), state=stands)
+    listed.name = name  # TorchX 0.7.0 takes none, and does not mind it
+    return listed
+
+
+def _configured() -> Options:
+    """The options in .torchxconfig."""
+    cfg: dict[str, Any] = {}
+    config.apply(scheduler=NAME, cfg=cfg)
+    return Options.of(cfg)
+
+
+def _app_id(namespace: str, name: str) -> str:
+    return f"{namespace}:{name}"

@@ -1,0 +1,136 @@
+"""Pods and their logs over a real connection, to a server that plays the API server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from cpr_operator.torchx.connection import Connection, Options
+from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.torchx.logs import Member, Span, follow
+
+LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
+POD = {
+    "metadata": {"name": "pod-1", "uid": "1", "labels": LABELS | {"cprjob.io/incarnation": "1"}},
+    "status": {"phase": "Running"},
+}
+
+
+class Server(ThreadingHTTPServer):
+    """One job with one pod, which prints its second line when `goes_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.goes_on = threading.Event()
+        self.asked: list[dict[str, str]] = []
+        self.cuts = False
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        self.server.asked.append({key: value for key, (value,) in query.items()})
+        match path.split("/")[-1]:
+            case "pods":
+                self._answer({"items": [POD]})
+            case "job":
+                phase = "Succeeded" if self.server.goes_on.is_set() else "Running"
+                self._answer({"spec": {}, "status": {"phase": phase}})
+            case "log":
+                self._print()
+
+    def _answer(self, document: object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _print(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._chunk(b"first\nsec")
+        assert self.server.goes_on.wait(30)
+        if self.server.cuts:
+            self.close_connection = True
+            return
+        self._chunk(b"ond\n")
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.goes_on.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def connection(server: Server, tmp_path: Path) -> Iterator[Connection]:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "other",
+        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [
+            {"name": "other", "context": {"cluster": "here", "user": "me"}},
+            {"name": "mine", "context": {"cluster": "here", "user": "me", "namespace": "team"}},
+        ],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config), "utf-8")
+    connection = Connection(Options(context="mine", kubeconfig=str(tmp_path / "config")))
+    yield connection
+    connection.close()
+
+
+def test_the_namespace_is_that_of_the_context(connection: Connection) -> None:
+    assert connection.namespace == "team"
+
+
+def test_a_line_comes_when_it_is_printed(server: Server, connection: Connection) -> None:
+    lines = follow(connection, Member("team", "job", "shard", 1), Span())
+    assert next(lines) == "first\n"
+    assert not server.goes_on.is_set()
+    server.goes_on.set()
+    assert list(lines) == ["second\n"]
+    selector = ",".join(f"{key}={value}" for key, value in LABELS.items())
+    assert {"labelSelector": selector} in server.asked
+    assert {"container": "main", "follow": "true", "timestamps": "false"} in server.asked
+
+
+def test_a_connection_that_breaks_is_told(server: Server, connection: Connection) -> None:
+    server.cuts = True
+    lines = follow(connection, Member("team", "job", "shard", 1), Span())
+    assert next(lines) == "first\n"
+    server.goes_on.set()
+    with pytest.raises(SchedulerError, match="cannot read the log of team/pod-1: the API server does not answer"):
+        list(lines)
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match="name a kubeconfig with -cfg"):
+        Connection(Options(kubeconfig=str(tmp_path / "none")))

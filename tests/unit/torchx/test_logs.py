@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cpr_operator.torchx import logs
+from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.torchx.logs import Member, Span, before, follow, read
+
+MEMBER = Member("team", "job", "shard", 1)
+
+
+def pod(incarnation: int, phase: str = "Running") -> dict[str, Any]:
+    name = f"pod-{incarnation}"
+    labels = {"cprjob.io/incarnation": str(incarnation)}
+    return {"metadata": {"name": name, "uid": name, "labels": labels}, "status": {"phase": phase}}
+
+
+@dataclass
+class FakeConnection:
+    """A job whose pods and phase change each time that it is looked at; the last look stays."""
+
+    looks: list[tuple[str, list[dict[str, Any]]]]
+    asked: list[Mapping[str, object]] = field(default_factory=list)
+    read: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    breaks: str = ""
+
+    def find(self, namespace: str, name: str) -> dict[str, Any] | None:
+        assert (namespace, name) == ("team", "job")
+        if len(self.looks) > 1 and self.asked:
+            self.looks.pop(0)
+        phase = self.looks[0][0]
+        return {"spec": {}, "status": {"phase": phase}} if phase else None
+
+    def pods(self, namespace: str, labels: Mapping[str, object]) -> list[dict[str, Any]]:
+        assert namespace == "team"
+        self.asked.append(labels)
+        return self.looks[0][1]
+
+    def log(self, namespace: str, pod: str, **how: object) -> Iterator[str]:
+        assert namespace == "team"
+        self.read.append((pod, how))
+        stamp = "2026-01-01T00:00:01.123456789Z " if how["timestamps"] else ""
+        yield f"{stamp}{pod} began\n"
+        if pod == self.breaks:
+            raise SchedulerError("broken")
+        yield f"{stamp}{pod} ended\n"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "POLL_S", 0.0)
+
+
+def test_the_newest_pod_that_started_is_read() -> None:
+    connection = FakeConnection([("Running", [pod(2), pod(10), pod(9), pod(11, "Pending")])])
+    assert list(read(connection, MEMBER, Span())) == ["pod-10 began\n", "pod-10 ended\n"]  # type: ignore[arg-type]
+    assert connection.asked == [{"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": 1}]
+    assert connection.read == [("pod-10", {"follow": False, "since_seconds": None, "timestamps": False})]
+
+
+def test_a_member_without_a_log_is_told() -> None:
+    connection = FakeConnection([("Starting", [pod(1, "Pending")])])
+    with pytest.raises(SchedulerError, match="shard/1 of team/job has no pod with a log"):
+        list(read(connection, MEMBER, Span()))  # type: ignore[arg-type]
+
+
+def test_a_tail_goes_on_with_the_successor_until_the_job_ends() -> None:
+    looks = [
+        ("Starting", [pod(1, "Pending")]),
+        ("Running", [pod(1)]),
+        ("Recovering", [pod(1, "Failed"), pod(2, "Pending")]),
+        ("Running", [pod(2)]),
+        ("Succeeded", [pod(2, "Succeeded")]),
+    ]
+    connection = FakeConnection(looks)
+    lines = list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
+    assert lines == ["pod-1 began\n", "pod-1 ended\n", "pod-2 began\n", "pod-2 ended\n"]
+    assert all(how["follow"] is True for _, how in connection.read)
+
+
+def test_a_tail_reads_the_last_pod_of_a_job_that_ended_and_ends_with_a_job_that_is_gone() -> None:
+    ended = FakeConnection([("Failed", [pod(3, "Failed")])])
+    assert list(follow(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
+    gone = FakeConnection([("", [])])
+    assert list(follow(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
+
+
+def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
+    looks = [("Running", [pod(1)]), ("Succeeded", [pod(2, "Succeeded")])]
+    connection = FakeConnection(looks, breaks="pod-1")
+    lines = follow(connection, MEMBER, Span())  # type: ignore[arg-type]
+    assert next(lines) == "pod-1 began\n"
+    looks.pop(0)
+    assert list(lines) == ["pod-2 began\n", "pod-2 ended\n"]
+
+
+def test_a_stream_that_breaks_while_its_pod_runs_is_told() -> None:
+    connection = FakeConnection([("Running", [pod(1)])], breaks="pod-1")
+    with pytest.raises(SchedulerError, match="broken"):
+        list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
+
+
+def test_since_and_until_bound_what_is_read() -> None:
+    connection = FakeConnection([("Running", [pod(1)])])
+    since, until = datetime.now(UTC) - timedelta(seconds=90), datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert list(read(connection, MEMBER, Span(since, until))) == []  # type: ignore[arg-type]
+    (_, how), *_ = connection.read
+    assert how["since_seconds"] in {90, 91, 92}
+    later = datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)
+    assert list(read(connection, MEMBER, Span(until=later)))[0] == "pod-1 began\n"  # type: ignore[arg-type]  # noqa: RUF015
+    assert list(follow(connection, MEMBER, Span(until=later)))[1:] == ["pod-1 ended\n"]  # type: ignore[arg-type]
+
+
+def test_lines_end_with_the_first_that_is_too_late() -> None:
+    stamps = ["2026-01-01T00:00:00Z", "2026-01-01T00:00:01.999999999Z", "2026-01-01T00:00:02.000000001+00:00"]
+    lines = (f"{stamp} line {number}\n" for number, stamp in enumerate(stamps))
+    until = datetime(2026, 1, 1, 1, 0, 1, 999999, tzinfo=UTC) - timedelta(hours=1)
+    assert list(before(lines, until)) == ["line 0\n", "line 1\n"]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from torchx.specs import AppDef, Resource, Role
+
+from cpr_operator.torchx.components import dlrm
+from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.torchx.manifest import application, manifest
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+QUICKSTART = next(path for path in EXAMPLES if path.name == "quickstart.yaml")
+JOBS = [path for path in EXAMPLES if "kind: CPRJob" in path.read_text("utf-8")]
+
+
+def quickstart() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_the_manifest_of_every_example_is_the_example(path: Path) -> None:
+    document = yaml.safe_load(path.read_text("utf-8"))
+    again = manifest(dlrm(str(path)), None)
+    for group in ("trainers", "shards"):  # their numbers are stated
+        again["spec"][group] = {"replicas": again["spec"][group]["replicas"]} | document["spec"].get(group, {})
+        assert again["spec"][group]["replicas"] >= 1
+        document["spec"][group] = again["spec"][group]
+    assert again == document
+
+
+def test_the_roles_say_what_pods_ask_for() -> None:
+    trainer, shard = dlrm(str(QUICKSTART)).roles
+    assert (trainer.name, trainer.num_replicas, trainer.image) == ("trainer", 1, "cprjob-trainer:0.1.0")
+    assert (shard.name, shard.num_replicas, shard.image) == ("shard", 2, "cprjob-trainer:0.1.0")
+    assert trainer.resource == Resource(cpu=1, gpu=0, memMB=1024)
+    assert (shard.max_retries, shard.retry_policy.value) == (10, "REPLICA")
+
+
+@pytest.mark.parametrize(
+    ("resources", "wanted"),
+    [
+        ({}, Resource(cpu=1, gpu=0, memMB=2048)),  # what the operator gives
+        ({"limits": {"cpu": "1500m", "memory": "3G", "nvidia.com/gpu": 2}}, Resource(cpu=2, gpu=2, memMB=2862)),
+        ({"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}, Resource(cpu=0, gpu=0, memMB=1024)),
+        ({"requests": {"cpu": "many"}}, Resource(cpu=-1, gpu=0, memMB=0)),
+    ],
+)
+def test_resources_are_those_of_the_main_container(resources: dict[str, Any], wanted: Resource) -> None:
+    job = quickstart()
+    containers = [{"name": "side", "resources": {"requests": {"cpu": "9"}}}, {"name": "main", "resources": resources}]
+    job["spec"]["trainers"]["template"]["spec"]["containers"] = containers
+    assert application(job).get_role("trainer").resource == wanted
+
+
+def test_arguments_go_before_the_file() -> None:
+    job = manifest(dlrm(str(QUICKSTART), image="other:1", trainers=4, shards=6, name="mine"), "team")
+    assert job["metadata"] == {"name": "mine", "namespace": "team"}
+    assert job["spec"]["image"] == "other:1"
+    assert (job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"]) == (4, 6)
+    assert job["spec"]["shards"]["template"] == quickstart()["spec"]["shards"]["template"]
+
+
+def test_changes_of_the_application_reach_the_job() -> None:
+    app = dlrm(str(QUICKSTART))
+    app.name = "changed"
+    for role in app.roles:
+        role.image, role.num_replicas = "other:2", 5
+    job = manifest(app, None)
+    assert (job["metadata"]["name"], job["spec"]["image"]) == ("changed", "other:2")
+    assert (job["spec"]["trainers"]["replicas"], job["spec"]["shards"]["replicas"]) == (5, 5)
+
+
+def test_what_the_cluster_wrote_of_an_old_job_is_left_out(tmp_path: Path) -> None:
+    old = quickstart() | {"status": {"phase": "Succeeded"}}
+    old["metadata"] |= {"labels": {"team": "ads"}, "uid": "1", "resourceVersion": "2", "finalizers": ["cprjob.io/x"]}
+    file = tmp_path / "old.yaml"
+    file.write_text(yaml.safe_dump(old), "utf-8")
+    job = manifest(dlrm(str(file)), None)
+    assert job["metadata"] == {"name": "quickstart", "labels": {"team": "ads"}}
+    assert set(job) == {"apiVersion", "kind", "metadata", "spec"}
+
+
+class TestWhatCannotRun:
+    def test_every_wrong_field_is_named(self, tmp_path: Path) -> None:
+        wrong = quickstart()
+        wrong["spec"]["data"]["batchSize"] = "many"
+        wrong["spec"]["modle"] = {}
+        file = tmp_path / "wrong.yaml"
+        file.write_text(yaml.safe_dump(wrong), "utf-8")
+        with pytest.raises(SchedulerError, match="did you mean model") as told:
+            dlrm(str(file))
+        assert "spec.data.batchSize" in str(told.value)
+
+    @pytest.mark.parametrize(("text", "says"), [("", "holds 0 documents"), ("7", "is not an object")])
+    def test_a_file_without_a_job(self, tmp_path: Path, text: str, says: str) -> None:
+        (tmp_path / "file").write_text(text, "utf-8")
+        with pytest.raises(SchedulerError, match=says):
+            dlrm(str(tmp_path / "file"), name="any")
+
+    def test_another_component(self) -> None:
+        with pytest.raises(SchedulerError, match=r"run the component cprjob\.dlrm"):
+            manifest(AppDef("echo", roles=[Role("echo", "image")]), None)
+
+    def test_roles_that_do_not_agree(self) -> None:
+        app = dlrm(str(QUICKSTART))
+        app.roles[0].image = "other"
+        with pytest.raises(SchedulerError, match="2 images; give both the same"):
+            manifest(app, None)
+
+    def test_changes_that_break_a_rule(self) -> None:
+        app = dlrm(str(QUICKSTART))
+        app.roles[1].num_replicas = 100_000
+        with pytest.raises(SchedulerError, match=r"spec\.shards\.replicas"):
+            manifest(app, None)
+
+    def test_it_ends_a_command_with_one_line(self) -> None:
+        with pytest.raises(SystemExit) as end:
+            raise SchedulerError("why; what to do")
+        assert end.value.code == "why; what to do"

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from torchx.specs import AppState
+
+from cpr_operator.api.members import ShardPhase, TrainerPhase
+from cpr_operator.api.schema import structural
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
+from cpr_operator.torchx.status import FIGURES, REPLICA_STATES, STATES, response, state
+
+QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+
+
+def job(*, suspend: bool = False, **status: Any) -> dict[str, Any]:
+    """A job as the API server gives it: with its defaults."""
+    spec = yaml.safe_load(QUICKSTART.read_text("utf-8"))["spec"] | {"suspend": suspend}
+    complete = CPRJobSpec.model_validate(spec).model_dump(mode="json", by_alias=True)
+    return {"metadata": {"name": "quickstart"}, "spec": complete, "status": status}
+
+
+def condition(kind: str, status: str, message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": "Because", "message": message}
+
+
+def test_every_phase_has_a_state() -> None:
+    assert set(STATES) == set(get_args(Phase))
+    assert set(REPLICA_STATES) == {*get_args(ShardPhase), *get_args(TrainerPhase)}
+
+
+def test_only_an_end_is_terminal() -> None:
+    ends = {AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED}
+    assert {phase for phase in get_args(Phase) if state(job(phase=phase)) in ends} == set(TERMINAL_PHASES)
+
+
+@pytest.mark.parametrize(
+    ("phase", "wanted"),
+    [
+        ("", AppState.CANCELLED),
+        ("Pending", AppState.CANCELLED),
+        ("Running", AppState.RUNNING),  # the operator has not looked yet
+        ("Suspending", AppState.RUNNING),
+        ("Suspended", AppState.CANCELLED),
+        ("Succeeded", AppState.SUCCEEDED),
+    ],
+)
+def test_a_suspended_job_is_cancelled_when_its_pods_are_gone(phase: str, wanted: AppState) -> None:
+    assert state(job(suspend=True, phase=phase)) == wanted
+
+
+def test_what_the_operator_has_not_seen_is_submitted_and_what_we_do_not_know_is_unknown() -> None:
+    new = job()
+    del new["status"]
+    assert state(new) == AppState.SUBMITTED
+    assert response("default:new", new).msg == "the operator has not seen the job yet"
+    assert state(job(phase="Levitating")) == AppState.UNKNOWN
+
+
+class TestResponse:
+    def test_it_tells_replicas_and_figures(self) -> None:
+        status: dict[str, Any] = {
+            "phase": "Running",
+            "restarts": 3,
+            "progress": {"percent": 7, "samples": 21_000, "totalSamples": 300_000},
+            "budget": {"limit": 0.1, "spent": 0.00123, "remaining": 0.09877, "rollbacks": 1},
+            "trainers": [{"index": 0, "state": "Training", "host": "10.0.0.1"}],
+            "shards": [{"index": 0, "state": "Lost"}, {"index": 1, "state": "Odd"}],
+        }
+        found = response("default:quickstart", job(**status))
+        assert (found.app_id, found.num_restarts) == ("default:quickstart", 3)
+        assert found.msg == "Running, 7% trained, budget 0.00123 of 0.1 spent"
+        assert found.metadata == {
+            "phase": "Running",
+            "progress.percent": "7",
+            "progress.samples": "21000",
+            "progress.totalSamples": "300000",
+            "budget.limit": "0.1",
+            "budget.spent": "0.00123",
+            "budget.remaining": "0.09877",
+            "budget.rollbacks": "1",
+            "restarts": "3",
+        }
+        replicas = {
+            each.role: [(one.id, one.state, one.hostname) for one in each.replicas] for each in found.roles_statuses
+        }
+        assert replicas["trainer"] == [(0, AppState.RUNNING, "10.0.0.1")]
+        assert replicas["shard"] == [(0, AppState.PENDING, ""), (1, AppState.UNKNOWN, "")]
+        assert [(role.name, role.num_replicas) for role in found.roles] == [("trainer", 1), ("shard", 2)]
+
+    def test_figures_are_fields_of_the_status(self) -> None:
+        for path in FIGURES:
+            node = structural(Status, defaults=False)
+            for part in path.split("."):
+                node = node["properties"][part]
+
+    def test_replicas_of_a_job_that_ended_have_its_state(self) -> None:
+        found = response("a:b", job(phase="Failed", shards=[{"index": 0, "state": "Ready"}]))
+        assert found.roles_statuses[1].replicas[0].state == AppState.FAILED
+
+    def test_conditions_that_want_attention_are_told(self) -> None:
+        conditions = [
+            condition("PodsReady", "False", "shard/1: ErrImagePull"),
+            condition("ReportsAvailable", "True", "fine"),
+            condition("BudgetAtRisk", "True"),
+            condition("SnapshotsDegraded", "False", "fine"),
+        ]
+        found = response("a:b", job(phase="Starting", conditions=conditions))
+        assert found.msg == "Starting; PodsReady: shard/1: ErrImagePull; BudgetAtRisk: Because"
+
+    def test_an_end_is_explained_by_its_condition_alone(self) -> None:
+        conditions = [condition("PodsReady", "False", "no pods"), condition("Failed", "True", "bad data")]
+        assert response("a:b", job(phase="Failed", conditions=conditions)).msg == "Failed; Failed: bad data"
