@@ -135,6 +135,7 @@ class TestTheStoreIsDownWhileDataIsRead:
         }
         cluster.store.delete(MUCH_KEY)
 
+    @pytest.mark.timeout(700, func_only=True)
     def test_trainers_wait_for_their_rows_and_none_is_replaced(
         self, cluster: Cluster, space: Space, data: dict[str, Any]
     ) -> None:
@@ -151,7 +152,7 @@ class TestTheStoreIsDownWhileDataIsRead:
         assert not any(
             s["restartCount"] for p in space.pods(job=run.name) for s in p.raw["status"]["containerStatuses"]
         )
-        status = run.finish()
+        status = run.finish(within_s=450)  # twelve trainers share what the machine has
         verify(run, status, replaced=())
         assert failures(status) == []
 
