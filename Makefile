@@ -56,7 +56,7 @@ test: check  ## all tests; those that this machine cannot run skip and say why
 	$(BIN)/pytest $(SHOWN) $(PARALLEL:%=--ignore=%)
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
-	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak tests/unit/promise
+	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
 	$(BIN)/python bench/passes.py
 	$(BIN)/python bench/operator_scale.py --jobs 1000

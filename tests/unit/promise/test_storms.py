@@ -13,7 +13,7 @@ from support.storm_checks import ride_out
 from support.storms import Storm, StormDriver, Strike, charged, missing, storms
 
 
-@pytest.mark.timeout(3600)  # `make soak` draws many more storms
+@pytest.mark.timeout(6 * settings().max_examples)  # `make soak` draws more than the usual 100
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(storm=storms())
 def test_no_storm_makes_a_job_lose_more_than_it_may(storm: Storm) -> None:
