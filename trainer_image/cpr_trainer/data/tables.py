@@ -83,7 +83,7 @@ class TableDataset:
 
 def index_files(uris: Sequence[str], form: Format) -> list[Index]:
     """Index files, several at once. Raises DataError, also if there is no row in them."""
-    with ThreadPoolExecutor(max_workers=_INDEXED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=_INDEXED_AT_ONCE, thread_name_prefix="data-index") as pool:
         indices = list(pool.map(form.index, uris))
     if not any(index.blocks for index in indices):
         raise DataError(f"{', '.join(uris[:2])} has no row: it is empty.", "Check data.uri and the files there.")
