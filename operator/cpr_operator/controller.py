@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -72,7 +73,7 @@ class Controller:
 
     `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
-    None; `new_key` makes a job's handshake key.
+    None; `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -86,6 +87,7 @@ class Controller:
         peers: Peers | None = None,
         restriction: Restriction | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
+        rng: random.Random | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -93,8 +95,9 @@ class Controller:
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
-        self._guarding = Guarding(clock, peers, new_key)
+        self._guarding = Guarding(clock, peers, new_key, rng or random.Random())
         self._memories: dict[tuple[str, str], Memory] = {}
+        self._regular: set[tuple[str, str]] = set()  # the jobs that trained on at their last pass
 
     def saw(self, namespace: str, name: str, pod: PodView) -> None:
         """A watch saw this pod of the job; if it has ended, its last words count, gone or not.
@@ -121,6 +124,7 @@ class Controller:
             return BUSY_S
         except NotFoundError:
             self._memories.pop((namespace, name), None)
+            self._regular.discard((namespace, name))
             self._gone(namespace, name)
             return None
         except ConflictError:
@@ -156,6 +160,8 @@ class Controller:
         if words := await self._guarding.refusal(self._cluster, job, outcome):
             outcome = held_back(world, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
+        count = self._regular.add if memory.urgency is Priority.REGULAR else self._regular.discard
+        count((view.namespace, view.name))
         written = await self._write(view, job.status, outcome, memory)
         memory.forget_words(listed, job.status, outcome.status)
         await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
@@ -163,11 +169,7 @@ class Controller:
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
         wanted_s = outcome.wake_after_s
-        return None if wanted_s is None else wake_s(wanted_s, memory.urgency, self._running)
-
-    @property
-    def _running(self) -> int:
-        return sum(each.urgency is Priority.REGULAR for each in self._memories.values())
+        return None if wanted_s is None else wake_s(wanted_s, memory.urgency, len(self._regular))
 
     async def _read(self, view: JobView) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
@@ -239,7 +241,7 @@ class Controller:
         after, now = outcome.status, self._clock()
         if after == before:
             return view
-        pause = pause_s(before, after, memory.urgency, self._timing.progress_s, self._running)
+        pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
         if now < memory.written_at + pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))

@@ -7,6 +7,7 @@ server-side apply of three objects, and a dry run of the Secret's creation, whic
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,18 +55,24 @@ class Guarded:
 class Guarding:
     """Keeps these objects for all jobs. `peers` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
+    After a start of the operator, the objects of jobs that train are looked at one job after the other, spread over
+    `GUARD_S`: for all at once the API server has no room. `rng` draws when.
+
     `cluster` is in each call, with the priority of that pass. What the API server has no room for is done by a later
     pass: only a pass of a job that trains meets that, and such a job has its objects.
     """
 
-    def __init__(self, clock: Callable[[], float], peers: Peers | None, new_key: Callable[[], str]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], peers: Peers | None, new_key: Callable[[], str], rng: random.Random
+    ) -> None:
         self._clock = clock
         self._peers = peers
         self._new_key = new_key
+        self._rng = rng
 
     def begin(self) -> Guarded:
         """What is known of a job that was not seen before."""
-        return Guarded(self._new_key())
+        return Guarded(self._new_key(), due=self._clock() + self._rng.uniform(0, GUARD_S))
 
     async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, guarded: Guarded) -> bool:
         """Whether the Secret that pods are made with is gone. A server that does not say so is believed to have it."""
@@ -114,8 +121,9 @@ class Guarding:
         policy = network_policy(job, self._peers, by_uid=by_uid)
         budgets = disruption_budgets(job, outcome.status, by_uid=by_uid)
         new_key = runtime is not None and runtime.key_digest == guarded.digest
-        same = (policy, *budgets) == guarded.applied and not new_key
-        if same and self._clock() < guarded.due:
+        may_wait = guarded.up is None and not outcome.creates
+        same = (policy, *budgets) == guarded.applied
+        if (same or may_wait) and not new_key and self._clock() < guarded.due:
             return
         blocked = refused = ""
         try:

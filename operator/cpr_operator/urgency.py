@@ -11,10 +11,10 @@ from cpr_operator.reconcile import Outcome
 
 #: Fields that change all the time.
 VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
-#: The figures of all jobs together are written so often at most: half of what the API server should take.
-FIGURES_PER_S = 25.0
+#: The figures of all jobs together are written so often at most: a third of what the API server should take.
+FIGURES_PER_S = 16.0
 #: All jobs that train are looked at so often together, and each of them at least every so many seconds.
-LOOKS_PER_S, LONGEST_S = 40.0, 30.0
+LOOKS_PER_S, LONGEST_S = 25.0, 45.0
 #: Phases in which no training waits for the operator.
 _NOTHING_WAITS: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 

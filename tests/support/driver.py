@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,7 +148,13 @@ class Driver:
         return not live and (job is None or (not job.deleting and self.status().phase in {"Succeeded", "Failed"}))
 
     def _controller(self) -> Controller:
-        return Controller(self.cluster, lambda: self.cluster.now, timing=TIMING, new_key=lambda: f"key-{next(KEYS)}")
+        return Controller(
+            self.cluster,
+            lambda: self.cluster.now,
+            timing=TIMING,
+            new_key=lambda: f"key-{next(KEYS)}",
+            rng=random.Random(1),
+        )
 
     def _pod_changed(self, job: str, pod: Any) -> None:
         self.controller.saw("default", job, pod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from cpr_operator.api.status import Status
@@ -29,6 +30,7 @@ class House:
             hold=held,
             gone=lambda _, name: self.gone.append(name),
             timing=timing,
+            rng=random.Random(1),
         )
 
     async def go(self, passes: int = 1, dt: float = 0.25) -> float | None:

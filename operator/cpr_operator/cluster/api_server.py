@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client as kubernetes_client
@@ -37,12 +39,21 @@ async def load_configuration(kubeconfig: Path | None = None) -> kubernetes_clien
     configuration = kubernetes_client.Configuration()
     if kubeconfig is not None:
         await kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        return configuration
-    try:
-        kubernetes_config.load_incluster_config(client_configuration=configuration)
-    except kubernetes_config.ConfigException:
-        await kubernetes_config.load_kube_config(client_configuration=configuration)
+    else:
+        try:
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+        except kubernetes_config.ConfigException:
+            await kubernetes_config.load_kube_config(client_configuration=configuration)
+    configuration.proxy = configuration.proxy or environment_proxy(configuration.host)
+    # With it aiohttp looks for ~/.netrc in a thread at each request, a seventh of the operator's CPU time.
+    configuration.client_session_kwargs = {"trust_env": False}
     return configuration
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for this URL; None without one."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 class ApiServer:

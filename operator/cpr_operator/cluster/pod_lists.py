@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cpr_operator.cluster.views import PodView
 
-#: A watch may lose an event, so a list serves for so many seconds at most.
-KEPT_S = 60.0
+#: A watch may lose an event, so a list serves for so many seconds at most. Each job's pods are some 50 KB of JSON.
+KEPT_S = 300.0
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ class Guarded(House):
             timing=timing,
             new_key=lambda: f"key-{next(KEYS)}",
             peers=Peers("operators"),
+            rng=random.Random(1),
         )
 
     async def begin(self) -> None:
