@@ -48,7 +48,7 @@ def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
     space = cluster.space(f"{words[:40]}-{os.getpid()}")
     yield space
     cluster.nodes.heal()
-    space.remove()
+    cluster.leave(space)
 
 
 @pytest.fixture(scope="session")
@@ -60,14 +60,21 @@ def clicks(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def calm(cluster: Cluster, clicks: None) -> Iterator[dict[str, Any]]:
-    """The status of a run that lost nothing: what all others are compared with."""
+def calm_run(cluster: Cluster, clicks: None) -> Iterator[Run]:
+    """A run that nobody disturbed, and that has ended."""
     space = cluster.space(f"calm-{os.getpid()}")
-    run = Run.start(space, "calm")
-    status = run.finish()
-    verify(run, status, replaced=())
-    yield status
-    space.remove()
+    run = Run.start(space, "calm", ttlSecondsAfterFinished=36_000)
+    run.finish()
+    yield run
+    cluster.leave(space)
+
+
+@pytest.fixture(scope="session")
+def calm(calm_run: Run) -> dict[str, Any]:
+    """The status of a run that lost nothing: what all others are compared with."""
+    status = calm_run.status()
+    verify(calm_run, status, replaced=())
+    return status
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,9 @@ from cluster.harness.store import BUCKET, ENDPOINT, SECRET
 
 Member = tuple[Role, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
-EPOCHS = 2
+EPOCHS = 1
+#: More than any test trains: for jobs that meet several faults and are stopped afterwards.
+MANY_EPOCHS = 50
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 4
 FINAL = {"Succeeded", "Failed"}
@@ -131,10 +133,35 @@ class Run:
 
         until(f"{self.name} has trained {fraction:.0%}", there, within_s)
 
+    def reach_samples(self, samples: int, within_s: float = 120) -> dict[str, Any]:
+        """Wait until so many samples are trained; return the status."""
+        return self.wait(f"has trained {samples} samples", lambda s: s["progress"]["samples"] >= samples, within_s)
+
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
         """Wait until the predicate holds for the status; return it."""
         job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
         return dict(job["status"])
+
+    def over(self, what: str, fault: Callable[[], object], failures: int = 1) -> list[tuple[str, int, int, str]]:
+        """Bring a fault about and wait until training goes on without anybody missing.
+
+        Returns the failures that it was recorded as: role, index, incarnation, kind.
+        """
+        before = len(self.status().get("failures", []))
+        fault()
+
+        def passed(status: dict[str, Any]) -> bool:
+            all_told = len(status.get("failures", [])) >= before + failures
+            return all_told and status.get("recovery") is None and status.get("phase") == "Running"
+
+        return kinds(self.wait(f"is over {what}", passed, within_s=90)["failures"][before:])
+
+    def stop(self) -> dict[str, Any]:
+        """Suspend the job; the newest anchor of the returned status holds all that it has trained."""
+        self.space.patch(self.name, '{"spec":{"suspend":true}}')
+        status = self.wait("is suspended", lambda status: status.get("phase") == "Suspended", within_s=90)
+        assert {member["savedSamples"] for member in status["shards"]} == {status["anchors"][-1]["samples"]}
+        return status
 
     def finish(self, within_s: float = 150) -> dict[str, Any]:
         """Wait for the end and return the status; the job must have succeeded."""
@@ -153,10 +180,14 @@ def _samples(job: dict[str, Any]) -> int:
 
 
 def verify(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
-    """What holds after every run: all samples trained, others untouched, the promise kept, nothing left set aside."""
-    replaced = set(replaced)
-    progress, budget = status["progress"], status["budget"]
-    assert progress["samples"] == progress["totalSamples"]
+    """What holds at the end of every run: all samples trained, and what `verify_members` says."""
+    assert status["progress"]["samples"] == status["progress"]["totalSamples"]
+    verify_members(run, status, replaced)
+
+
+def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member]) -> None:
+    """What holds after every fault: others untouched, the promise kept, nothing left set aside."""
+    replaced, budget = set(replaced), status["budget"]
     after = uids(status)
     assert {member for member in after if after[member] != run.before[member]} == replaced
     assert budget["spent"] <= budget["limit"]
@@ -168,14 +199,20 @@ def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
     return abs(float(status["progress"]["auc"]) - float(calm["progress"]["auc"])) <= AUC_TOLERANCE
 
 
+def no_worse_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
+    """Whether a model that has seen the rows at least as often as the calm one's is no worse."""
+    assert status["progress"]["samples"] >= calm["progress"]["samples"], "too short to be compared"
+    return float(status["progress"]["auc"]) >= float(calm["progress"]["auc"]) - AUC_TOLERANCE
+
+
 def uids(status: dict[str, Any]) -> dict[Member, str]:
     """Return the uid of each member's newest pod."""
     return {(role, m["index"]): m["uid"] for role in ("shard", "trainer") for m in status[f"{role}s"]}
 
 
 def account(store: Store, status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return each shard's lost ranges as the manifests of the final anchor say."""
-    anchor = json.loads(store.get(status["result"]["key"]))
+    """Return each shard's lost ranges as the manifests of the newest anchor say."""
+    anchor = json.loads(store.get(status["anchors"][-1]["key"]))
     shards = [json.loads(store.get(ref["key"])) for ref in anchor["shards"]]
     return {shard["index"]: tuple(tuple(r) for r in shard["lost"]) for shard in shards}
 
@@ -188,4 +225,9 @@ def ledger(status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
 
 def failures(status: dict[str, Any]) -> list[tuple[str, int, int, str]]:
     """Return the recorded failures as (role, index, incarnation, kind)."""
-    return [(f["role"], f["index"], f["incarnation"], f["kind"]) for f in status.get("failures", [])]
+    return kinds(status.get("failures", []))
+
+
+def kinds(recorded: Iterable[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
+    """Return recorded failures as (role, index, incarnation, kind)."""
+    return [(f["role"], f["index"], f["incarnation"], f["kind"]) for f in recorded]

@@ -1,4 +1,8 @@
-"""Whole jobs on the real cluster, each losing something else; every test says what may change and what may not."""
+"""Faults of processes on the real cluster: one job meets them all, one test each, and the last judges the whole.
+
+A test waits until training goes on without anybody missing, so that each meets a whole job. What the job must be at
+its end holds for all of them together: the samples, who was replaced, the ledger, the model.
+"""
 
 import time
 from collections.abc import Callable
@@ -7,9 +11,19 @@ from typing import Any
 
 import pytest
 
-from cluster.harness import Cluster, Space, until
-from cluster.harness.space import Role
-from cluster.jobs import Member, Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.harness import Cluster, Pod, Space, until
+from cluster.jobs import (
+    MANY_EPOCHS,
+    Run,
+    account,
+    failures,
+    ledger,
+    no_worse_auc,
+    pod_template,
+    same_auc,
+    verify,
+    verify_members,
+)
 from cluster.timeline import Timeline
 
 Measure = Callable[[str, object], None]
@@ -23,272 +37,192 @@ class TestNothingIsLost:
         assert calm["result"]["samples"] == calm["progress"]["totalSamples"]
         assert calm["progress"]["auc"] > 0.6
 
-    def test_d_a_drained_shard_flushes_and_loses_nothing(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(space, "drained", shards__template=pod_template(apart="shard"), shards__replicas=2)
-        run.reach(0.3)
-        victim = next(i for i in range(2) if cluster.nodes.number(run.pod("shard", i).node) != 1)
-        number = cluster.nodes.number(run.pod("shard", victim).node)
-        cluster.nodes.drain(number, f"cprjob.io/job=drained,cprjob.io/role=shard,cprjob.io/index={victim}")
-        status = run.finish()
-        verify(run, status, replaced={("shard", victim)})
-        assert failures(status) == [("shard", victim, 1, "Disruption")]
-        assert status["failures"][0]["lostSamples"] == status["budget"]["spent"] == 0
-        assert all(not ranges for ranges in account(cluster.store, status).values())
-        assert same_auc(status, calm)
+    def test_a_finished_job_goes_when_its_time_is_over(self, calm_run: Run) -> None:
+        space = calm_run.space
+        space.patch("calm", '{"spec":{"ttlSecondsAfterFinished":1}}')
+        until("the job is gone", lambda: not space.kubectl("get", "cprjob", "calm", "--ignore-not-found"), 40)
 
 
 class TestOneShard:
-    def test_b_a_shard_deleted_by_force_comes_back_alone(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
-    ) -> None:
-        run = Run.start(space, "deleted")
-        run.reach(0.4)
-        timeline, victim = Timeline(run, shard=1), run.pod("shard", 1).name
-        timeline.record(lambda: space.delete_pod(victim, force=True), within_s=60)
-        status = run.finish()
-        record_property("measured", timeline.table())
-        verify(run, status, replaced={("shard", 1)})
-        assert failures(status) == [("shard", 1, 1, "Vanished")]
-        assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
+    """Shards and the operator die in one job, which was applied while its predecessor's pods were still there."""
 
-    def test_c_a_killed_process_is_charged_what_the_manifests_say(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
+    @pytest.fixture(scope="class")
+    def former(self, space: Space, clicks: None) -> set[str]:
+        """The pods of a job of the same name, which were saving when the next one was applied."""
+        first = Run.start(space, "again")
+        space.kubectl("delete", "cprjob", "again", "--wait=false")
+        until("its object is gone", lambda: not space.kubectl("get", "cprjob", "again", "--ignore-not-found"), 30)
+        assert space.pods(job="again"), "no old pod is left to be in the way"
+        return set(first.before.values())
+
+    @pytest.fixture(scope="class")
+    def run(self, space: Space, former: set[str]) -> Run:
+        return Run.start(space, "again", data__epochs=MANY_EPOCHS)
+
+    def test_k_a_job_applied_again_while_old_pods_flush_starts_anew(self, run: Run, former: set[str]) -> None:
+        assert former.isdisjoint(run.before.values())
+        run.wait("has an anchor", lambda status: bool(status.get("anchors")))
+        status = run.status()
+        assert (failures(status), status["budget"]["spent"], status["counters"]["generation"]) == ([], 0, 1)
+
+    def test_b_a_shard_deleted_by_force_comes_back_alone(
+        self, space: Space, run: Run, record_property: Measure
     ) -> None:
-        run = Run.start(space, "killed")
-        run.reach(0.4)
-        cluster.nodes.signal(run.pod("shard", 2), "KILL")
-        status = run.finish()
-        verify(run, status, replaced={("shard", 2)})
-        assert failures(status) == [("shard", 2, 1, "Killed")]
+        timeline, victim = Timeline(run, shard=1), run.pod("shard", 1)
+        told = run.over(
+            "the deletion",
+            lambda: timeline.record(lambda: space.delete_pod(victim.name, force=True), within_s=60),
+        )
+        record_property("measured", timeline.table())
+        assert told == [("shard", 1, victim.incarnation, "Vanished")]
+
+    def test_c_a_killed_process_is_charged_to_its_shard(self, cluster: Cluster, run: Run) -> None:
+        before, victim = ledger(run.status()), run.pod("shard", 2)
+        told = run.over("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
+        assert told == [("shard", 2, victim.incarnation, "Killed")]
+        status = run.status()
+        assert status["failures"][-1]["lostSamples"] > 0
+        assert [i for i, ranges in ledger(status).items() if ranges != before[i]] == [2]
+
+    def test_h_two_shards_at_once_and_one_again_while_it_restores(self, cluster: Cluster, run: Run) -> None:
+        first, third = run.pod("shard", 0), run.pod("shard", 3)
+
+        def kill_three() -> None:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda pod: cluster.nodes.signal(pod, "KILL"), (first, third)))
+            again = until("shard 3 is back as a process", lambda: _running(run, third.incarnation + 1), 30)
+            cluster.nodes.signal(again, "KILL")
+
+        told = run.over("three kills", kill_three, failures=3)
+        killed = [(0, first.incarnation), (3, third.incarnation), (3, third.incarnation + 1)]
+        assert sorted(told) == [("shard", *one, "Killed") for one in killed]
+
+    def test_i_a_shard_deleted_while_the_operator_is_down_is_replaced_when_it_is_back(
+        self, cluster: Cluster, space: Space, run: Run
+    ) -> None:
+        victim = run.pod("shard", 0)
+
+        def delete_unseen() -> None:
+            cluster.stop_operator()
+            try:
+                space.delete_pod(victim.name, force=True)
+                until("the leader waits for shard 0", lambda: "shard/0" in _waiting_for(run), 30)
+            finally:
+                cluster.start_operator()
+
+        assert run.over("a loss that nobody saw", delete_unseen) == [("shard", 0, victim.incarnation, "Vanished")]
+
+    def test_j_the_operator_killed_in_the_middle_of_a_recovery_finishes_it(self, cluster: Cluster, run: Run) -> None:
+        victim = run.pod("shard", 1)
+
+        def kill_both() -> None:
+            cluster.nodes.signal(victim, "KILL")
+            run.wait("recovers", lambda status: status.get("recovery") is not None, within_s=30)
+            cluster.kill_operator()
+
+        assert run.over("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
+
+    def test_the_ledger_is_what_the_manifests_say_and_the_model_has_learnt(
+        self, cluster: Cluster, run: Run, calm: dict[str, Any]
+    ) -> None:
+        running = run.reach_samples(calm["progress"]["samples"])
+        verify_members(run, running, replaced={("shard", index) for index in range(4)})
+        status = run.stop()
+        assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
         lost = account(cluster.store, status)
         assert ledger(status) == lost
-        assert sum(b - a for a, b in lost[2]) == status["failures"][0]["lostSamples"] > 0
-        assert not any(lost[i] for i in (0, 1, 3))
-        assert same_auc(status, calm)
-
-    def test_h_two_shards_at_once_and_one_again_while_it_restores(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(space, "twice")
-        run.reach(0.4)
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda i: cluster.nodes.signal(run.pod("shard", i), "KILL"), (0, 3)))
-        again = until("shard 3 is back as a process", lambda: _running(run, "shard", 3, 2), 30)
-        cluster.nodes.signal(again, "KILL")
-        status = run.finish()
-        verify(run, status, replaced={("shard", 0), ("shard", 3)})
-        killed = [("shard", 0, 1), ("shard", 3, 1), ("shard", 3, 2)]
-        assert sorted(failures(status)) == [(*member, "Killed") for member in killed]
-        assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
+        for index, ranges in lost.items():
+            told = sum(one["lostSamples"] for one in status["failures"] if one["index"] == index)
+            assert sum(end - begin for begin, end in ranges) == told
+        assert no_worse_auc(status, calm)
 
 
-class TestTheOperator:
-    def test_i_a_shard_deleted_while_the_operator_is_down_is_replaced_when_it_is_back(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(space, "unseen")
-        run.reach(0.3)
-        cluster.stop_operator()
-        try:
-            space.delete_pod(run.pod("shard", 0).name, force=True)
-            until(
-                "the leader waits for shard 0",
-                lambda: "shard/0" in (run.report("trainer", 0) or {}).get("waiting_for", []),
-                30,
-            )
-        finally:
-            cluster.start_operator()
-        status = run.finish()
-        verify(run, status, replaced={("shard", 0)})
-        assert failures(status) == [("shard", 0, 1, "Vanished")]
-        assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
+class TestTrainersAndSilence:
+    """A trainer dies between two pushes, a shard and the leader fall silent, in one job with its pods apart."""
 
-    def test_j_the_operator_killed_in_the_middle_of_a_recovery_finishes_it(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(space, "orphan")
-        run.reach(0.4)
-        cluster.nodes.signal(run.pod("shard", 1), "KILL")
-        run.wait("recovers", lambda status: status.get("recovery") is not None, within_s=30)
-        cluster.kill_operator()
-        status = run.finish()
-        verify(run, status, replaced={("shard", 1)})
-        assert failures(status) == [("shard", 1, 1, "Killed")]
-        assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
-
-    def test_k_a_job_applied_again_while_old_pods_flush_starts_anew(self, space: Space, calm: dict[str, Any]) -> None:
-        first = Run.start(space, "again")
-        first.reach(0.2)
-        space.kubectl("delete", "cprjob", "again", "--wait=false")
-        until(
-            "the first job's object is gone",
-            lambda: not space.kubectl("get", "cprjob", "again", "--ignore-not-found"),
-            30,
-        )
-        assert space.pods(job="again"), "no old pod is left to be in the way"
-        second = Run.start(space, "again")
-        status = second.finish()
-        verify(second, status, replaced=())
-        assert set(second.before.values()).isdisjoint(first.before.values())
-        assert (failures(status), status["budget"]["spent"]) == ([], 0)
-        assert same_auc(status, calm)
-
-
-class TestTrainers:
-    def test_e_a_trainer_killed_between_its_pushes_to_two_shards_is_made_good(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any]
-    ) -> None:
-        run = Run.start(
+    @pytest.fixture(scope="class")
+    def run(self, space: Space, clicks: None) -> Run:
+        return Run.start(
             space,
             "torn",
             trainers__template=pod_template(apart="trainer"),
             shards__template=pod_template(apart="shard"),
             shards__replicas=3,
+            data__epochs=MANY_EPOCHS,
         )
-        run.reach(0.2)
+
+    def test_e_a_trainer_killed_between_its_pushes_to_two_shards_is_made_good(self, cluster: Cluster, run: Run) -> None:
         leader, follower = run.leader(), 1 - run.leader()
         victim = run.pod("trainer", follower)
-        home = cluster.nodes.number(victim.node)
         taken = {victim.node, run.pod("trainer", leader).node}
         far = next(i for i in range(3) if run.pod("shard", i).node not in taken)
-        assert _torn(cluster, run, rank=follower, far=far, home=home), "the trainer never stood between two pushes"
-        status = run.finish()
-        verify(run, status, replaced={("trainer", follower)})
-        assert failures(status) == [("trainer", follower, 1, "Killed")]
-        assert status["budget"]["spent"] == 0
-        assert same_auc(status, calm)
+        told = run.over("a torn push", lambda: _tear(cluster, run, victim, far))
+        assert told == [("trainer", follower, victim.incarnation, "Killed")]
+        assert run.status()["budget"]["spent"] == 0
 
-    def test_f_the_leader_s_node_loses_power(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
-    ) -> None:
-        run = Run.start(
-            space,
-            "dark",
-            trainers__template=pod_template(apart="trainer", unstable=True),
-            shards__template=pod_template(cluster.nodes.name(1)),
-        )
-        run.reach(0.2)
+    def test_a_hung_leader_is_replaced_once_and_loses_nothing(self, cluster: Cluster, run: Run) -> None:
         leader = run.leader()
-        assert run.pod("trainer", leader).node != run.pod("trainer", 1 - leader).node
-        dark, before = run.pod("trainer", leader).node, time.monotonic()
-        cluster.nodes.kill(cluster.nodes.number(dark))
-        _trains_again(run, besides=leader)
-        record_property("measured", f"training again {time.monotonic() - before:.1f} s after the loss")
-        status = run.finish()
-        verify(run, status, replaced={("trainer", leader)})
-        assert failures(status) == [("trainer", leader, 1, "Hung")]
-        assert status["leader"] != leader
-        heir = status["trainers"][leader]
-        assert (heir["incarnation"], heir["avoid"]) == (2, dark)
-        assert heir["node"] != dark
+        hung = run.pod("trainer", leader)
+        told = run.over("the silence", lambda: cluster.nodes.signal(hung, "STOP"))
+        assert told == [("trainer", leader, hung.incarnation, "Hung")]
+        status = run.status()
+        assert (status["trainers"][leader]["incarnation"], status["leader"]) == (hung.incarnation + 1, 1 - leader)
         assert status["budget"]["spent"] == 0
-        assert same_auc(status, calm)
 
+    def test_a_hung_shard_is_replaced_once_and_wakes_up_too_late(self, cluster: Cluster, run: Run) -> None:
+        frozen = run.pod("shard", 2)
+        told = run.over("the silence", lambda: cluster.nodes.signal(frozen, "STOP"))
+        cluster.nodes.signal(frozen, "CONT")
+        assert told == [("shard", 2, frozen.incarnation, "Hung")]
+        replacement = run.status()["shards"][2]
+        assert (replacement["incarnation"], replacement["avoid"]) == (frozen.incarnation + 1, frozen.node)
+        assert replacement["node"] != frozen.node
 
-class TestNodes:
-    def test_g_a_shard_s_node_is_cut_off_and_comes_back_after_the_replacement(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
+    def test_nobody_else_was_replaced_and_the_model_has_learnt(
+        self, cluster: Cluster, run: Run, calm: dict[str, Any]
     ) -> None:
-        run = Run.start(
-            space,
-            "island",
-            trainers__template=pod_template(cluster.nodes.name(1)),
-            shards__template=pod_template(apart="shard"),
-            shards__replicas=3,
-        )
-        run.reach(0.2)
-        victim = next(i for i in range(3) if cluster.nodes.number(run.pod("shard", i).node) == 3)
-        before = time.monotonic()
-        cluster.nodes.cut(3)
-        run.wait("replaced", lambda status: status["shards"][victim]["incarnation"] == 2, within_s=60)
-        _trains_again(run)
-        record_property("measured", f"training again {time.monotonic() - before:.1f} s after the cut")
-        cluster.nodes.join(3)
-        status = run.finish()
-        verify(run, status, replaced={("shard", victim)})
-        assert failures(status) == [("shard", victim, 1, "Hung")]
+        running = run.reach_samples(calm["progress"]["samples"])
+        verify_members(run, running, replaced={("trainer", 0), ("trainer", 1), ("shard", 2)})
+        status = run.stop()
+        assert len(failures(status)) == 3
         assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
-
-    def test_m_a_node_with_a_trainer_and_a_shard_is_cut_off(
-        self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
-    ) -> None:
-        run = Run.start(
-            space,
-            "lost-pair",
-            trainers__template=pod_template(apart="trainer", unstable=True),
-            shards__template=pod_template(apart="shard"),
-            shards__replicas=3,
-            failurePolicy={},  # as users leave it: 10 s
-        )
-        run.reach(0.2)
-        trainer = 1 - run.leader()
-        node = run.pod("trainer", trainer).node
-        gone: set[Member] = {("shard", i) for i in range(3) if run.pod("shard", i).node == node}
-        gone.add(("trainer", trainer))
-        assert len(gone) > 1
-        before = time.monotonic()
-        cluster.nodes.cut(cluster.nodes.number(node))
-        run.wait("replaced", lambda status: status["trainers"][trainer]["incarnation"] == 2, within_s=60)
-        decided_s = time.monotonic() - before
-        _trains_again(run, besides=trainer)
-        took_s = time.monotonic() - before
-        record_property("measured", f"decided {decided_s:.1f} s and training again {took_s:.1f} s after the cut")
-        cluster.nodes.join(cluster.nodes.number(node))
-        status = run.finish()
-        verify(run, status, replaced=gone)
-        assert {(role, index, kind) for role, index, _, kind in failures(status)} == {(*one, "Hung") for one in gone}
-        assert len({failure["time"] for failure in status["failures"]}) == 1  # one decision
-        assert ledger(status) == account(cluster.store, status)
-        assert same_auc(status, calm)
+        assert no_worse_auc(status, calm)
 
 
-class TestTheBudget:
-    def test_l_a_loss_that_does_not_fit_rolls_back_in_place(
+class TestOneNode:
+    def test_where_only_the_silent_node_will_do_the_next_try_goes_there(
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
-        run = Run.start(space, "poor", accuracyBudget={"portionOfLostSamples": 0.0001})
-        run.reach(0.4)
-        cluster.nodes.signal(run.pod("shard", 1), "KILL")
+        only = cluster.nodes.name(3)
+        run = Run.start(space, "cornered", shards__template=pod_template(only))
+        run.reach(0.2)
+        cluster.nodes.signal(run.pod("shard", 1), "STOP")
         status = run.finish()
         verify(run, status, replaced={("shard", 1)})
-        assert failures(status) == [("shard", 1, 1, "Killed")]
-        assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
-        assert status["budget"]["spent"] == 0
-        assert not any(account(cluster.store, status).values())
+        assert failures(status) == [("shard", 1, 1, "Hung")]
+        replacement = status["shards"][1]
+        assert (replacement["incarnation"], replacement["avoid"], replacement["node"]) == (3, "", only)
+        assert ledger(status) == account(cluster.store, status)
         assert same_auc(status, calm)
 
 
-def _running(run: Run, role: Role, index: int, incarnation: int) -> Any:
-    pod = run.find(role, index)
+def _waiting_for(run: Run) -> list[str]:
+    return list((run.report("trainer", run.leader()) or {}).get("waiting_for", []))
+
+
+def _running(run: Run, incarnation: int) -> Pod | None:
+    pod = run.find("shard", 3)
     return pod if pod and pod.incarnation == incarnation and pod.phase == "Running" and pod.container_id else None
 
 
-def _torn(cluster: Cluster, run: Run, *, rank: int, far: int, home: int) -> bool:
+def _tear(cluster: Cluster, run: Run, victim: Pod, far: int) -> None:
     """Block the way from the trainer's node to one shard until that shard misses a push that others have; then kill."""
-    deaf = cluster.nodes.number(run.pod("shard", far).node)
+    deaf, home = cluster.nodes.number(run.pod("shard", far).node), cluster.nodes.number(victim.node)
     for _ in range(60):  # the way must be blocked after a lookup and before the push, which is a part of a step
         with cluster.nodes.blocked(deaf, home):
             time.sleep(0.4)
-            applied = [report["applied"][rank] for i in range(3) if (report := run.report("shard", i))]
+            applied = [report["applied"][victim.index] for i in range(3) if (report := run.report("shard", i))]
             if len(set(applied)) > 1:
-                cluster.nodes.signal(run.pod("trainer", rank), "KILL")
-                return True
-    return False
-
-
-def _trains_again(run: Run, besides: int | None = None, within_s: float = 60) -> None:
-    """Wait until a living trainer has more samples than it has now."""
-
-    def samples() -> int:
-        found = [r["samples"] for i in range(2) if i != besides and (r := run.report("trainer", i))]
-        return max(found, default=0)
-
-    now = samples()
-    until("training goes on", lambda: samples() > now, within_s)
+                cluster.nodes.signal(victim, "KILL")
+                return
+    pytest.fail("the trainer never stood between two pushes")

@@ -5,7 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -45,10 +45,21 @@ class Cluster:
     reader: Reader
     nodes: Nodes
     store: Store
+    _left: list[Space] = field(default_factory=list)
 
     def space(self, name: str) -> Space:
         """Make a namespace for a class of tests."""
         return Space.create(name, self.kubectl, self.reader)
+
+    def leave(self, space: Space) -> None:
+        """Have a namespace deleted while other tests go on; `cluster` waits in the end until all of them are gone."""
+        space.leave()
+        self._left.append(space)
+
+    def remove_left(self) -> None:
+        """Wait until all namespaces that were left are gone."""
+        for space in self._left:
+            space.remove()
 
     # --- the operator ---
 
@@ -178,7 +189,9 @@ def cluster() -> Iterator[Cluster]:
     reader = Reader(kubeconfig)
     try:
         with store.connect(kubectl) as objects:
-            yield Cluster(kubectl, reader, Nodes(SCRIPTS, way, kubectl, reader), objects)
+            up = Cluster(kubectl, reader, Nodes(SCRIPTS, way, kubectl, reader), objects)
+            yield up
+            up.remove_left()
     finally:
         reader.close()
         if not ran:

@@ -33,9 +33,13 @@ class Space:
         kubectl.apply(secret | {"metadata": {"name": store.SECRET, "namespace": name}})
         return cls(name, kubectl, reader)
 
+    def leave(self) -> None:
+        """Have the namespace deleted with all in it, and wait for nothing."""
+        self.all("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+
     def remove(self, within_s: float = 60) -> None:
-        """Delete the namespace with all in it. Finalizers that no operator serves are taken off."""
-        self.all("delete", "namespace", self.name, "--wait=false")
+        """Delete the namespace and wait until it is gone. Finalizers that no operator serves are taken off."""
+        self.leave()
         try:
             until(f"namespace {self.name} is gone", self._gone, within_s, every_s=0.5)
         except TimeoutError:
