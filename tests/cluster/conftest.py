@@ -3,6 +3,7 @@
 CPR_CLUSTER_TESTS=required makes a machine without a cluster an error; otherwise its tests are skipped, with the reason.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -18,6 +19,8 @@ from support.realdata import click_log
 
 HERE = Path(__file__).parent
 CASE_S = 180
+#: Namespaces are deleted while other tests go on, so no name is used twice.
+NUMBERS = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,7 +48,7 @@ def cluster() -> Iterator[Cluster]:
 def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
     owner = request.cls.__name__ if request.cls else request.path.stem
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", owner).lower().replace("_", "-")
-    space = cluster.space(f"{words[:40]}-{os.getpid()}")
+    space = cluster.space(f"{words[:40]}-{os.getpid()}-{next(NUMBERS)}")
     yield space
     cluster.nodes.heal()
     cluster.leave(space)

@@ -69,6 +69,7 @@ resolvConf: /dev/null
 podLogsDir: $d/logs
 failSwapOn: false
 nodeStatusUpdateFrequency: 2s
+syncFrequency: 10s
 nodeLeaseDurationSeconds: 8
 evictionHard: {memory.available: 200Mi}
 imageGCHighThresholdPercent: 100

@@ -63,18 +63,18 @@ class TestThePlan:
             shards__replicas=3,
             snapshots__interval={"mode": "Auto"},
             snapshots__keep=100,
-            failurePolicy={"silenceSeconds": 5, "expectedJobMtbfSeconds": 40},
+            failurePolicy={"silenceSeconds": 5, "expectedJobMtbfSeconds": 60},
         )
         before = run.wait("knows its speed", lambda status: status["plan"]["inputs"]["samplesPerSecond"] > 0)["plan"]
         assert before["inputs"]["lostPerFailure"] == 1
-        run.reach(0.1)
-        lose(cluster, run, 1)
-        run.reach(0.2)
+        lost = (1, 2, 1)  # one right after the other: a slow machine, too, has them within the time expected for one
+        for shard in lost[:-1]:
+            lose(cluster, run, shard)
         report = run.report("trainer", run.leader())
         assert report is not None
-        status = lose(cluster, run, 2)
+        status = lose(cluster, run, lost[-1])
         after = status["plan"]
-        assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (3, 1)
+        assert (status["policy"]["alpha"], status["policy"]["lostPerFailure"]) == (1 + len(lost), 1)
         assert after["intervalSeconds"] < 0.75 * before["intervalSeconds"]  # an interval that hardly moves stays
         until("the leader is told", lambda: interval_of_rosters(run) == run.status()["plan"]["intervalSeconds"], 30)
         told = {message.partition(":")[0] for message in space.told("learning", "Planned")}
@@ -82,7 +82,7 @@ class TestThePlan:
         assert len(told) > 1, "a new interval is told; the plan in force may have taken newer figures since"
         status = run.finish()
         verify(run, status, replaced={("shard", 1), ("shard", 2)})
-        assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * 2
+        assert [failure["action"] for failure in status["failures"]] == ["ReplaceShards"] * len(lost)
         assert ledger(status) == account(cluster.store, status)
         # A shard that nobody touched goes on cutting by what the leader was told; the last cut is the model.
         late = [at for cut, at in list(cuts(cluster, status, shard=0).items())[:-1] if cut >= report["step"]]

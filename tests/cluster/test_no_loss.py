@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.ma
 
 class TestABudgetOfNothing:
     @pytest.fixture(scope="class")
-    def run(self, space: Space, clicks: None) -> Run:
+    @classmethod
+    def run(cls, space: Space, clicks: None) -> Run:
         return Run.start(
             space,
             "poor",

@@ -14,7 +14,7 @@ Measure = Callable[[str, object], None]
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
 
-class TestNodes:
+class TestPower:
     def test_f_the_leader_s_node_loses_power(
         self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
     ) -> None:
@@ -41,6 +41,8 @@ class TestNodes:
         assert status["budget"]["spent"] == 0
         assert same_auc(status, calm)
 
+
+class TestCable:
     def test_g_a_shard_s_node_is_cut_off_and_comes_back_after_the_replacement(
         self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
     ) -> None:

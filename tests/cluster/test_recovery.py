@@ -47,7 +47,8 @@ class TestOneShard:
     """Shards and the operator die in one job, which was applied while its predecessor's pods were still there."""
 
     @pytest.fixture(scope="class")
-    def former(self, space: Space, clicks: None) -> set[str]:
+    @classmethod
+    def former(cls, space: Space, clicks: None) -> set[str]:
         """The pods of a job of the same name, which were saving when the next one was applied."""
         first = Run.start(space, "again")
         space.kubectl("delete", "cprjob", "again", "--wait=false")
@@ -56,7 +57,8 @@ class TestOneShard:
         return set(first.before.values())
 
     @pytest.fixture(scope="class")
-    def run(self, space: Space, former: set[str]) -> Run:
+    @classmethod
+    def run(cls, space: Space, former: set[str]) -> Run:
         return Run.start(space, "again", data__epochs=MANY_EPOCHS)
 
     def test_k_a_job_applied_again_while_old_pods_flush_starts_anew(self, run: Run, former: set[str]) -> None:
@@ -141,7 +143,8 @@ class TestTrainersAndSilence:
     """A trainer dies between two pushes, a shard and the leader fall silent, in one job with its pods apart."""
 
     @pytest.fixture(scope="class")
-    def run(self, space: Space, clicks: None) -> Run:
+    @classmethod
+    def run(cls, space: Space, clicks: None) -> Run:
         return Run.start(
             space,
             "torn",

@@ -23,7 +23,7 @@ ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed
 VANISHING = "vanishing"
 #: More trainers than failures that a job survives by default.
 MANY = 12
-MUCH, MUCH_KEY = 160_000, "data/much.parquet"
+MUCH, MUCH_KEY = 80_000, "data/much.parquet"
 OLD, NEW = ("first-user", "first-secret-of-these"), ("second-user", "second-secret-of-these")
 
 
