@@ -211,7 +211,7 @@ def uids(status: dict[str, Any]) -> dict[Member, str]:
 
 
 def account(store: Store, status: dict[str, Any]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return each shard's lost ranges as the manifests say: those of the result, or of a stopped job's newest anchor."""
+    """Return each shard's lost ranges as the manifests of the result say, or of a stopped job's newest anchor."""
     newest = status.get("result") or status["anchors"][-1]
     anchor = json.loads(store.get(newest["key"]))
     shards = [json.loads(store.get(ref["key"])) for ref in anchor["shards"]]
