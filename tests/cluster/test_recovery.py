@@ -124,7 +124,7 @@ class TestOneShard:
 
         assert run.over("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
 
-    def test_the_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run, calm: dict[str, Any]) -> None:
+    def test_the_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run) -> None:
         verify_members(run, run.status(), replaced={("shard", index) for index in range(4)})
         status = run.stop()
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
