@@ -83,6 +83,7 @@ EXAMPLES: dict[str, Any] = {
         prefetch=4,
         workers=2,
         device="cuda",
+        replay_bytes=2**30,
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -126,6 +127,7 @@ EXAMPLES: dict[str, Any] = {
         silent=("trainer/1",),
         problem=PROBLEM,
         row_updates=RowUpdates((700, 800), 96, exact=False),
+        replayed_samples=2048,
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -159,6 +161,7 @@ EXAMPLES: dict[str, Any] = {
         sync_gap=4.5,
         degraded_samples=300,
         new_files=2,
+        forgotten=(6144000, 6144000, 6144000, -1),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

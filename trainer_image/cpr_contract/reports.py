@@ -53,7 +53,8 @@ class ShardReport:
     `resumed_samples` the first sample served again, None until a push came. `lost` are all ranges of samples lost on
     this shard since the generation's anchor, as far as its lineage knows: the ledger's source. `silent` names trainers
     that joined and whose heartbeat is missing. `row_updates` are counted since the job began, None while there is no
-    state; after a restore what is lost of them is known once `resumed_samples` is.
+    state; after a restore what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
+    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of them have.
     """
 
     contract: int
@@ -71,6 +72,7 @@ class ShardReport:
     silent: tuple[str, ...]
     problem: Problem | None
     row_updates: RowUpdates | None = None
+    replayed_samples: int = 0
 
     @property
     def applied_step(self) -> int:
@@ -95,7 +97,9 @@ class TrainerReport:
     this process waited or stood still. `sync_gap` is the mean number of steps that this trainer takes between two
     averages of the dense copies, in a shadow mode. `degraded_samples` are those of steps that this process trained
     without a shard, in this generation. `new_files` are those that data.uri names and which came after the job had
-    begun, as the leader found them when it started: they are not trained. Without lockstep `step` and `samples` are the
+    begun, as the leader found them when it started: they are not trained. With replay, `shard_saves` is told by every
+    trainer, and `forgotten[i]` are the samples up to which this one cannot push to shard i again; what comes after them
+    it keeps, or knows to be saved. -1 before its first push. Without lockstep `step` and `samples` are the
     leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it does without. `auc`
     and `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss" of each where
     there are several labels, then the network's own.
@@ -132,6 +136,7 @@ class TrainerReport:
     metrics: tuple[tuple[str, float], ...] = ()
     degraded_samples: int = 0
     new_files: int = 0
+    forgotten: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ class JobSpec:
     `precision`, parameters, rows and optimizers are float32. Vectors are asked for `prefetch` steps ahead: with 1 they
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
     threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
+    Each trainer keeps pushes that no save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none.
     """
 
     contract: int
@@ -205,6 +206,7 @@ class JobSpec:
     prefetch: int = 1
     workers: int = 1
     device: Device = "cpu"
+    replay_bytes: int = 0
 
     @property
     def lockstep(self) -> bool:

@@ -63,3 +63,13 @@ def test_every_step_carries_the_next_cut(last: int, interval_s: float, commit_st
             assert cut - step >= LEAD_STEPS or cut == last
     if start <= last:
         assert cuts[-1] == last
+
+
+def test_a_hastened_cut_comes_at_once_and_alone() -> None:
+    schedule = CutSchedule(1000)
+    assert schedule.announce(1, 0.0, 60.0, uncommitted=False) == 0
+    schedule.hasten()
+    assert schedule.announce(2, 0.1, 60.0, uncommitted=True) == 0, "one after the other"
+    cut = schedule.announce(3, 0.2, 60.0, uncommitted=False)
+    assert cut == 3 + LEAD_STEPS
+    assert schedule.announce(cut + 1, 0.3, 60.0, uncommitted=False) == cut, "the next comes at its time"

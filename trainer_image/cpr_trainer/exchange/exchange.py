@@ -10,16 +10,18 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate, pairwise
 from time import monotonic
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
+from cpr_trainer.exchange.ring import Block, Ring, padded
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
@@ -63,6 +65,7 @@ class Exchange:
         self._seeding = Seeding(job.model, job.data.seed)
         self._window = window
         self._clock = clock
+        self._ring = Ring(job.replay_bytes) if job.replay_bytes else None
         self._loop = LinkLoop(self._session, clock, rng or random.Random())
 
     def follow(self, roster: TrainerRoster) -> None:
@@ -116,11 +119,13 @@ class Exchange:
     ) -> None:
         """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
 
+        Where the job replays, it is kept until a save protects it, as long as there is room.
+
         gradients: [u, D], C-ordered, one for each of `rows`, float32 or in the type that values travel in; of several
         dims those of each, [u_b, D_b]. They must not change any more.
         cut_step: the next cut, 0 if none is announced. Waits while `window` steps are unacknowledged;
-        nothing is sent if that raises ShardsAwayError (a shard that owes an acknowledgement is away) or TimeoutError:
-        call again.
+        nothing is sent if that raises ShardsAwayError (a shard that owes an acknowledgement is away, or may need a push
+        that would make room for this one) or TimeoutError: call again.
         """
         encoding = self._session.encoding
         numbers = encoding.pack_numbers(rows.numbers)
@@ -133,10 +138,13 @@ class Exchange:
         ]
         with self._loop.changed:
             self._wait(lambda link: len(link.unacknowledged) < self._window or link.spare(step), timeout_s)
+            block = self._room_for(numbers, *values)
+            if block is not None:
+                numbers, values = block.keep(numbers), [block.keep(each) for each in values]
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
                 mine = (each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
-                link.send_push(step, numbers[rows.on_shard(shard)], tuple(mine))
+                link.send_push(step, numbers[rows.on_shard(shard)], tuple(mine), block)
             self._send_rest()
 
     def settle(self, timeout_s: float) -> None:
@@ -152,6 +160,23 @@ class Exchange:
         with self._loop.changed:
             if not self._loop.wait_for(lambda: not self._away(step), timeout_s):
                 raise ShardsAwayError(self._away(step))
+
+    def kept(self) -> float:
+        """Return how much of the memory for pushes that no save protects yet is in use; 0 without replay."""
+        with self._loop.changed:
+            return 0.0 if self._ring is None else self._ring.fill
+
+    def forgotten(self) -> tuple[int, ...]:
+        """Return, for each shard, the samples up to which this rank cannot push again; empty without replay.
+
+        What comes after them is kept, or protected by a save that the shard told of. -1 before the first push. No more
+        than that is forgotten within the next steps that may be unacknowledged, so that a shard which dies unseen
+        still gets what was told.
+        """
+        if self._ring is None:
+            return ()
+        with self._loop.changed:
+            return tuple(map(self._forgotten, self._loop.links))
 
     def spared(self, step: int) -> bool:
         """Return whether `step` was trained without a shard."""
@@ -214,6 +239,36 @@ class Exchange:
     def close(self) -> None:
         """Close all connections; what is not acknowledged may be lost."""
         self._loop.close()
+        if self._ring is not None:
+            self._ring.close()
+
+    def _room_for(self, *arrays: NDArray[Any]) -> Block | None:
+        """Return room for what all shards get of a step; the oldest steps make it. None if there is none, or no replay.
+
+        Raises ShardsAwayError while a shard is away and would lose what it is about to need.
+        """
+        if self._ring is None:
+            return None
+        size_bytes = sum(padded(array.nbytes) for array in arrays)
+        links = self._loop.links
+        while (block := self._ring.take(size_bytes)) is None:
+            oldest = min((link.retained[0].step for link in links if link.retained), default=None)
+            if oldest is None:
+                return None
+            if away := self._away(None):
+                raise ShardsAwayError(away)
+            for link in links:
+                link.forget(oldest)
+        return block
+
+    def _forgotten(self, link: Link) -> int:
+        if link.forgotten < 0:
+            return -1
+        step = link.forgotten
+        if self._ring is not None and not self._ring.has_room(self._window + 1):
+            step = max(step, link.retained[0].step - 1 if link.retained else 0) + self._window + 1
+        session = self._session
+        return samples_at(step, session.batch_size, session.total_samples)
 
     def _wait(self, settled: Callable[[Link], bool], timeout_s: float) -> None:
         """Wait until all links are settled, or one that is not is away."""

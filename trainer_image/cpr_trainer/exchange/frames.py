@@ -37,7 +37,7 @@ class Operation(enum.IntEnum):
     VECTORS = 6  # shard: the rows asked for
     PUSH = 7  # trainer: gradients of a step
     ACK = 8  # shard: all pushes of this rank up to `step` are applied
-    PING = 9  # trainer: are you there, and ready
+    PING = 9  # trainer: are you there, and ready; `step` says how far it sends what a new shard lacks
     PONG = 10  # shard: ready in the generation of the header
     STALE = 11  # shard: your roster is older than mine
     NOT_READY = 12  # shard: not now; a PONG follows when it is

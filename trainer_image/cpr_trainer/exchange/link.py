@@ -1,6 +1,7 @@
 """One shard as a trainer sees it: the connection, what was asked of it, and what it has not acknowledged.
 
-Down -> Connecting -> Greeting -> Proved -> Joined <-> Ready, and from anywhere to Down when the connection breaks.
+Down -> Connecting -> Greeting -> Proved -> Joined -> Replaying -> Ready, and from anywhere to Down when the connection
+breaks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
 from cpr_trainer.exchange.lookup import PendingLookup
+from cpr_trainer.exchange.ring import Block
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
 from cpr_trainer.runtime import backoff
@@ -34,6 +37,8 @@ PING_S = 1.0
 _GREETING_S = 3.0  # for a connection to be made and both sides to prove the key
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.3  # a replaced shard is back within seconds: finding it must not take another
+#: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks.
+_FLIGHT = 8
 
 
 class LinkState(enum.Enum):
@@ -44,7 +49,12 @@ class LinkState(enum.Enum):
     GREETING = enum.auto()
     PROVED = enum.auto()  # the shard's proof holds, ours is on its way
     JOINED = enum.auto()  # both sides proved the key; the shard does not serve this generation (yet)
+    REPLAYING = enum.auto()  # the shard serves it, and is sent what it does not have before anything else
     READY = enum.auto()
+
+
+#: Both sides proved the key.
+_CONNECTED = frozenset({LinkState.JOINED, LinkState.REPLAYING, LinkState.READY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +68,29 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """What a step changes on one shard, as it travels, kept until acknowledged. numbers: [k]. values: [k_b, D_b] each.
+    """What a step changes on one shard, as it travels. numbers: [k]. values: [k_b, D_b] each.
 
-    row_updates: rows in all pushes of this trainer's rank to the shard before this one.
+    row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie if
+    the push is kept until a save protects it; without one it is kept until acknowledged.
     """
 
     step: int
     numbers: NDArray[Any]
     values: tuple[Values, ...]
     row_updates: int
+    block: Block | None = None
 
 
 class Link:
     """The connection to one shard. Everything here happens under the exchange's lock; nothing blocks.
 
-    `unacknowledged` outlives connections and incarnations of the shard, not generations. `problem` says why the shard
-    refused us, None if it did not. `spared` is the last step that goes on without the shard: rows that it asked for had
-    their first values, and its push is dropped. `counted` is the step up to which this rank's row updates on the shard
-    are counted; the count begins with what the shard says first, and is -1 before that.
+    `unacknowledged` and `retained` outlive connections and incarnations of the shard, not generations. Retained are
+    pushes that were acknowledged and that no save holds yet: a successor of the shard gets them again. They and the
+    unacknowledged ones are a run of steps without a gap, which begins after step `forgotten`; that is -1 while there
+    was no push. `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on
+    without the shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up
+    to which this rank's row updates on the shard are counted; the count begins with what the shard says first, and is
+    -1 before that.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -83,6 +98,8 @@ class Link:
         self.state = LinkState.DOWN
         self.connection: socket.socket | None = None
         self.unacknowledged: deque[Push] = deque()
+        self.retained: deque[Push] = deque()
+        self.forgotten = -1
         self.applied = -1
         self.counted = -1
         self.spared = 0
@@ -96,6 +113,7 @@ class Link:
         self._served = False
         self._lookups: dict[int, PendingLookup] = {}
         self._ticket = 0
+        self._sent = 0  # so many of the unacknowledged pushes, the first ones, are on their way
         self._delays: Iterator[float] = iter(())
         self._rest(now)
 
@@ -121,7 +139,10 @@ class Link:
     def start_over(self) -> None:
         """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
         self._stand_back()
-        self.unacknowledged.clear()
+        self._drop_unacknowledged()
+        while self.retained:
+            _release(self.retained.popleft())
+        self.forgotten = -1
         self.applied, self.counted, self.spared, self.saved = -1, -1, 0, SaveState()
         self._next_ping = 0.0
 
@@ -142,8 +163,14 @@ class Link:
             return False
         if step > self.spared:
             self.spared = step
-            self.unacknowledged.clear()
+            self._drop_unacknowledged()
         return True
+
+    def forget(self, step: int) -> None:
+        """Keep no push up to `step` that is acknowledged: there is no room for it any more."""
+        while self.retained and self.retained[0].step <= step:
+            _release(self.retained.popleft())
+            self.forgotten = max(self.forgotten, step)
 
     def send_lookup(self, step: int, numbers: NDArray[Any], lookup: PendingLookup) -> None:
         """Ask for some rows; `lookup` is told at once if the shard is away."""
@@ -166,18 +193,24 @@ class Link:
             self.counted, self._row_updates = step - 1, self._row_updates - rows
             self.spared = min(self.spared, self.counted)
 
-    def send_push(self, step: int, numbers: NDArray[Any], values: tuple[Values, ...]) -> None:
+    def send_push(
+        self, step: int, numbers: NDArray[Any], values: tuple[Values, ...], block: Block | None = None
+    ) -> None:
         """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged.
 
-        That of a spared step is counted and dropped.
+        With a `block`, which holds the arrays, until a save of the shard protects it. That of a spared step is counted
+        and dropped.
         """
-        push = Push(step, numbers, values, self._row_updates)
+        push = Push(step, numbers, values, self._row_updates, block)
         self.count(step, len(numbers))
         if step <= self.spared:
             return
+        if block is not None:
+            block.hold()
+            self._begin_run(step)
         self.unacknowledged.append(push)
         if self.state is LinkState.READY:
-            self._transmit(push)
+            self._send_on()
 
     def tick(self, now: float) -> None:
         """Do what is due: connect, give up, ping."""
@@ -185,7 +218,7 @@ class Link:
             if self.peer.host and now >= self._next_attempt:
                 self._connect(now)
             return
-        joined = self.state in {LinkState.JOINED, LinkState.READY}
+        joined = self.state in _CONNECTED
         if not joined and now > self._patience_until:
             self._drop(now, "no answer")
         elif joined and self.silent(now):
@@ -193,7 +226,7 @@ class Link:
             self._drop(now, "nothing was heard from it")
         elif joined and now >= self._next_ping:
             self._next_ping = now + min(PING_S, self._session.silence_s / 3)
-            self._send(self._session.header(Operation.PING))
+            self._ping()
 
     def on_writable(self, now: float) -> None:
         """Go on where the socket was busy."""
@@ -253,7 +286,7 @@ class Link:
 
     def _drop(self, now: float, why: str) -> None:
         shard = (self.peer.index, self.peer.incarnation)
-        if self.state in {LinkState.JOINED, LinkState.READY}:
+        if self.state in _CONNECTED:
             _LOG.info("lost shard %d (incarnation %d): %s", *shard, why)
         elif why != self._said:  # tried several times a second
             _LOG.info("no connection to shard %d (incarnation %d) at %s: %s", *shard, self.peer.host, why)
@@ -263,8 +296,9 @@ class Link:
 
     def _stand_back(self) -> None:
         """Stop using the connection until the shard says that it is ready."""
-        if self.state is LinkState.READY:
+        if self.state in _CONNECTED:
             self.state = LinkState.JOINED
+        self._sent = 0
         for lookup in self._lookups.values():
             lookup.fail(self.peer.index)
         self._lookups.clear()
@@ -276,7 +310,7 @@ class Link:
             self._on_greeting(frame, now)
         else:
             self._on_answer(frame.header)
-        if self.state in {LinkState.JOINED, LinkState.READY}:
+        if self.state in _CONNECTED:
             self.last_heard = now
             self._session.newest_roster_seen = max(self._session.newest_roster_seen, frame.header.roster)
 
@@ -315,7 +349,7 @@ class Link:
         self._reader.limit_bytes = 2**32
 
     def _note(self, header: Header) -> None:
-        """Take in what PONG and ACK say; PONG after a pause is the sign to send again what was not acknowledged."""
+        """Take in what PONG and ACK say; PONG after a pause is the sign to send again what the shard does not have."""
         if header.generation != self._session.counters.generation:
             self._stand_back()
             return
@@ -324,12 +358,60 @@ class Link:
             self.counted, self._row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
         while self.unacknowledged and self.unacknowledged[0].step <= header.step:
-            self.unacknowledged.popleft()
+            self._retain(self.unacknowledged.popleft())
+            self._sent = max(self._sent - 1, 0)
+        # By what is acknowledged alone: a flush in mid-step is named after the farthest rank, and may lack ours.
+        self.forget(min(self.saved.step, header.step))
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
-            self.state, self._served = LinkState.READY, True
-            _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
-            for push in self.unacknowledged:
-                self._transmit(push)
+            self._replay()
+        elif self.state in {LinkState.REPLAYING, LinkState.READY}:
+            self._send_on()
+
+    def _replay(self) -> None:
+        """The shard serves us: before anything else send it what it does not have, which may be all that is kept."""
+        self._served = True
+        while self.retained and self.retained[-1].step > self.applied:
+            self.unacknowledged.appendleft(self.retained.pop())
+        _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
+        if self.unacknowledged:
+            _LOG.info("shard %d is sent %d pushes again", self.peer.index, len(self.unacknowledged))
+        self.state = LinkState.REPLAYING
+        self._ping()  # it says how far the replay goes, before it begins
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """Send what the shard may be sent now, in the order of the steps."""
+        for push in islice(self.unacknowledged, self._sent, _FLIGHT):
+            self._sent += 1
+            self._transmit(push)
+        if self.state is LinkState.REPLAYING and self._sent == len(self.unacknowledged):
+            self.state = LinkState.READY
+
+    def _retain(self, push: Push) -> None:
+        """Keep a push that is acknowledged, if there is memory for that; nothing before one that is not kept."""
+        if push.block is not None:
+            self.retained.append(push)
+            return
+        self.forget(push.step)
+        self.forgotten = max(self.forgotten, push.step) if self.forgotten >= 0 else -1
+
+    def _begin_run(self, step: int) -> None:
+        """Note where the run of pushes that are kept begins; one that is pushed once more takes the earlier's place."""
+        if self.forgotten < 0:
+            self.forgotten = step - 1
+        while self.retained and self.retained[-1].step >= step:
+            _release(self.retained.pop())
+
+    def _drop_unacknowledged(self) -> None:
+        while self.unacknowledged:
+            _release(self.unacknowledged.popleft())
+        self._sent = 0
+
+    def _ping(self) -> None:
+        """Ask whether the shard is there, and say up to which step it is sent what it lacks; -1: not known yet."""
+        known = self.state in {LinkState.REPLAYING, LinkState.READY}
+        last = self.unacknowledged[-1].step if self.unacknowledged else self.applied
+        self._send(self._session.header(Operation.PING, last if known else -1))
 
     def _place(self, header: Header) -> memoryview | None:
         lookup = self._lookups.get(header.ticket) if header.operation is Operation.VECTORS else None
@@ -354,3 +436,9 @@ class Link:
             except OSError:
                 # The reading side finds the connection broken as well, and clears up.
                 return
+
+
+def _release(push: Push) -> None:
+    """Give back the memory of a push that is kept no more."""
+    if push.block is not None:
+        push.block.drop()

@@ -19,6 +19,7 @@ from cpr_contract.manifests import ShardManifest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.chooser import Chosen
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, order_of
@@ -156,7 +157,7 @@ class Life:
                 self._saving.save("Flush", progress)  # in the place of a cut: the successor takes that again
             else:
                 self._saving.stop()
-            self._open_loss = not progress.losses.resumed
+            self._open_loss = not progress.resumed
             self._service.stop()
             self.state = ShardState.FLUSHING
         if not self._saving.idle:
@@ -170,7 +171,7 @@ class Life:
         """Return where the shard stands. silent: ranks that were not heard for too long."""
         progress, restored = self._service.progress, self._restored
         resumed = None
-        if progress is not None:
+        if progress is not None and progress.resumed:
             order = order_of(progress.total_samples, self._job.data.batch_size)
             resumed = progress.losses.resumed_samples(order)
         return ShardReport(
@@ -189,6 +190,7 @@ class Life:
             silent=tuple(f"trainer/{rank}" for rank in silent),
             problem=self._problem,
             row_updates=None if progress is None else progress.row_updates,
+            replayed_samples=0 if progress is None else progress.replayed,
         )
 
     def _give_up(self) -> Ending:
@@ -249,7 +251,10 @@ class Life:
         self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
         self.state = ShardState.READY
         cuts = Cuts(loose=not self._job.lockstep)
-        self._service.start(Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts))
+        progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
+        if self._job.replay_bytes:
+            progress.catch_up = CatchUp.begun(self.roster.trainers)
+        self._service.start(progress)
         self._metrics.load_seconds.set(restored.load_s)
         _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
 

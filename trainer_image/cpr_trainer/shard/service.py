@@ -19,6 +19,7 @@ from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
+from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, Ranges, after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
@@ -53,7 +54,10 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last."""
+    """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last.
+
+    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`.
+    """
 
     generation: int
     applied: tuple[int, ...]
@@ -62,6 +66,8 @@ class Progress:
     total_samples: int = 0
     cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
     dirty: bool = False
+    catch_up: CatchUp = CatchUp()  # noqa: RUF009 -- frozen
+    replayed: int = 0
 
     @property
     def step(self) -> int:
@@ -72,6 +78,11 @@ class Progress:
         if not self.cuts.loose:
             return max(self.applied)
         return self.cuts.pending if self.cuts.due(self.applied) else min(self.applied)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether every rank pushes again, and has sent what it kept: so what is lost since the restore is known."""
+        return self.losses.resumed and self.catch_up.over
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,8 @@ class Service:
     def joined(self, client: Client) -> None:
         """Welcome a trainer whose proof holds."""
         self._clients.append(client)
+        if self.progress is not None:
+            self.progress.catch_up = self.progress.catch_up.joined(client.rank)
         client.send(self._header(Operation.WELCOME, client.rank))
         client.send(self.standing(client.rank, self.counters.generation))
 
@@ -149,6 +162,7 @@ class Service:
         self._take_in(header)
         match header.operation:
             case Operation.PING:
+                self._note_promise(header)
                 client.send(self.standing(client.rank, header.generation))
             case Operation.LOOKUP | Operation.PUSH:
                 client.backlog.append(frame)
@@ -197,6 +211,18 @@ class Service:
             progress.cuts, self._held_free = cuts, True
             self._cut_if_due(progress)
 
+    def _note_promise(self, header: Header) -> None:
+        progress = self.progress
+        if progress is not None and header.generation == progress.generation:
+            progress.catch_up = progress.catch_up.told(header.rank, header.step)
+            self._open_if_caught_up(progress)
+
+    def _open_if_caught_up(self, progress: Progress) -> None:
+        """Answer the lookups that wait once all ranks have sent what they kept."""
+        if not progress.catch_up.over:
+            progress.catch_up = progress.catch_up.after(progress.applied)
+            self._held_free |= progress.catch_up.over
+
     def _work(self, client: Client) -> None:
         """Handle what a client sent, in order, up to the first push that must wait."""
         try:
@@ -214,6 +240,8 @@ class Service:
             client.send(self.standing(client.rank, header.generation))
             return True
         if header.operation is Operation.LOOKUP:
+            if not progress.catch_up.over:
+                return False
             self._look_up(client, frame)
             return True
         return self._push(client, frame, progress)
@@ -263,6 +291,9 @@ class Service:
                 return False
             self.on_change(slots)
         before = progress.applied[header.rank]
+        if progress.catch_up.replays(header.rank, header.step):
+            replayed = order.slice_of(header.step, header.rank, len(progress.applied))
+            progress.replayed += replayed.stop - replayed.start
         if progress.cuts.holds(header.step):  # and yet it is applied: the cut can never be reached exactly
             self.given_up_step = progress.cuts.pending
             progress.cuts, self._held_free = progress.cuts.void(), True
@@ -270,6 +301,7 @@ class Service:
         progress.row_updates = after_push(progress.row_updates, header.rank, header.row_updates, header.count)
         progress.applied = tuple(header.step if r == header.rank else s for r, s in enumerate(progress.applied))
         progress.dirty = True
+        self._open_if_caught_up(progress)
         self._metrics.rows_changed.inc(header.count)
         return True
 

@@ -35,7 +35,11 @@ class CutSchedule:
             self._due_now = False
         return self.announced
 
+    def hasten(self) -> None:
+        """Let the next cut be due at once."""
+        self._due_now = True
+
     def void(self) -> None:
         """Forget a cut that a shard did not survive: the next is due at once."""
-        self._due_now = True
+        self.hasten()
         self.announced = 0

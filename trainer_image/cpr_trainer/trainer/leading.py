@@ -15,6 +15,9 @@ from cpr_trainer.trainer.saver import Saver
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 
+#: Pushes are kept in so much of the memory for them: a save is due that makes room, before the oldest go.
+_FULL = 0.75
+
 
 class Leading:
     """The leader's duties in one generation, across groups as long as this trainer leads them.
@@ -31,6 +34,7 @@ class Leading:
     ) -> None:
         self.cost = SaveCost()
         self._setup = setup
+        self._exchange = exchange
         self._roster = roster
         self._schedule = CutSchedule(setup.last_step)
         self._offered_step = 0
@@ -56,7 +60,14 @@ class Leading:
         if void > self._void_step:
             self._void_step = void
             self._schedule.void()
+        if self._exchange.kept() >= _FULL:
+            self._schedule.hasten()
         return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.saver.busy)
+
+    def heal(self, state: DenseState) -> None:
+        """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before."""
+        if self._setup.job.replay_bytes and state.reached > 0:
+            self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:
         """Offer the saver what is due after step `state.reached`; called after every step and every meeting."""

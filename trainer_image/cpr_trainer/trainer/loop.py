@@ -167,6 +167,8 @@ class Loop:
                     self._board.set(state=TrainerState.JOINING)
                     self._take_up_duties(roster)
                     self._meet(group)
+                    if self.leading is not None:
+                        self.leading.heal(self._stepper.state)
                     while True:
                         self._train(group)
                         if (result := self._halt(group)) is not None:

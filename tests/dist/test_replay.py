@@ -1,0 +1,71 @@
+"""Shards of real processes, killed while trainers keep what no save holds: nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.snapshot import read_anchor
+from cpr_trainer.store import open_store
+from support.local_job import LocalJob, small_job
+from support.model import SavedModel, assert_same, saved_model
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+SAMPLES = 60_000
+
+
+def replaying(folder: Path) -> JobSpec:
+    return replace(small_job(folder, samples=SAMPLES), replay_bytes=64 << 20)
+
+
+def kill_at(running: LocalJob, samples: int, *shards: int) -> None:
+    """Kill these shards together, and start their successors once their end is seen."""
+    running.reach(samples)
+    for index in shards:
+        running.kill(running.shards[index])
+    for index in shards:
+        running.wait_exit(running.shards[index])
+    for index in shards:
+        running.replace_shard(index)
+    for index in shards:
+        running.wait_for(lambda i=index: running.shard(i).resumed_samples is not None, "all pushes are there again")
+
+
+def test_a_killed_shard_is_as_if_it_had_never_died(tmp_path: Path, calm: SavedModel) -> None:
+    """Bit for bit: with one trainer the order of pushes is that of the steps."""
+    job = replaying(tmp_path)
+    with LocalJob(job, tmp_path) as running:
+        running.start()
+        kill_at(running, SAMPLES // 4, 1)
+        first = running.shard(1)
+        kill_at(running, SAMPLES // 2, 0, 1)
+        anchor = running.result()
+    assert first.lost == ()
+    assert first.restored_samples is not None
+    assert first.replayed_samples > 0
+    assert first.resumed_samples == first.restored_samples
+    assert first.row_updates is not None
+    assert (first.row_updates.lost, first.row_updates.exact) == (0, True)
+    assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
+
+
+def test_a_shard_that_dies_while_it_catches_up(tmp_path: Path, calm: SavedModel) -> None:
+    job = replaying(tmp_path)
+    with LocalJob(job, tmp_path, interval_s=60.0) as running:
+        running.start()
+        running.reach(SAMPLES // 2)
+        for _ in range(3):
+            running.kill(running.shards[0])
+            running.wait_exit(running.shards[0])
+            running.replace_shard(0)
+            running.wait_for(lambda: running.shard(0).replayed_samples > 0, "it is sent pushes again")
+        running.wait_for(lambda: running.shard(0).resumed_samples is not None, "all pushes are there again")
+        report, anchor = running.shard(0), running.result()
+    assert report.restored_samples == 0, "there was no save yet"
+    assert report.replayed_samples >= SAMPLES // 2
+    assert report.lost == ()
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
