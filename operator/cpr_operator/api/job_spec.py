@@ -7,6 +7,7 @@ from cpr_contract import spec as contract
 from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.optimizers import TableOptimizer
+from cpr_operator.api.replay import replay_of
 from cpr_operator.api.spec import CPRJobSpec, Snapshots
 
 
@@ -27,6 +28,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         prefetch=spec.trainers.prefetch,
         workers=spec.trainers.workers,
         device=spec.trainers.device,
+        replay_bytes=replay_of(spec).memory_bytes,
     )
 
 

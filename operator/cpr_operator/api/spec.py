@@ -39,6 +39,18 @@ ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
+class Replay(SpecModel):
+    """Trainers keep what they pushed until a save holds it, and push it again to a shard that is replaced."""
+
+    mode: Literal["Off", "Auto"] = "Off"
+    """Off: a replaced shard goes back to its last save. Auto: it gets again what it lost since, so that nothing is lost
+    and nothing charged, as long as the trainers live. Auto is off with onShardLoss Degrade, in a shadow mode of
+    trainers.denseSync, and with another snapshots.strategy than Full."""
+    memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] = "1Gi"
+    """The most that each trainer keeps, on top of what its container needs otherwise. At three quarters the next save
+    comes early; when it is full, the oldest pushes go."""
+
+
 class RecoveryPolicy(SpecModel):
     """How the job recovers from a lost shard."""
 
@@ -49,6 +61,8 @@ class RecoveryPolicy(SpecModel):
     """Pause: training waits until a lost shard is back. Degrade: it goes on meanwhile; rows of that shard read as their
     first values, and what they would have learnt is lost and counts against the accuracy budget. Half of what the
     budget has left may go into it each time; then training waits. A drained shard is waited for: it loses nothing."""
+    replay: Replay = Replay()
+    """Whether trainers push again what a lost shard had learnt since its last save."""
 
 
 class Trainers(SpecModel):

@@ -209,6 +209,8 @@ class Progress(Model):
     """Expected time to the end at the present speed."""
     degraded_samples: Count = 0
     """Samples trained while a shard was away, with onShardLoss Degrade; those that a rollback undid included."""
+    replayed_samples: Count = 0
+    """Samples that trainers pushed again to replaced shards, by shard."""
     updated: Timestamp | None = None
     """When the report was received."""
 
@@ -274,6 +276,8 @@ class FailureRecord(Model):
     """Whether it counts towards the restart limit: the first failure of an incident does."""
     lost_samples: Count | None = None
     """Samples lost on this shard (or on every shard, for trainers); absent until known."""
+    replayed_samples: Count = 0
+    """Samples that trainers pushed again to this shard, and that are not lost so; each on the trainer that did."""
     lost_row_updates: Count | None = None
     """Updates of this shard's rows that were lost; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True

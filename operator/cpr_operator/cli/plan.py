@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator import policy
+from cpr_operator.api.replay import replay_of
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.document import InvalidDocumentError, read_single
@@ -41,25 +43,27 @@ def plan(file: Path, *, as_json: bool, out: Console) -> None:
 
     Raises DocumentError, InvalidDocumentError.
     """
-    inputs = _inputs(file)
+    spec, inputs = _read(file)
+    replay = replay_of(spec)
     if as_json:
-        out.print_json(json.dumps(_document(inputs)))
+        out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay)}))
         return
     chosen = policy.plan(inputs)
     out.print(chosen.reason, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = open_loop.break_even(inputs)
+    out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
     out.print(f"By CPR's equations partial recovery pays from a budget of {break_even:.2g} on.", highlight=False)
 
 
-def _inputs(file: Path) -> policy.Inputs:
+def _read(file: Path) -> tuple[CPRJobSpec, policy.Inputs]:
     document = read_single(file)
     invalid = validate(document)
     if invalid:
         raise InvalidDocumentError(invalid)
     spec, status = parse_spec(document["spec"]), Status.model_validate(document.get("status") or {})
     inputs = plan_inputs(spec, status)
-    return replace(inputs, shards=inputs.shards or spec.shards.replicas)
+    return spec, replace(inputs, shards=inputs.shards or spec.shards.replicas)
 
 
 def _document(inputs: policy.Inputs) -> dict[str, Any]:

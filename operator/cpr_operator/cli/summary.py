@@ -55,6 +55,10 @@ def _facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("budget", f"{lost}; {budget.rollbacks} rollbacks")
     lost_updates = _at_most(status.lost_row_updates, exact=status.lost_row_updates_exact)
     table.add_row("rows", f"{lost_updates} row updates lost")
+    if progress.replayed_samples:
+        table.add_row(
+            "replayed", f"{progress.replayed_samples:,} samples pushed again to replaced shards, and not lost"
+        )
     if progress.degraded_samples:
         table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was away")
     table.add_row("overhead", _overhead(status))

@@ -76,6 +76,7 @@ class _Told:
 
     lost: dict[int, Ranges] = field(default_factory=dict)
     running: int = 0
+    replayed: int = 0
     load_s: float = 0.0
     losses: list[tuple[Shard, dict[str, object]]] = field(default_factory=list)
 
@@ -89,6 +90,9 @@ def _absorb_shards(world: World, status: Status) -> Status:
         status = change(status, recovery=change(status.recovery, load_seconds=load_s))
     for shard, loss in told.losses:
         status = with_loss(status, shard, **loss)
+    if told.replayed:
+        replayed = status.progress.replayed_samples + told.replayed
+        status = change(status, progress=change(status.progress, replayed_samples=replayed))
     if not told.lost:
         return status
     return with_account(status, account_of(status).settle(told.lost).recovered(told.running))
@@ -126,7 +130,9 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
     if shard.lost_at is not None:
         before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
         lost = length(union(before, report.lost)) - length(before)
-        told.losses.append((shard, {"lost_samples": lost, **_lost_updates(shard, now)}))
+        loss = {"lost_samples": lost, "replayed_samples": report.replayed_samples, **_lost_updates(shard, now)}
+        told.losses.append((shard, loss))
+        told.replayed += report.replayed_samples
         told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return change(now, lost_at=None, owes_from=None, allowance=0)  # type: ignore[no-any-return]
 

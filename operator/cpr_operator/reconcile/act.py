@@ -29,9 +29,7 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     )
     counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
     status = change(status, shards=shards, counters=counters, leader=decision.leader)
-    account = account_of(status).reserve(
-        {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
-    )
+    account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
     if decision.dense is not None:
         dense = change(status.dense, floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = change(status, dense=dense)

@@ -135,6 +135,7 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
         metrics=dict(report.metrics),
         eta_seconds=left / rate if rate else None,
         degraded_samples=before.degraded_samples,
+        replayed_samples=before.replayed_samples,
         updated=now,
     )
 

@@ -10,6 +10,7 @@ from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, member_name, report_of
+from cpr_operator.reconcile.replay import with_replay
 from cpr_operator.reconcile.reports import is_current, leader_report, on_line, takes_part
 from cpr_operator.reconcile.world import World
 from cpr_operator.recovery.decide import Loss, Situation
@@ -31,7 +32,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
     slack = 0 if lost_trainers and len(flushes) == len(status.trainers) else STEPS_UNDER_WAY
     saved = [status.dense.saved_samples, *(ref.samples for f in flushes if (ref := flush_of(world, f)))]
     full = status.plan is not None and status.plan.mode == "Full"
-    return Situation(
+    situation = Situation(
         mode="Full" if full else "Partial",
         account=account_of(status),
         losses=losses,
@@ -48,6 +49,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         anchors=status.anchors,
         degrade=world.job.spec.recovery.on_shard_loss == "Degrade" and _some_work(status, facts),
     )
+    return with_replay(world, status, facts, situation)
 
 
 def _some_work(status: Status, facts: Mapping[str, Fact]) -> bool:

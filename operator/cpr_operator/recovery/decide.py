@@ -16,13 +16,15 @@ from cpr_operator.recovery.allowance import Extent, extent
 class Loss:
     """A shard that waits for leave to restore: it will find a save of at least `saved` samples.
 
-    After a flush nothing is lost, and that very save is its floor. `certain` says that there is no newer save.
+    After a flush nothing is lost, and that very save is its floor. `certain` says that there is no newer save. Trainers
+    push again what comes after `kept_after` samples; None: nothing.
     """
 
     index: int
     saved: int
     flushed: bool = False
     certain: bool = True
+    kept_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Situation:
     nobody who knows has answered. `shard_state` says whether the state of any shard is left, in a living process or
     as a flush. Without `dense_charged` trainers train again what the dense state misses. `anchors` can be restored,
     oldest first. With `degrade` training goes on without lost shards, as far as the budget allows: some work still.
+    `unheard` trainers may push again what is lost, and have not said how much. `bereft` are shards, with the samples of
+    the saves that they go on from, which were to be sent more by a trainer that is lost by now.
     """
 
     mode: Literal["Partial", "Full"]
@@ -50,6 +54,8 @@ class Situation:
     dense_charged: bool = True
     anchors: tuple[Anchor, ...] = ()
     degrade: bool = False
+    unheard: tuple[int, ...] = ()
+    bereft: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,8 @@ class DenseGrant:
 class Replace:
     """Replace the lost members and nobody else. With `dense`, no trainer survived.
 
-    `lost` are the shards whose state is gone beyond their saves: together one failure.
+    `lost` are the shards whose state is gone beyond their saves: together one failure. `bereft` is what is set aside
+    for shards that have their leave already.
     """
 
     shards: tuple[ShardGrant, ...]
@@ -86,6 +93,12 @@ class Replace:
     dense: DenseGrant | None
     lost: tuple[int, ...]
     reason: str
+    bereft: tuple[tuple[int, Ranges], ...] = ()
+
+    @property
+    def reserves(self) -> dict[int, Ranges]:
+        """What is set aside, by shard."""
+        return {grant.index: grant.reserve for grant in self.shards} | dict(self.bereft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +134,14 @@ def decide(situation: Situation) -> Decision:
     if not s.survivors and not s.shard_state:
         everybody = tuple(range(len(s.account.reserved)))
         return roll_back(s.account, s.anchors, "no process survived that holds a state of this job", everybody)
-    needs_bound = not s.survivors or any(not loss.flushed for loss in s.losses)
+    needs_bound = not s.survivors or bool(s.bereft) or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:
         who = "a trainer" if s.survivors else "the shards"
         return WaitForReport(f"waiting for {who} to report how far training is")
+    if s.unheard and any(not loss.flushed and loss.saved < (bound or 0) for loss in s.losses):
+        names = ", ".join(f"trainer/{index}" for index in s.unheard)
+        return WaitForReport(f"waiting for {names} to report what can be pushed again")
     return _fit(s, bound or 0)
 
 
@@ -167,17 +183,20 @@ class _Grants:
     dense: DenseGrant | None
     charge: int
     lost: tuple[int, ...]
+    bereft: tuple[tuple[int, Ranges], ...] = ()
 
 
 def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[_Grants, ledger.Verdict]:
     grants = tuple(_grant(loss, bound) for loss in losses)
     dense = None if dense_saved is None else _dense_grant(s, dense_saved, bound)
-    after = s.account.reserve({grant.index: grant.reserve for grant in grants}, dense.reserve if dense else ())
+    bereft = tuple((index, _between(saved, bound)) for index, saved in s.bereft)
+    reserves = {grant.index: grant.reserve for grant in grants} | dict(bereft)
+    after = s.account.reserve(reserves, dense.reserve if dense else ())
     charge = after.charged - s.account.charged
     lost = tuple(loss.index for loss in losses if not loss.flushed)
     if dense and dense.reserve:
         lost = tuple(range(len(s.account.reserved)))
-    return _Grants(grants, dense, charge, lost), ledger.fits(s.account.ledger, s.account.set_aside, charge)
+    return _Grants(grants, dense, charge, lost, bereft), ledger.fits(s.account.ledger, s.account.set_aside, charge)
 
 
 def _dense_grant(s: Situation, saved: int, bound: int) -> DenseGrant:
@@ -198,7 +217,7 @@ def _replace(s: Situation, grants: _Grants, bound: int, reason: str) -> Replace:
         goes_on = extent(after, len(grants.lost), bound)
         shards = tuple(_extended(grant, goes_on) if grant.index in grants.lost else grant for grant in shards)
         reason = f"{reason}; {goes_on.reason}"
-    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason)
+    return Replace(shards, s.lost_trainers, _leader(s), grants.dense, grants.lost, reason, grants.bereft)
 
 
 def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
@@ -209,7 +228,8 @@ def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
 
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:
-    return ShardGrant(loss.index, loss.saved, () if loss.flushed else _between(loss.saved, bound))
+    end = bound if loss.kept_after is None else min(bound, loss.kept_after)
+    return ShardGrant(loss.index, loss.saved, () if loss.flushed else _between(loss.saved, end))
 
 
 def _between(first: int, end: int) -> Ranges:

@@ -66,6 +66,17 @@ def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -
     assert {(each["figure"], each["value"]) for each in found["what_if"]} > {("limit", 0.05), ("limit", 0.2)}
 
 
+@pytest.mark.parametrize(("loss", "on"), [("Pause", True), ("Degrade", False)])
+def test_a_plan_says_whether_the_job_replays_and_why_not(tmp_path: Path, loss: str, on: bool) -> None:  # noqa: FBT001
+    recovery = {"replay": {"mode": "Auto"}, "onShardLoss": loss}
+    file = write(tmp_path / "job.yaml", recovery=recovery)
+    replay = plan(file)["replay"]
+    assert (replay["memory_bytes"] > 0) is on
+    assert on or "Degrade" in replay["reason"]
+    words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    assert f"Replay is {'on' if on else 'off'}: {replay['reason']}." in words
+
+
 def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
     forced = plan(write(tmp_path / "job.yaml", recovery={"mode": "Full"}))
     assert forced["mode"] == "Full"

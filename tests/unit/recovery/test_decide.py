@@ -155,3 +155,51 @@ def test_a_newer_dense_save_is_asked_for_too() -> None:
 def test_nothing_is_hoped_for_when_nothing_is_left() -> None:
     account = Account(Ledger(2000, 300, (((0, 300),), ())), ((), ()))
     assert isinstance(decide(situation(account=account, losses=(Loss(0, 100, certain=False),))), RollBack)
+
+
+NOTHING_ALLOWED = Account(Ledger(2000, 0, ((), ())), ((), ()))
+
+
+def test_what_trainers_push_again_is_not_set_aside() -> None:
+    decision = decide(situation(losses=(Loss(0, 900, kept_after=900),), account=NOTHING_ALLOWED))
+    assert isinstance(decision, Replace)
+    assert decision.shards == (ShardGrant(0, floor=900, reserve=()),)
+
+
+@pytest.mark.parametrize("mode", ["Partial", "Full"])
+def test_with_a_budget_of_0_all_shards_at_once_go_back_alone(mode: str) -> None:
+    losses = (Loss(0, 900, kept_after=900), Loss(1, 850, kept_after=800))
+    decision = decide(situation(mode=mode, losses=losses, account=NOTHING_ALLOWED, shard_state=False))
+    assert isinstance(decision, Replace)
+    assert [grant.reserve for grant in decision.shards] == [(), ()]
+    assert decision.lost == (0, 1)
+
+
+def test_what_is_gone_with_the_oldest_pushes_is_set_aside() -> None:
+    decision = decide(situation(losses=(Loss(0, 900, kept_after=960),)))
+    assert isinstance(decision, Replace)
+    assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 960),)),)
+    assert isinstance(decide(situation(losses=(Loss(0, 100, kept_after=500),))), RollBack)
+
+
+def test_what_trainers_keep_does_not_make_a_loss_larger() -> None:
+    decision = decide(situation(losses=(Loss(0, 900, kept_after=5000),)))
+    assert isinstance(decision, Replace)
+    assert decision.shards[0].reserve == ((900, 1000),)
+
+
+def test_who_may_push_again_is_asked_before_anything_is_decided() -> None:
+    decision = decide(situation(unheard=(1,)))
+    assert isinstance(decision, WaitForReport)
+    assert "trainer/1" in decision.reason
+    flushed = decide(situation(losses=(Loss(0, 900, flushed=True),), unheard=(1,)))
+    assert isinstance(flushed, Replace)
+    assert isinstance(decide(situation(losses=(Loss(0, 1000),), unheard=(1,))), Replace), "there is nothing to lose"
+
+
+def test_a_trainer_that_dies_while_a_shard_catches_up_takes_what_it_kept_along() -> None:
+    lost = {"losses": (), "lost_trainers": (1,), "survivors": (0,), "bereft": ((0, 900),)}
+    decision = decide(situation(**lost))
+    assert isinstance(decision, Replace)
+    assert decision.reserves == {0: ((900, 1000),)}
+    assert isinstance(decide(situation(**lost, account=NOTHING_ALLOWED)), RollBack)

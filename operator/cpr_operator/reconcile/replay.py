@@ -1,0 +1,69 @@
+"""What trainers can push again to a shard that is lost, from their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cpr_contract.reports import TrainerReport
+from cpr_operator.api.replay import replay_of
+from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.reconcile.observe import Alive, Fact, Going, member_name, report_of
+from cpr_operator.reconcile.reports import is_current
+from cpr_operator.reconcile.world import World
+from cpr_operator.recovery.decide import Loss, Situation
+
+
+def with_replay(world: World, status: Status, facts: Mapping[str, Fact], situation: Situation) -> Situation:
+    """The situation with what trainers push again, if the job replays."""
+    if not replay_of(world.job.spec).memory_bytes:
+        return situation
+    reports = {t.index: _report(world, status, t) for t in status.trainers}
+    living = {t.index for t in status.trainers if isinstance(_fact(facts, t), Alive | Going)}
+    kept = [report for index, report in reports.items() if index in living and report is not None]
+    return replace(
+        situation,
+        losses=tuple(_loss(loss, status, kept) for loss in situation.losses),
+        unheard=tuple(t for t in situation.survivors if t in living and reports[t] is None),
+        bereft=_bereft(status, situation),
+    )
+
+
+def _loss(loss: Loss, status: Status, reports: list[TrainerReport]) -> Loss:
+    """A loss with the newest save that any trainer knows, and what all of them together push again after it.
+
+    One that is lost has taken what it kept along, and a newcomer keeps nothing of before.
+    """
+    shard = status.shards[loss.index]
+    told = (report.shard_saves[loss.index] for report in reports if loss.index < len(report.shard_saves))
+    # Of a shard that restores trainers may know a save of its predecessor that it did not find.
+    saved = max(loss.saved, *told, 0) if _was_serving(shard) and not loss.flushed else loss.saved
+    gone = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]
+    if len(gone) < len(status.trainers) or min(gone) < 0:
+        return replace(loss, saved=saved)
+    return replace(loss, saved=saved, kept_after=max(gone))
+
+
+def _was_serving(shard: Shard) -> bool:
+    return shard.lost_at is None and shard.predecessor is None and shard.state in {"Ready", "Lost"}
+
+
+def _bereft(status: Status, situation: Situation) -> tuple[tuple[int, int], ...]:
+    """Shards that have leave, have not told what they lost, and miss what a lost trainer was to push again."""
+    decided = {loss.index for loss in situation.losses}
+    if not situation.lost_trainers:
+        return ()
+    return tuple(
+        (shard.index, shard.floor_samples if shard.owes_from is None else shard.owes_from)
+        for shard in status.shards
+        if shard.lost_at is not None and shard.predecessor is None and shard.index not in decided
+    )
+
+
+def _report(world: World, status: Status, trainer: Trainer) -> TrainerReport | None:
+    report = report_of(world, trainer)
+    return report if isinstance(report, TrainerReport) and is_current(status, report) else None
+
+
+def _fact(facts: Mapping[str, Fact], trainer: Trainer) -> Fact:
+    return facts[member_name("trainer", trainer.index)]

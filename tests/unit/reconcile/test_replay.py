@@ -1,0 +1,91 @@
+"""What trainers can push again, as their reports tell it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpr_contract.reports import TrainerReport
+from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile.observe import Fact, Lost, observe
+from cpr_operator.reconcile.situation import situation_of
+from cpr_operator.reconcile.world import World, change
+from cpr_operator.recovery.decide import Situation
+from support.driver import world_in_mid_training
+
+
+async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> World:
+    """A job of several trainers. told: by trainer, as t0, what it has forgotten and the saves that it knows."""
+    world = await world_in_mid_training(len(told))
+    recovery = change(world.job.spec.recovery, replay=change(world.job.spec.recovery.replay, mode=replay))
+    world = replace(world, job=replace(world.job, spec=change(world.job.spec, recovery=recovery)))
+    reports: dict[str, Any] = dict(world.reports)
+    for name, (forgotten, saves) in told.items():
+        uid = world.job.status.trainers[int(name[1:])].uid
+        report = reports[uid]
+        assert isinstance(report, TrainerReport)
+        reports[uid] = replace(report, forgotten=forgotten, shard_saves=saves)
+    return replace(world, reports=reports)
+
+
+def losing(world: World, *names: str) -> Situation:
+    """What is to be decided once these members are dead."""
+    facts: dict[str, Fact] = dict(observe(world))
+    for name in names:
+        facts[name] = Lost(None, Failure(Kind.NODE_LOST, "NodeLost", "its node is gone", ended=True))
+    situation = situation_of(world, world.job.status, facts)
+    assert situation is not None
+    return situation
+
+
+async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps() -> None:
+    world = await training(t0=((500, 450, 0), (500, 500, 500)), t1=((500, 550, 0), (500, 500, 500)))
+    (loss,) = losing(world, "shard/1").losses
+    assert (loss.saved, loss.kept_after) == (500, 550)
+
+
+async def test_the_newest_save_that_any_trainer_knows_counts() -> None:
+    world = await training(t0=((500, 500, 500), (500, 500, 500)), t1=((500, 600, 500), (500, 600, 500)))
+    (loss,) = losing(world, "shard/1").losses
+    assert (loss.saved, loss.kept_after) == (600, 600), "what is forgotten because of a save is in it"
+
+
+@pytest.mark.parametrize("forgotten", [(), (-1, -1, -1)])
+async def test_who_keeps_nothing_pushes_nothing_again(forgotten: tuple[int, ...]) -> None:
+    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=(forgotten, (0, 0, 0)))
+    (loss,) = losing(world, "shard/1").losses
+    assert loss.kept_after is None
+
+
+async def test_a_lost_trainer_takes_what_it_kept_along() -> None:
+    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
+    (loss,) = losing(world, "shard/1", "trainer/1").losses
+    assert loss.kept_after is None
+
+
+async def test_a_trainer_that_does_not_answer_is_waited_for() -> None:
+    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
+    uid = world.job.status.trainers[1].uid
+    silent = replace(world, reports={key: each for key, each in world.reports.items() if key != uid})
+    assert losing(silent, "shard/1").unheard == (1,)
+    assert losing(world, "shard/1").unheard == ()
+
+
+async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
+    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
+    first, *rest = world.job.status.shards
+    catching_up = change(first, lost_at=world.now, floor_samples=150)
+    status = change(world.job.status, shards=(catching_up, *rest))
+    world = replace(world, job=replace(world.job, status=status))
+    assert losing(world, "trainer/1").bereft == ((0, 150),)
+
+
+async def test_without_replay_reports_change_nothing() -> None:
+    world = await training(replay="Off", t0=((0, 0, 0), (500, 500, 500)), t1=((0, 0, 0), (500, 500, 500)))
+    situation = losing(world, "shard/1")
+    (loss,) = situation.losses
+    assert loss.kept_after is None
+    assert loss.saved == world.job.status.shards[1].saved_samples
+    assert situation.bereft == ()
