@@ -128,6 +128,7 @@ EXAMPLES: dict[str, Any] = {
         problem=PROBLEM,
         row_updates=RowUpdates((700, 800), 96, exact=False),
         replayed_samples=2048,
+        replayed_in_order=False,
     ),
     "trainer_report": TrainerReport(
         contract=1,

@@ -69,3 +69,30 @@ def test_a_shard_that_dies_while_it_catches_up(tmp_path: Path, calm: SavedModel)
     assert report.replayed_samples >= SAMPLES // 2
     assert report.lost == ()
     assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
+
+
+def test_several_trainers_lose_nothing_and_a_lost_one_is_followed_by_a_cut(tmp_path: Path) -> None:
+    """Who took over keeps nothing of before; once the cut at its beginning is saved, no shard needs that."""
+    job = replace(small_job(tmp_path, samples=SAMPLES, trainers=2), replay_bytes=64 << 20)
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.start()
+        kill_at(running, SAMPLES // 5, 1)
+        first = running.shard(1)
+        running.kill(running.trainers[1])
+        running.wait_exit(running.trainers[1])
+        stood_at = running.trainer().samples
+        running.replace_trainers(1, leader=0)
+        running.wait_for(
+            lambda: len(saves := running.trainer(1).shard_saves) == 2 and min(saves) > stood_at,
+            "a cut is saved at once",
+        )
+        heir = running.trainer(1)
+        kill_at(running, running.trainer().samples, 0)
+        second, anchor = running.shard(0), running.result()
+    assert first.replayed_samples >= SAMPLES // 5
+    assert all(forgotten <= saved for forgotten, saved in zip(heir.forgotten, heir.shard_saves, strict=True))
+    for report in (first, second):
+        assert (report.lost, report.replayed_in_order) == ((), True)
+        assert report.row_updates is not None
+        assert report.row_updates.lost == 0
+    assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())

@@ -54,7 +54,8 @@ class ShardReport:
     this shard since the generation's anchor, as far as its lineage knows: the ledger's source. `silent` names trainers
     that joined and whose heartbeat is missing. `row_updates` are counted since the job began, None while there is no
     state; after a restore what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
-    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of them have.
+    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of them have. They were
+    applied as before if `replayed_in_order`, else in another order of the trainers.
     """
 
     contract: int
@@ -73,6 +74,7 @@ class ShardReport:
     problem: Problem | None
     row_updates: RowUpdates | None = None
     replayed_samples: int = 0
+    replayed_in_order: bool = True
 
     @property
     def applied_step(self) -> int:

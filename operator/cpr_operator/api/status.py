@@ -278,6 +278,8 @@ class FailureRecord(Model):
     """Samples lost on this shard (or on every shard, for trainers); absent until known."""
     replayed_samples: Count = 0
     """Samples that trainers pushed again to this shard, and that are not lost so; each on the trainer that did."""
+    replayed_in_order: bool = True
+    """Whether the shard took them in the order in which its predecessor had."""
     lost_row_updates: Count | None = None
     """Updates of this shard's rows that were lost; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True

@@ -57,6 +57,7 @@ def _failure(record: FailureRecord) -> dict[str, Any]:
         "kind": record.kind,
         "lost_samples": record.lost_samples,
         "replayed_samples": record.replayed_samples,
+        "replayed_in_order": record.replayed_in_order,
         "lost_row_updates": record.lost_row_updates,
         "lost_row_updates_exact": record.lost_row_updates_exact,
         "recovery_s": record.recovery_seconds,

@@ -130,7 +130,12 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
     if shard.lost_at is not None:
         before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
         lost = length(union(before, report.lost)) - length(before)
-        loss = {"lost_samples": lost, "replayed_samples": report.replayed_samples, **_lost_updates(shard, now)}
+        loss = {
+            "lost_samples": lost,
+            "replayed_samples": report.replayed_samples,
+            "replayed_in_order": report.replayed_in_order,
+            **_lost_updates(shard, now),
+        }
         told.losses.append((shard, loss))
         told.replayed += report.replayed_samples
         told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)

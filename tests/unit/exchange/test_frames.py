@@ -24,10 +24,11 @@ HEADER = Header(
     ticket=11,
     count=12,
     payload_bytes=13,
+    order=14,
 )
 GOLDEN = (
     "43505246"
-    "0200"
+    "0300"
     "07"
     "00"  # magic, version, operation, plain
     "01000000"
@@ -43,18 +44,29 @@ GOLDEN = (
     "0b000000"
     "0c000000"
     "0d00000000000000"  # ticket, count, payload bytes
+    "0e00000000000000"  # order
 )
 
 words = st.integers(0, 2**32 - 1)
 longs = st.integers(-(2**63), 2**63 - 1)
 headers = st.builds(
-    Header, st.sampled_from(Operation), words, words, words, st.integers(-1, 255), *[longs] * 6, words, words, words
+    Header,
+    st.sampled_from(Operation),
+    words,
+    words,
+    words,
+    st.integers(-1, 255),
+    *[longs] * 6,
+    words,
+    words,
+    words,
+    longs,
 )
 
 
 def test_the_header_on_the_wire() -> None:
     assert HEADER.pack().hex() == GOLDEN
-    assert HEADER_BYTES == 88
+    assert HEADER_BYTES == 96
     assert Header.unpack(bytes.fromhex(GOLDEN)) == HEADER
 
 

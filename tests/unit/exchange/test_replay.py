@@ -3,6 +3,7 @@ in any order: a row is minus the sum of its gradients, and any push that is lost
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,7 @@ class Save:
     def __init__(self, shard: ShardThread) -> None:
         progress = shard.service.progress
         assert progress is not None
-        self.rows = shard.arena.rows.copy()
+        self.rows, self.state = shard.arena.rows.copy(), shard.arena.state.copy()
         self.applied, self.row_updates = progress.applied, progress.row_updates
         self.ref = SaveRef("", max(progress.applied), max(progress.applied) * BATCH)
 
@@ -68,6 +69,7 @@ def restore(shard: ShardThread, save: Save | None = None) -> ShardThread:
     def serve() -> None:
         applied, row_updates = (0,) * trainers, RowUpdates((0,) * trainers)
         shard.arena.rows[:] = 0 if save is None else save.rows
+        shard.arena.state[:] = 0 if save is None else save.state
         if save is not None:
             applied, row_updates, shard.service.newest_save = save.applied, save.row_updates, save.ref
         shard.service.counters = Counters(1, 1, 1)
@@ -228,7 +230,7 @@ def test_rows_are_read_once_every_rank_has_sent_what_it_kept(
     try:
         for each in (one, other):
             join(each, first)
-        for step in range(1, 21):
+        for step in range(1, 6):
             for rank, each in enumerate((one, other)):
                 push(each, rows, step, rank=rank)
         for each in (one, other):
@@ -237,14 +239,14 @@ def test_rows_are_read_once_every_rank_has_sent_what_it_kept(
         second = restore(ShardThread(two, 0, 2, ready=False))
         follow(one, second, roster=2)
         one.wait_ready(WAIT_S)
-        pending = one.lookup(21, rows)
+        pending = one.lookup(6, rows)
         with pytest.raises(TimeoutError):
             pending.result(0.5)
         progress = second.service.progress
         assert progress is not None
         assert not progress.resumed
         follow(other, second, roster=2)
-        everything = [(rank, step) for rank in (0, 1) for step in range(1, 21)]
+        everything = [(rank, step) for rank in (0, 1) for step in range(1, 6)]
         assert np.array_equal(pending.result(WAIT_S), sums(rows, *everything))
         assert progress.resumed
     finally:
@@ -286,3 +288,57 @@ def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
         for each in (one, heir):
             each.close()
         second.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_pushes_of_several_ranks_are_applied_in_the_order_of_the_first_time(
+    job: JobSpec, exchanges: Callable[..., Exchange], rows: UniqueRows, seed: int, deaths: int
+) -> None:
+    """Bit for bit, by an optimizer that depends on the order."""
+    adagrad = replace(job.model.sparse_optimizer, kind="RowWiseAdagrad", learning_rate=0.1)
+    three = replace(job, trainers=3, model=replace(job.model, sparse_optimizer=adagrad))
+    shards = [ordered(three, 1)]
+    ranks = [exchanges(rank, trainers=3) for rank in range(3)]
+    rng = random.Random(seed)
+    try:
+        for each in ranks:
+            join(each, shards[0])
+        train(ranks, rows, rng, range(1, 6))
+        saved = save(shards[0])
+        train(ranks, rows, rng, range(6, 31))
+        before = Save(shards[0])
+        for incarnation in range(2, 2 + deaths):
+            shards[-1].close()
+            shards.append(restore(ShardThread(three, 0, incarnation, ready=False), saved))
+            for each in rng.sample(ranks, 3):
+                follow(each, shards[-1], roster=incarnation)
+        for each in ranks:
+            each.wait_ready(WAIT_S)
+            each.settle(WAIT_S)
+        progress = shards[-1].service.progress
+        assert progress is not None
+        wait_for(lambda: progress.resumed)
+        assert progress.in_order
+        after = Save(shards[-1])
+        assert after.applied == before.applied == (30, 30, 30)
+        assert after.row_updates == before.row_updates
+        assert np.array_equal(after.state, before.state)
+        assert np.array_equal(after.rows, before.rows)
+    finally:
+        for each in ranks:
+            each.close()
+        for shard in shards:
+            shard.close()
+
+
+def ordered(job: JobSpec, incarnation: int) -> ShardThread:
+    return restore(ShardThread(job, 0, incarnation, ready=False))
+
+
+def train(ranks: list[Exchange], rows: UniqueRows, rng: random.Random, steps: range) -> None:
+    """Push steps of all ranks, in each step in another order, and wait so that it is the one in which they arrive."""
+    for step in steps:
+        for rank in rng.sample(range(len(ranks)), len(ranks)):
+            push(ranks[rank], rows, step, rank=rank)
+            ranks[rank].settle(WAIT_S)

@@ -15,10 +15,10 @@ from operator import attrgetter
 from typing import Self
 
 MAGIC = b"CPRF"
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 _PLAIN = 0  # the byte that says how the rest is protected; TLS will take another value
 
-_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQ")
+_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQq")
 HEADER_BYTES = _LAYOUT.size
 
 
@@ -56,7 +56,8 @@ class Header:
     `cut_step`, the next cut (0: none), and `total_samples` of the job; shards say where their last committed save
     stands, and in `cut_step` which cut they gave up last (0: none). `row_updates` counts the rows in all pushes of this
     rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
-    its lookup. `count` counts rows.
+    its lookup. `count` counts rows. `order` is the place of a push among those of all ranks: in ACK that of `step`, in
+    PUSH the one that another incarnation has told; 0: none.
     """
 
     operation: Operation
@@ -73,6 +74,7 @@ class Header:
     ticket: int = 0
     count: int = 0
     payload_bytes: int = 0
+    order: int = 0
 
     def pack(self) -> bytes:
         """Return the header as it travels, `HEADER_BYTES` long."""

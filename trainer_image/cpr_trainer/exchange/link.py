@@ -71,7 +71,8 @@ class Push:
     """What a step changes on one shard, as it travels. numbers: [k]. values: [k_b, D_b] each.
 
     row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie if
-    the push is kept until a save protects it; without one it is kept until acknowledged.
+    the push is kept until a save protects it; without one it is kept until acknowledged. order: its place among the
+    pushes of all ranks, as the shard has told it; 0: not known.
     """
 
     step: int
@@ -79,6 +80,7 @@ class Push:
     values: tuple[Values, ...]
     row_updates: int
     block: Block | None = None
+    order: int = 0
 
 
 class Link:
@@ -358,7 +360,9 @@ class Link:
             self.counted, self._row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
         while self.unacknowledged and self.unacknowledged[0].step <= header.step:
-            self._retain(self.unacknowledged.popleft())
+            push = self.unacknowledged.popleft()
+            told = push.step == header.step and header.order
+            self._retain(replace(push, order=header.order) if told else push)
             self._sent = max(self._sent - 1, 0)
         # By what is acknowledged alone: a flush in mid-step is named after the farthest rank, and may lack ours.
         self.forget(min(self.saved.step, header.step))
@@ -420,7 +424,8 @@ class Link:
     def _transmit(self, push: Push) -> None:
         size_bytes = push.numbers.nbytes + sum(each.nbytes for each in push.values)
         header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=size_bytes)
-        self._send(replace(header, row_updates=push.row_updates), push.numbers, *push.values)
+        header = replace(header, row_updates=push.row_updates, order=push.order)
+        self._send(header, push.numbers, *push.values)
 
     def _say(self, operation: Operation, payload: bytes) -> None:
         self._send(self._session.header(operation, size_bytes=len(payload)), payload)

@@ -1,4 +1,4 @@
-"""What ranks send a shard again after its restore, and until when nobody may read its rows.
+"""What ranks send a shard again after its restore, in which order, and until when nobody may read its rows.
 
 Each rank promises, before it begins, up to which step it pushes without being asked. Before all have kept their word
 rows are as old as the save in part, and a rank that read them would train on what is not there yet.
@@ -6,6 +6,8 @@ rows are as old as the save in part, and a rank that read them would train on wh
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -32,6 +34,19 @@ class CatchUp:
     def replays(self, rank: int, step: int) -> bool:
         """Whether a rank's push of `step` is one that it has promised."""
         return not self.over and step <= self.promised[rank]
+
+    def is_next(self, rank: int, order: int, heads: Mapping[int, int], applied: tuple[int, ...]) -> bool:
+        """Whether a rank's push is to be applied now: pushes are in the order in which they were applied before.
+
+        order: its place in that order, 0 if it has none: such pushes come last. heads: the places of the pushes that
+        wait, by rank, the first of each. A rank that still owes some, and has none here, may have an earlier one.
+        """
+        for other, promised in enumerate(self.promised):
+            if other == rank or UNKNOWN < promised <= applied[other]:
+                continue
+            if other not in heads or 0 < heads[other] < (order or math.inf):
+                return False
+        return True
 
     def joined(self, rank: int) -> Self:
         """Return the state after a rank came back: it may be another process, which holds less."""

@@ -191,6 +191,7 @@ class Life:
             problem=self._problem,
             row_updates=None if progress is None else progress.row_updates,
             replayed_samples=0 if progress is None else progress.replayed,
+            replayed_in_order=progress is None or progress.in_order,
         )
 
     def _give_up(self) -> Ending:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
 from cpr_contract.manifests import RowUpdates
@@ -56,7 +56,8 @@ class Client(Protocol):
 class Progress:
     """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last.
 
-    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`.
+    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`. `order` is the place of
+    the last push among those of all ranks; `in_order` says that none was applied after one that came later before.
     """
 
     generation: int
@@ -68,6 +69,8 @@ class Progress:
     dirty: bool = False
     catch_up: CatchUp = CatchUp()  # noqa: RUF009 -- frozen
     replayed: int = 0
+    order: int = 0
+    in_order: bool = True
 
     @property
     def step(self) -> int:
@@ -169,19 +172,17 @@ class Service:
                 self._work(client)
                 if client.backlog and client.backlog[-1] is frame:
                     client.backlog[-1] = frame.detached()
+                # What came may be what another rank's push waits for.
+                self._held_free |= self.progress is not None and not self.progress.catch_up.over
             case _:
                 client.refuse(f"a trainer does not send {header.operation.name}")
-        while self._held_free:
-            self._held_free = False
-            for other in tuple(self._clients):
-                self._work(other)
+        self._work_on()
 
     def retry(self) -> None:
         """Handle what waits for a save to read on."""
         if self.waits:
-            self.waits = False
-            for client in tuple(self._clients):
-                self._work(client)
+            self.waits, self._held_free = False, True
+            self._work_on()
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -220,8 +221,14 @@ class Service:
     def _open_if_caught_up(self, progress: Progress) -> None:
         """Answer the lookups that wait once all ranks have sent what they kept."""
         if not progress.catch_up.over:
-            progress.catch_up = progress.catch_up.after(progress.applied)
-            self._held_free |= progress.catch_up.over
+            progress.catch_up, self._held_free = progress.catch_up.after(progress.applied), True
+
+    def _work_on(self) -> None:
+        """Handle what may wait no longer, as long as that sets more free."""
+        while self._held_free:
+            self._held_free = False
+            for client in tuple(self._clients):
+                self._work(client)
 
     def _work(self, client: Client) -> None:
         """Handle what a client sent, in order, up to the first push that must wait."""
@@ -265,11 +272,13 @@ class Service:
             case Fate.DROP:
                 client.send(self._header(Operation.ACK, client.rank))
             case Fate.APPLY:
+                if not self._is_next(progress, frame.header):
+                    return False
                 if not self._apply(progress, frame):
                     self.waits = True
                     return False
                 self.trace.lap("apply")
-                client.send(self._header(Operation.ACK, client.rank))
+                client.send(replace(self._header(Operation.ACK, client.rank), order=_place(progress, frame.header)))
                 self._cut_if_due(progress)
                 if client.rank == 0:
                     self.trace.end(frame.header.step)
@@ -277,6 +286,15 @@ class Service:
                 assert_never(fate)
         self._metrics.pushes.labels(fate.name.lower()).inc()
         return True
+
+    def _is_next(self, progress: Progress, header: Header) -> bool:
+        """Whether no push of another rank is to be applied before this one."""
+        heads = {
+            each.rank: each.backlog[0].header.order
+            for each in self._clients
+            if each.backlog and each.backlog[0].header.operation is Operation.PUSH
+        }
+        return progress.catch_up.over or progress.catch_up.is_next(header.rank, header.order, heads, progress.applied)
 
     def _apply(self, progress: Progress, frame: Frame) -> bool:
         """Take the push into the rows and the account of them; False if a save under way has no room for it yet."""
@@ -360,3 +378,11 @@ class Service:
             count=count,
             payload_bytes=size_bytes,
         )
+
+
+def _place(progress: Progress, header: Header) -> int:
+    """Return the place of a push that was applied just now: the one that it had before, or the next."""
+    place = header.order or progress.order + 1
+    progress.in_order &= place > progress.order
+    progress.order = max(progress.order, place)
+    return place
