@@ -131,7 +131,7 @@ class Controller:
             return AGAIN_S
 
     async def _pass(self, view: JobView, memory: Memory) -> float | None:
-        job = await self._read(view)
+        job = await self._read(view, memory)
         if job is None:
             return self._timing.running_s
         view, job = await hold(self._cluster, view, job)
@@ -171,17 +171,21 @@ class Controller:
         wanted_s = outcome.wake_after_s
         return None if wanted_s is None else wake_s(wanted_s, memory.urgency, len(self._regular))
 
-    async def _read(self, view: JobView) -> Job | None:
+    async def _read(self, view: JobView, memory: Memory) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
-        identity = JobId(view.namespace, view.name, view.uid)
+        version = (view.uid, view.resource_version)
+        # A version never changes, and most passes find the one of the pass before.
+        if memory.job is not None and memory.read_version == version:
+            return memory.job
         try:
-            status, spec = parse_status(view.status), parse_spec(view.spec)
-            return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
+            memory.job, memory.read_version = read_job(view), version
         except InvalidSpecError as error:
             await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job anew")
         except InvalidStatusError as error:
             remedy = "run the version of the operator that wrote it, or undo the edit (--subresource=status)"
             await self._tell_unreadable(view, "InvalidStatus", f"{error}; {remedy}")
+        else:
+            return memory.job
         return None
 
     async def _tell_unreadable(self, view: JobView, reason: str, message: str) -> None:
@@ -313,6 +317,13 @@ class Controller:
         if key not in self._memories:
             self._memories[key] = Memory(self._guarding.begin())
         return self._memories[key]
+
+
+def read_job(view: JobView) -> Job:
+    """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError."""
+    identity = JobId(view.namespace, view.name, view.uid)
+    status, spec = parse_status(view.status), parse_spec(view.spec)
+    return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
 
 
 async def decide(world: World) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller, read_report
+from cpr_operator.controller import Controller, read_job, read_report
 from cpr_operator.reconcile import Timing, World
 from cpr_operator.reconcile.edit import account_of
 from support.fake_cluster import FakeCluster, When
@@ -119,6 +119,20 @@ class Driver:
         phases = [str(status["phase"]) for status in self.cluster.statuses]
         return Life(self.cluster, self.status(), phases)
 
+    async def passes(self, count: int) -> None:
+        """So many passes, a tick apart."""
+        for _ in range(count):
+            self.cluster.tick(TICK_S)
+            await self.controller.run_pass("default", "job")
+
+    async def world(self) -> World:
+        """What the next pass would see, with a report of every pod that answers."""
+        job = read_job(await self.cluster.get_job("default", "job"))
+        pods = tuple(pod.view() for pod in self.cluster.pods.values())
+        answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
+        reports = {uid: report for uid, report in answers.items() if report is not None}
+        return World(job, pods, reports, now=self.cluster.now)
+
     def status(self) -> Status:
         """The status as it is, or was last; parsed once per version."""
         job = self.cluster.jobs.get(("default", "job"))
@@ -185,15 +199,8 @@ class Driver:
 
 async def world_in_mid_training(trainers: int) -> World:
     """A job that trains, with a report of everybody."""
-    stopped = Scenario("half", (), spec(trainers__replicas=trainers))
-    driver = Driver(stopped)
-    for _ in range(10):
-        driver.cluster.tick(0.25)
-        await driver.controller.run_pass("default", "job")
-    job = await driver.controller._read(await driver.cluster.get_job("default", "job"))
-    assert job is not None
-    assert job.status.phase == "Running"
-    pods = tuple(pod.view() for pod in driver.cluster.pods.values())
-    plane = driver.cluster.plane()
-    answers = {pod.uid: read_report(pod, plane.report(pod.name) or b"") for pod in pods}
-    return World(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)
+    driver = Driver(Scenario("half", (), spec(trainers__replicas=trainers)))
+    await driver.passes(10)
+    world = await driver.world()
+    assert world.job.status.phase == "Running"
+    return world

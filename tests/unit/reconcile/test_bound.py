@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.controller import read_report
 from cpr_operator.reconcile import World
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.situation import STEPS_UNDER_WAY, situation_of
@@ -21,22 +20,18 @@ FASTEST_STEP = 12
 async def world_after(dense_sync: str) -> World:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
     driver = Driver(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
-    for _ in range(10):
-        driver.cluster.tick(0.25)
-        await driver.controller.run_pass("default", "job")
-    job = await driver.controller._read(await driver.cluster.get_job("default", "job"))
-    assert job is not None
+    await driver.passes(10)
+    world = await driver.world()
     gone = {("trainer", 1), ("shard", 0)}
-    views = (pod.view() for pod in driver.cluster.pods.values())
-    pods = tuple(pod for pod in views if (pod.role, pod.index) not in gone)
-    plane, reports = driver.cluster.plane(), dict[str, Report]()
+    pods = tuple(pod for pod in world.pods if (pod.role, pod.index) not in gone)
+    reports = dict[str, Report]()
     for pod in pods:
-        report = read_report(pod, plane.report(pod.name) or b"")
-        if isinstance(report, TrainerReport):
-            reports[pod.uid] = replace(report, samples_started=STARTED)
-        elif isinstance(report, ShardReport):
-            reports[pod.uid] = replace(report, applied=(6, FASTEST_STEP))
-    return World(job, pods, reports, now=driver.cluster.now)
+        match world.reports[pod.uid]:
+            case TrainerReport() as report:
+                reports[pod.uid] = replace(report, samples_started=STARTED)
+            case ShardReport() as report:
+                reports[pod.uid] = replace(report, applied=(6, FASTEST_STEP))
+    return replace(world, pods=pods, reports=reports)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.controller import read_report
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import World, reconcile
 from cpr_operator.reconcile.observe import NoPod, observe
@@ -22,18 +21,12 @@ async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> World:
     """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
     driver = Driver(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster
-    for _ in range(12):
-        cluster.tick(TICK_S)
-        await driver.controller.run_pass("default", "job")
+    await driver.passes(12)
     cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
-    job = await driver.controller._read(await cluster.get_job("default", "job"))
-    assert job is not None
-    pods = tuple(pod.view() for pod in cluster.pods.values())
-    reports = {p.uid: r for p in pods if (r := read_report(p, cluster.plane().report(p.name) or b"")) is not None}
-    return World(job, pods, reports, now=cluster.now)
+    return await driver.world()
 
 
 def with_status(world: World, status: Status) -> World:
