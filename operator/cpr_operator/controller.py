@@ -160,8 +160,7 @@ class Controller:
         if words := await self._guarding.refusal(self._cluster, job, outcome):
             outcome = held_back(world, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
-        count = self._regular.add if memory.urgency is Priority.REGULAR else self._regular.discard
-        count((view.namespace, view.name))
+        self._count(view, memory)
         written = await self._write(view, job.status, outcome, memory)
         memory.forget_words(listed, job.status, outcome.status)
         await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
@@ -170,6 +169,14 @@ class Controller:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
         wanted_s = outcome.wake_after_s
         return None if wanted_s is None else wake_s(wanted_s, memory.urgency, len(self._regular))
+
+    def _count(self, view: JobView, memory: Memory) -> None:
+        """Note whether the job trains on. What was read of such a job is not kept: its next pass is far off."""
+        if memory.urgency is Priority.REGULAR:
+            self._regular.add((view.namespace, view.name))
+            memory.job = None
+        else:
+            self._regular.discard((view.namespace, view.name))
 
     async def _read(self, view: JobView, memory: Memory) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
