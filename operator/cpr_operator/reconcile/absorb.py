@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.status import Member, Shard, Status, Trainer
@@ -25,7 +26,7 @@ from cpr_operator.reconcile.observe import (
     report_of,
 )
 from cpr_operator.reconcile.reports import AT_WORK, is_current, is_premature, leader_report, takes_part
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 
 M = TypeVar("M", Shard, Trainer)
 
@@ -35,10 +36,10 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     status = _adopt(world.job.status, facts)
     status = _absorb_shards(world, status)
     trainers = tuple(_absorb_trainer(world, status, trainer) for trainer in status.trainers)
-    status = change(status, trainers=trainers)
+    status = status.evolve(trainers=trainers)
     leader = leader_report(world)
     if leader is None or not is_current(status, leader) or is_premature(world, status, leader):
-        return status  # type: ignore[no-any-return]
+        return status
     status = absorb_figures(world, status, leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, facts)
@@ -48,7 +49,7 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
 def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
     shards = tuple(_seen(shard, facts[member_name("shard", shard.index)]) for shard in status.shards)
     trainers = tuple(_seen(trainer, facts[member_name("trainer", trainer.index)]) for trainer in status.trainers)
-    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+    return status.evolve(shards=shards, trainers=trainers)
 
 
 def _seen(member: M, fact: Fact) -> M:
@@ -56,16 +57,15 @@ def _seen(member: M, fact: Fact) -> M:
     match fact:
         case Alive(pod=pod) | Going(pod=pod) | Lost(pod=pod) if pod is not None:
             running = pod.phase == "Running"
-            return change(  # type: ignore[no-any-return]
-                member,
+            return member.evolve(
                 uid=pod.uid,
                 node=pod.node or member.node,
                 host=pod.host or member.host,
                 port_base=pod.port_base or member.port_base,
                 state="Starting" if running and member.state == "Pending" else member.state,
             )
-        case Done():
-            return change(member, state="Finished")  # type: ignore[no-any-return]
+        case Done() if isinstance(member, Trainer):
+            return member.evolve(state="Finished")
         case _:
             return member
 
@@ -77,18 +77,18 @@ class _Told:
     lost: dict[int, Ranges] = field(default_factory=dict)
     running: int = 0
     load_s: float = 0.0
-    losses: list[tuple[Shard, dict[str, object]]] = field(default_factory=list)
+    losses: list[tuple[Shard, int, RowUpdates | None]] = field(default_factory=list)
 
 
 def _absorb_shards(world: World, status: Status) -> Status:
     told = _Told()
     shards = tuple(_absorb_shard(world, status, shard, told) for shard in status.shards)
-    status = change(status, shards=shards)
+    status = status.evolve(shards=shards)
     if told.load_s and status.recovery is not None:
         load_s = max(status.recovery.load_seconds, told.load_s)
-        status = change(status, recovery=change(status.recovery, load_seconds=load_s))
-    for shard, loss in told.losses:
-        status = with_loss(status, shard, **loss)
+        status = status.evolve(recovery=status.recovery.evolve(load_seconds=load_s))
+    for shard, samples, row_updates in told.losses:
+        status = with_loss(status, shard, samples, row_updates)
     if not told.lost:
         return status
     return with_account(status, account_of(status).settle(told.lost).recovered(told.running))
@@ -104,7 +104,7 @@ def _absorb_shard(world: World, status: Status, shard: Shard, told: _Told) -> Sh
     problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
     if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
         saved = report.newest_save.samples if report.newest_save else 0
-    shard = change(shard, state=state.value, problem=problem, saved_samples=saved)
+    shard = shard.evolve(state=state.value, problem=problem, saved_samples=saved)
     if not current:
         return shard
     if returns:
@@ -126,33 +126,33 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
     if shard.lost_at is not None:
         before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
         lost = length(union(before, report.lost)) - length(before)
-        told.losses.append((shard, {"lost_samples": lost, **_lost_updates(shard, now)}))
+        told.losses.append((shard, lost, _lost_updates(shard, now)))
         told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
-    return change(now, lost_at=None, owes_from=None, allowance=0)  # type: ignore[no-any-return]
+    return now.evolve(lost_at=None, owes_from=None, allowance=0)
 
 
-def _lost_updates(before: Shard, now: Shard) -> dict[str, object]:
+def _lost_updates(before: Shard, now: Shard) -> RowUpdates | None:
     """What is lost now and was not before: as with samples, what is lost again counts once."""
     if before.lost_row_updates is None or now.lost_row_updates is None:
-        return {}
+        return None
     lost = max(now.lost_row_updates - before.lost_row_updates, 0)
-    return {"lost_row_updates": lost, "lost_row_updates_exact": now.lost_row_updates_exact}
+    return RowUpdates(lost=lost, exact=now.lost_row_updates_exact)
 
 
 def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
     told = report.row_updates
     if told is None:
         return shard
-    return change(shard, lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)  # type: ignore[no-any-return]
+    return shard.evolve(lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)
 
 
 def _absorb_trainer(world: World, status: Status, trainer: Trainer) -> Trainer:
     report = report_of(world, trainer)
     if not isinstance(report, TrainerReport):
         return trainer
-    trainer = change(trainer, state=report.state.value, problem=report.problem.reason if report.problem else "")
+    trainer = trainer.evolve(state=report.state.value, problem=report.problem.reason if report.problem else "")
     if is_current(status, report) and report.counters.group == status.counters.group and takes_part(report):
-        trainer = change(trainer, lost_at=None)
+        trainer = trainer.evolve(lost_at=None)
     return trainer
 
 
@@ -162,14 +162,14 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
     def at_work(member: Member, name: str) -> bool:
         return member.lost_at is None and isinstance(facts[name], Alive)
 
-    shards = tuple(change(s, state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards)
+    shards = tuple(s.evolve(state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards)
     trainers = tuple(
-        change(t, state="Training", lost_at=None)
+        t.evolve(state="Training", lost_at=None)
         if isinstance(facts[member_name("trainer", t.index)], Alive) and t.state not in TRAINING_STATES
         else t
         for t in status.trainers
     )
-    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+    return status.evolve(shards=shards, trainers=trainers)
 
 
 def _settle_dense(status: Status, leader: TrainerReport) -> Status:
@@ -180,5 +180,5 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
         lost = max(length(now) - length(old) for old, now in zip(before, account.ledger.lost, strict=True))
         account = account.recovered(lost * len(status.shards))
         for trainer in status.trainers:
-            status = with_loss(status, trainer, lost_samples=lost)
+            status = with_loss(status, trainer, lost)
     return with_account(status, account)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Progress, Recovery, Shard, Status, Trainer
+from cpr_operator.api.status import MAX_FORKS, Fork, Overhead, Progress, Recovery, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.avoid import avoided
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import restorable
-from cpr_operator.reconcile.members import edited, record_lost, successor
+from cpr_operator.reconcile.members import M, edited, record_lost, successor
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 from cpr_operator.recovery.decide import Replace, RollBack, ShardGrant
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
@@ -27,14 +27,14 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     shards = tuple(
         _granted(shard, grants[shard.index], world.now) if shard.index in grants else shard for shard in status.shards
     )
-    counters = change(status.counters, group=status.counters.group + bool(decision.trainers))
-    status = change(status, shards=shards, counters=counters, leader=decision.leader)
+    counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
+    status = status.evolve(shards=shards, counters=counters, leader=decision.leader)
     account = account_of(status).reserve(
         {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
     )
     if decision.dense is not None:
-        dense = change(status.dense, floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
-        status = change(status, dense=dense)
+        dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
+        status = status.evolve(dense=dense)
     status = with_account(under_recovery(world, status, kind, decision.reason, decision.lost), account)
     return step.to(status, _event(status, EventReason.REPLACING, decision.reason))
 
@@ -46,25 +46,26 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
     generation = status.counters.generation + 1
     lost_trainer = any(name.startswith("trainer/") and isinstance(fact, Lost) for name, fact in facts.items())
     account = account_of(status).roll_back(samples)
-    status = change(
-        status,
-        counters=change(status.counters, generation=generation, group=status.counters.group + lost_trainer),
+    status = status.evolve(
+        counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
         forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],
         shards=tuple(_sent_back(shard, samples) for shard in status.shards),
-        trainers=tuple(change(t, lost_at=None, state=_anew(t)) for t in status.trainers),
-        dense=change(status.dense, saved_samples=samples, floor_samples=samples),
+        trainers=tuple(
+            t.evolve(lost_at=None, state="Pending" if t.state == "Pending" else "Starting") for t in status.trainers
+        ),
+        dense=status.dense.evolve(saved_samples=samples, floor_samples=samples),
         result=None,
         overhead=_with_lost_time(status, samples),
         progress=_sent_back_to(status.progress, samples, decision.anchor.step if decision.anchor else 0),
         failures=tuple(
-            change(f, lost_samples=0, lost_row_updates=0, action="RollBack") if f.recovery_seconds is None else f
+            f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack") if f.recovery_seconds is None else f
             for f in status.failures
         ),
     )
-    status = change(status, anchors=restorable(status, status.anchors))
+    status = status.evolve(anchors=restorable(status, status.anchors))
     status = with_account(under_recovery(world, status, "RollBack", decision.reason, decision.lost), account)
     if status.budget is not None:
-        status = change(status, budget=change(status.budget, rollbacks=status.budget.rollbacks + 1))
+        status = status.evolve(budget=status.budget.evolve(rollbacks=status.budget.rollbacks + 1))
     where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
     return step.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
 
@@ -78,18 +79,18 @@ def under_recovery(world: World, status: Status, kind: str, reason: str, lost: t
     if before.kind in KINDS:
         kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
     lost = tuple(sorted({*before.lost_shards, *lost}))
-    return change(status, recovery=change(before, kind=kind, reason=reason, lost_shards=lost, waiting_for=()))  # type: ignore[no-any-return]
+    return status.evolve(recovery=before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=()))
 
 
 def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     step = record_lost(world, step, facts, action)
 
-    def heir(member: Shard | Trainer) -> Shard | Trainer:
+    def heir(member: M) -> M:
         fact = facts[member_name(role_of(member), member.index)]
         if not isinstance(fact, Lost):
             return member
         avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
-        return successor(world.job.id, member, world.now, lost_at=lost_at, avoid=avoid)
+        return successor(world.job.id, member, world.now).evolve(lost_at=lost_at, avoid=avoid)
 
     return step.to(edited(step.status, heir))
 
@@ -97,8 +98,7 @@ def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: s
 def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:
     floor = grant.floor
     owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
-    return change(  # type: ignore[no-any-return]
-        shard,
+    return shard.evolve(
         floor_samples=floor,
         saved_samples=floor,
         owes_from=owes_from,
@@ -111,8 +111,7 @@ def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:
 
 
 def _sent_back(shard: Shard, samples: int) -> Shard:
-    return change(  # type: ignore[no-any-return]
-        shard,
+    return shard.evolve(
         floor_samples=samples,
         saved_samples=samples,
         reserved=(),
@@ -126,21 +125,17 @@ def _sent_back(shard: Shard, samples: int) -> Shard:
     )
 
 
-def _anew(trainer: Trainer) -> str:
-    return "Pending" if trainer.state == "Pending" else "Starting"
-
-
 def _sent_back_to(progress: Progress, samples: int, step: int) -> Progress:
     """Where training goes on after a rollback; from there on what is trained again counts as training."""
     samples, step = min(samples, progress.samples), min(step, progress.step)
-    return change(progress, samples=samples, step=step, percent=100 * samples // max(progress.total_samples, 1))  # type: ignore[no-any-return]
+    return progress.evolve(samples=samples, step=step, percent=100 * samples // max(progress.total_samples, 1))
 
 
 def _with_lost_time(status: Status, samples: int) -> Overhead:
     """With the time that it took to train what is undone. It was all trained in the progress, or undone before."""
     rate, undone = status.policy.samples_per_second, status.progress.samples - samples
     seconds = undone / rate if rate and undone > 0 else 0.0
-    return change(status.overhead, lost_seconds=status.overhead.lost_seconds + seconds)  # type: ignore[no-any-return]
+    return status.overhead.evolve(lost_seconds=status.overhead.lost_seconds + seconds)
 
 
 def _event(status: Status, reason: EventReason, message: str) -> Event:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.status import Member, Shard, Trainer
+from cpr_operator.api.status import Member
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
-from cpr_operator.reconcile.members import edited, successor
+from cpr_operator.reconcile.members import M, edited, successor
 from cpr_operator.reconcile.observe import Alive, Fact, member_name, role_of
 from cpr_operator.reconcile.world import Step, World
 
@@ -27,10 +27,10 @@ def avoided(member: Member, failure: Failure) -> str:
 def relent(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
 
-    def heir(member: Shard | Trainer) -> Shard | Trainer:
+    def heir(member: M) -> M:
         match facts[member_name(role_of(member), member.index)]:
             case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
-                return successor(world.job.id, member, world.now, avoid="")
+                return successor(world.job.id, member, world.now).evolve(avoid="")
             case _:
                 return member
 

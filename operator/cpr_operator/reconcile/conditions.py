@@ -16,7 +16,7 @@ from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled, member_name, role_of
 from cpr_operator.reconcile.reports import leader_report
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 
 #: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(
@@ -68,7 +68,7 @@ def with_findings(status: Status, generation: int, now: float, *findings: Findin
             last_transition_time=now if moved or old is None else old.last_transition_time,
             observed_generation=generation,
         )
-    return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
+    return status.evolve(conditions=tuple(conditions.values()))
 
 
 def amended(status: Mapping[str, Any], generation: int, now: float, finding: Finding) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.conditions import Finding
 from cpr_operator.reconcile.observe import Alive, Fact, Unborn, is_settled, member_name, role_of
 from cpr_operator.reconcile.reports import AT_WORK, leader_report
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 
 #: Cause of a failed job, and reason of `Suspended`.
 EXCEEDED = "StartupDeadlineExceeded"
@@ -76,7 +76,7 @@ def give_back(world: World, step: Step, late: str) -> tuple[Step, Finding]:
         "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
     )
     resume_at = world.now + PAUSE_S
-    status = change(step.status, phase="Suspending", suspending_since=world.now, resume_at=resume_at)
+    status = step.status.evolve(phase="Suspending", suspending_since=world.now, resume_at=resume_at)
     event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{world.now:.0f}")
     return step.to(status, event), Finding("Suspended", "False", EXCEEDED, message)
 

@@ -25,7 +25,7 @@ from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.life import template_hash
 from cpr_operator.reconcile.observe import GRACE_SLACK_S
-from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World, change
+from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
@@ -78,7 +78,7 @@ def delete(world: World) -> Outcome:
     if not is_held(job) or status.runtime is None:  # it never wrote anything
         return Outcome(status, release=True)
     since = world.now if status.deleting_since is None else status.deleting_since
-    status = change(status, deleting_since=since)
+    status = status.evolve(deleting_since=since)
     writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not _is_stuck(world, pod)]
     going = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)

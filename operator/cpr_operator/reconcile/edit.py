@@ -42,10 +42,7 @@ def with_account(status: Status, account: Account) -> Status:
     ledger, whole = account.ledger, account.ledger
     limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
     reserved = shown(account.set_aside, whole)
-    shards = tuple(
-        shard if shard.reserved == ranges else shard.model_copy(update={"reserved": ranges})
-        for shard, ranges in zip(status.shards, account.reserved, strict=True)
-    )
+    shards = tuple(shard.evolve(reserved=ranges) for shard, ranges in zip(status.shards, account.reserved, strict=True))
     budget = Budget(
         limit=limit,
         spent=spent,
@@ -54,17 +51,15 @@ def with_account(status: Status, account: Account) -> Status:
         running_sum=shown(ledger.running, whole),
         rollbacks=status.budget.rollbacks if status.budget else 0,
     )
-    book = status.ledger.model_copy(
-        update={
-            "total_samples": ledger.total,
-            "limit_sample_shards": ledger.limit,
-            "ranges": ledger.lost,
-            "running_sample_shards": ledger.running,
-            "carried_sample_shards": ledger.carried,
-        }
+    book = status.ledger.evolve(
+        total_samples=ledger.total,
+        limit_sample_shards=ledger.limit,
+        ranges=ledger.lost,
+        running_sample_shards=ledger.running,
+        carried_sample_shards=ledger.carried,
     )
-    dense = status.dense.model_copy(update={"reserved": account.dense})
-    return status.model_copy(update={"shards": shards, "dense": dense, "ledger": book, "budget": budget})
+    dense = status.dense.evolve(reserved=account.dense)
+    return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
 
 
 def with_all_owed(status: Status) -> Status:

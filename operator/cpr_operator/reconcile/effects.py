@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile.observe import role_of
-from cpr_operator.reconcile.world import PodDelete, RosterPatch, World, change
+from cpr_operator.reconcile.world import PodDelete, RosterPatch, World
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", Shard, Trainer)
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -30,7 +30,7 @@ def stamped(before: Status, after: Status) -> Status:
     old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
 
     def stamp(member: M, *, told: bool) -> M:
-        return member if told else change(member, roster=number)
+        return member if told else member.evolve(roster=number)
 
     contents = {s.index: old.shard(s, s.incarnation) for s in before.shards}
     shards = tuple(stamp(s, told=contents.get(s.index) == new.shard(s, s.incarnation)) for s in after.shards)
@@ -40,11 +40,11 @@ def stamped(before: Status, after: Status) -> Status:
     trainers = tuple(stamp(t, told=same and incarnations.get(t.index) == t.incarnation) for t in after.trainers)
     if shards == after.shards and trainers == after.trainers:
         return after
-    return change(after, shards=shards, trainers=trainers, counters=change(after.counters, roster=number))  # type: ignore[no-any-return]
+    return after.evolve(shards=shards, trainers=trainers, counters=after.counters.evolve(roster=number))
 
 
 def _unnumbered(status: Status) -> Status:
-    return change(status, counters=change(status.counters, roster=0))  # type: ignore[no-any-return]
+    return status.evolve(counters=status.counters.evolve(roster=0))
 
 
 def creates(world: World, after: Status) -> Iterator[Manifest]:

@@ -10,7 +10,7 @@ from cpr_operator.api.status import Anchor, Shard, Status
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, member_name, report_of
 from cpr_operator.reconcile.reports import is_current
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 
 _UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
 _LATE = Failure(Kind.UNDONE, "Late", "it restored a save older than the end, after which nobody trains", ended=False)
@@ -26,9 +26,9 @@ def is_awaited(status: Status) -> bool:
 
 def with_result(status: Status, result: Anchor) -> Status:
     """The status with the final anchor, which holds a save of every member: a shard that finds none tells."""
-    shards = tuple(s if s.state == "BelowFloor" else change(s, saved_samples=result.samples) for s in status.shards)
-    dense = change(status.dense, saved_samples=result.samples)
-    return change(status, result=result, shards=shards, dense=dense)  # type: ignore[no-any-return]
+    shards = tuple(s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
+    dense = status.dense.evolve(saved_samples=result.samples)
+    return status.evolve(result=result, shards=shards, dense=dense)
 
 
 def with_late_heirs(world: World, status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:

@@ -14,7 +14,7 @@ from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
 from cpr_operator.reconcile.observe import Done, Fact, member_name
 from cpr_operator.reconcile.reports import on_line, takes_part
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
@@ -24,16 +24,15 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
     status = with_total(world, status, report.total_samples)
     if takes_part(report):
         status = after_report(world.job.spec, status, report, world.now)
-        status = change(status, progress=_progress(status.progress, report, world.now))
-    status = change(
-        status,
+        status = status.evolve(progress=_progress(status.progress, report, world.now))
+    status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
     )
     if report.dense_save is not None and on_line(status, world.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
-        status = change(status, dense=change(status.dense, saved_samples=saved))
-    return change(status, shards=_saves(status, report))  # type: ignore[no-any-return]
+        status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
+    return status.evolve(shards=_saves(status, report))
 
 
 def with_total(world: World, status: Status, total_samples: int) -> Status:
@@ -45,10 +44,9 @@ def with_total(world: World, status: Status, total_samples: int) -> Status:
     total = total_samples or status.ledger.total_samples
     wanted = limit_of(portion, total, len(status.shards))
     limit = max(wanted, min(account.ledger.limit, account.charged))
-    return change(  # type: ignore[no-any-return]
-        status,
-        ledger=change(status.ledger, total_samples=total, limit_sample_shards=limit),
-        progress=change(status.progress, total_samples=total),
+    return status.evolve(
+        ledger=status.ledger.evolve(total_samples=total, limit_sample_shards=limit),
+        progress=status.progress.evolve(total_samples=total),
     )
 
 
@@ -67,7 +65,7 @@ def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...
 def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:
     """The status with one more anchor, of which its writer kept the last `keep`."""
     others = tuple(known for known in status.anchors if known.key != anchor.key)
-    return change(status, anchors=restorable(status, (*others, anchor))[-keep:])  # type: ignore[no-any-return]
+    return status.evolve(anchors=restorable(status, (*others, anchor))[-keep:])
 
 
 def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
@@ -88,8 +86,8 @@ def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
     if word is None:
         return status
     status = with_account(status, account_of(status).settle_dense(word.lost))
-    scores = {"loss": word.loss, "auc": word.auc, "logloss": word.logloss, "metrics": dict(word.metrics)}
-    return change(status, progress=change(status.progress, **scores))  # type: ignore[no-any-return]
+    progress = status.progress.evolve(loss=word.loss, auc=word.auc, logloss=word.logloss, metrics=dict(word.metrics))
+    return status.evolve(progress=progress)
 
 
 def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
@@ -113,7 +111,7 @@ def with_shown(status: Status) -> Status:
         limit=_portion(budget.limit) if budget else "",
         auc="" if progress.auc is None else f"{progress.auc:.4f}",
     )
-    return change(status, shown=shown)  # type: ignore[no-any-return]
+    return status.evolve(shown=shown)
 
 
 def _portion(value: float) -> str:
@@ -146,6 +144,6 @@ def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:
     def saved(shard: Shard) -> Shard:
         telling = shard.lost_at is None and shard.state in {"Ready", "Lost"}
         known = saves.get(shard.index, -1) if telling else -1
-        return change(shard, saved_samples=max(known, shard.saved_samples))  # type: ignore[no-any-return]
+        return shard.evolve(saved_samples=max(known, shard.saved_samples))
 
     return tuple(saved(shard) for shard in status.shards)

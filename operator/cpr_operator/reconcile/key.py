@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cpr_contract.key import KEY_CHANGED
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 
 WHY = "the job's key was lost, and all members go on under a new one"
 
@@ -26,7 +26,9 @@ def needs_new_key(world: World) -> bool:
 def with_new_key(world: World) -> World:
     """The world in which pods are made with the next key."""
     status = world.job.status
-    status = change(status, runtime=change(status.runtime, key_digest=world.key_digest))
+    if status.runtime is None:
+        return world
+    status = status.evolve(runtime=status.runtime.evolve(key_digest=world.key_digest))
     return replace(world, job=replace(world.job, status=status))
 
 

@@ -12,7 +12,6 @@ from cpr_contract.reports import TrainerReport
 from cpr_operator import policy
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Policy, Status
-from cpr_operator.reconcile.world import change
 
 
 def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
@@ -40,8 +39,8 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     if quiet_s > 0:
         learnt = _believing(learnt, policy.after_quiet(belief_of(spec, status), quiet_s), now)
     if learnt.samples_per_second is None:
-        learnt = change(learnt, samples_per_second=report.samples_per_s)
-    return change(status, policy=learnt)  # type: ignore[no-any-return]
+        learnt = learnt.evolve(samples_per_second=report.samples_per_s)
+    return status.evolve(policy=learnt)
 
 
 def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
@@ -49,7 +48,7 @@ def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
     if status.recovery is None or not status.recovery.lost_shards:
         return status
     belief = policy.after_failure(belief_of(spec, status), len(status.recovery.lost_shards))
-    return change(status, policy=_believing(status.policy, belief, now))  # type: ignore[no-any-return]
+    return status.evolve(policy=_believing(status.policy, belief, now))
 
 
 def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
@@ -62,19 +61,17 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     trained_s = (status.progress.degraded_samples - recovery.degraded_before) / rate if rate else 0.0
     took_s = max(now - recovery.since - trained_s, 0.0)
     load_s = min(recovery.load_seconds, took_s)
-    overhead = change(
-        status.overhead,
+    overhead = status.overhead.evolve(
         load_seconds=status.overhead.load_seconds + load_s,
         reschedule_seconds=status.overhead.reschedule_seconds + took_s - load_s,
     )
     learnt = status.policy
     if recovery.lost_shards:
-        learnt = change(
-            learnt,
+        learnt = learnt.evolve(
             load_seconds=policy.running(learnt.load_seconds, load_s),
             reschedule_seconds=policy.running(learnt.reschedule_seconds, took_s - load_s),
         )
-    return change(status, overhead=overhead, policy=learnt)  # type: ignore[no-any-return]
+    return status.evolve(overhead=overhead, policy=learnt)
 
 
 def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
@@ -89,8 +86,7 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
         return None if value is None else value * larger
 
     lost = learnt.lost_per_failure
-    return change(  # type: ignore[no-any-return]
-        learnt,
+    return learnt.evolve(
         lost_per_failure=None if lost is None else min(max(lost / larger, 1.0), float(after)),
         save_stall_seconds=scaled(learnt.save_stall_seconds),
         commit_seconds=scaled(learnt.commit_seconds),
@@ -99,8 +95,7 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
 
 
 def _believing(learnt: Policy, belief: policy.Belief, now: float) -> Policy:
-    return change(  # type: ignore[no-any-return]
-        learnt,
+    return learnt.evolve(
         alpha=belief.alpha,
         beta_seconds=belief.beta_s,
         lost_per_failure=belief.lost_per_failure,
@@ -125,7 +120,7 @@ def _counting(status: Status, report: TrainerReport) -> Status:
     # What it trained without shards it has counted whether it led or not.
     degraded = known.degraded_samples if known.leader == leader else report.degraded_samples
     counted = Counted(leader=leader, degraded_samples=degraded)
-    return change(status, policy=change(status.policy, counted=counted))  # type: ignore[no-any-return]
+    return status.evolve(policy=status.policy.evolve(counted=counted))
 
 
 def _with_degraded(status: Status, report: TrainerReport) -> Status:
@@ -133,10 +128,10 @@ def _with_degraded(status: Status, report: TrainerReport) -> Status:
     counted, more = status.policy.counted, report.degraded_samples - status.policy.counted.degraded_samples
     if more <= 0:
         return status
-    counted = change(counted, degraded_samples=report.degraded_samples)
-    status = change(status, policy=change(status.policy, counted=counted))
-    progress = change(status.progress, degraded_samples=status.progress.degraded_samples + more)
-    return change(status, progress=progress)  # type: ignore[no-any-return]
+    counted = counted.evolve(degraded_samples=report.degraded_samples)
+    status = status.evolve(policy=status.policy.evolve(counted=counted))
+    progress = status.progress.evolve(degraded_samples=status.progress.degraded_samples + more)
+    return status.evolve(progress=progress)
 
 
 def _with_saves(status: Status, report: TrainerReport) -> Status:
@@ -154,12 +149,11 @@ def _with_saves(status: Status, report: TrainerReport) -> Status:
     commit_s = (
         learnt.commit_seconds if report.commit_s is None else policy.running(learnt.commit_seconds, report.commit_s)
     )
-    learnt = change(
-        learnt,
+    learnt = learnt.evolve(
         save_stall_seconds=each_s,
         commit_seconds=commit_s,
         samples_per_second=speed,
-        counted=change(known, saves=report.saves, save_seconds=report.save_stall_s),
+        counted=known.evolve(saves=report.saves, save_seconds=report.save_stall_s),
     )
-    overhead = change(status.overhead, save_seconds=status.overhead.save_seconds + stall_s)
-    return change(status, policy=learnt, overhead=overhead)  # type: ignore[no-any-return]
+    overhead = status.overhead.evolve(save_seconds=status.overhead.save_seconds + stall_s)
+    return status.evolve(policy=learnt, overhead=overhead)

@@ -21,7 +21,7 @@ from cpr_operator.reconcile.figures import with_total
 from cpr_operator.reconcile.members import successor
 from cpr_operator.reconcile.observe import is_settled
 from cpr_operator.reconcile.planning import planned
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 
 _ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
 
@@ -52,8 +52,7 @@ def start(world: World) -> Step:
     """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
     spec, job, status = world.job.spec, world.job.id, world.job.status
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
-    status = change(
-        status,
+    status = status.evolve(
         start_time=world.now,
         runtime=runtime(world),
         counters=Counters(generation=1, group=1, roster=0),
@@ -92,14 +91,13 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
     status = step.status
     account = account_of(status).reserve(owed(status, result.samples))
     status = with_account(status, account.charge_reserved())
-    progress = change(status.progress, step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
-    status = change(
-        status,
+    progress = status.progress.evolve(step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
+    status = status.evolve(
         phase="Succeeded",
         completion_time=world.now,
         result=result,
         progress=progress,
-        shards=tuple(s if s.lost_at is None else change(s, lost_row_updates=None, allowance=0) for s in status.shards),
+        shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
     )
     return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))
@@ -107,5 +105,5 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
 
 def fail(world: World, step: Step, cause: str, reason: str) -> Step:
     """The job ends without a model; its saves stay in the store."""
-    status = change(step.status, phase="Failed", completion_time=world.now, recovery=None)
+    status = step.status.evolve(phase="Failed", completion_time=world.now, recovery=None)
     return step.to(status, Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed"))

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
+from cpr_contract.manifests import RowUpdates
 from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.reconcile.incidents import begins_incident
 from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", Shard, Trainer)
+
+
+class Edit(Protocol):
+    """What becomes of any member's entry."""
+
+    def __call__(self, member: M, /) -> M:
+        """The entry after; itself if it stays as it is."""
+        ...
+
 
 _MESSAGE_CHARS = 1024
 
 
-def successor(job: JobId, member: M, now: float, **fields: object) -> M:
+def successor(job: JobId, member: M, now: float) -> M:
     """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
     incarnation = member.incarnation + 1
-    return change(  # type: ignore[no-any-return]
-        member,
+    return member.evolve(
         incarnation=incarnation,
         pod=pod_name(job, role_of(member), member.index, incarnation),
         uid="",
@@ -32,7 +41,6 @@ def successor(job: JobId, member: M, now: float, **fields: object) -> M:
         state="Pending",
         started_at=now,
         problem="",
-        **fields,
     )
 
 
@@ -59,8 +67,7 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     )
     counted = (world.now,) if counts else ()
     oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
-    status = change(
-        status,
+    status = status.evolve(
         failures=(*status.failures, entry)[-MAX_FAILURES:],
         restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
         restarts=status.restarts + 1,
@@ -70,19 +77,19 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
-def edited(status: Status, edit: Callable[[Shard | Trainer], Shard | Trainer]) -> Status:
+def edited(status: Status, edit: Edit) -> Status:
     """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
-    shards, trainers = tuple(map(edit, status.shards)), tuple(map(edit, status.trainers))
+    shards, trainers = tuple(edit(s) for s in status.shards), tuple(edit(t) for t in status.trainers)
     if shards == status.shards and trainers == status.trainers:
         return status
-    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+    return status.evolve(shards=shards, trainers=trainers)
 
 
 def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
     """The status with these entries of shards, by index."""
     if not entries:
         return status
-    return change(status, shards=tuple(entries.get(s.index, s) for s in status.shards))  # type: ignore[no-any-return]
+    return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
 
 
 def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
@@ -94,15 +101,21 @@ def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str
     return step
 
 
-def with_loss(status: Status, member: Member, **loss: object) -> Status:
-    """The status with what a member's last failure has cost, now that it is known: fields of its record."""
+def with_loss(status: Status, member: Member, samples: int, row_updates: RowUpdates | None = None) -> Status:
+    """The status with what a member's last failure has cost, now that it is known."""
     key = (role_of(member), member.index, None)
-    failures = tuple(change(f, **loss) if (f.role, f.index, f.lost_samples) == key else f for f in status.failures)
-    return change(status, failures=failures)  # type: ignore[no-any-return]
+
+    def told(record: FailureRecord) -> FailureRecord:
+        if (record.role, record.index, record.lost_samples) != key:
+            return record
+        record = record.evolve(lost_samples=samples)
+        if row_updates is None:
+            return record
+        return record.evolve(lost_row_updates=row_updates.lost, lost_row_updates_exact=row_updates.exact)
+
+    return status.evolve(failures=tuple(told(record) for record in status.failures))
 
 
-def replace_entry(status: Status, old: Member, new: Member) -> Status:
-    """The status with `new` in the place of `old`."""
-    field = "shards" if role_of(old) == "shard" else "trainers"
-    entries = getattr(status, field)  # by index
-    return status.model_copy(update={field: (*entries[: old.index], new, *entries[old.index + 1 :])})
+def with_trainer(status: Status, entry: Trainer) -> Status:
+    """The status with this entry of a trainer, in the place of the one of its index."""
+    return status.evolve(trainers=tuple(entry if t.index == entry.index else t for t in status.trainers))

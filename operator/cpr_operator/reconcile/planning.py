@@ -12,7 +12,7 @@ from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
 from cpr_operator.reconcile.edit import account_of
 from cpr_operator.reconcile.learning import belief_of
-from cpr_operator.reconcile.world import EventReason, change
+from cpr_operator.reconcile.world import EventReason
 
 #: An interval that changed by less than this part is the same.
 _SAME = 0.05
@@ -41,7 +41,7 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
         if not policy.moved(old.inputs, new.inputs):
             return status
         new = _refreshed(old, new)
-    return change(status, plan=new)  # type: ignore[no-any-return]
+    return status.evolve(plan=new)
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
@@ -95,8 +95,7 @@ def _refreshed(old: Plan, new: Plan) -> Plan:
     """The new plan, or if it hardly differs the old one with the new figures; a sentence belongs to its interval."""
     if _differs(old, new) or new.interval_seconds == old.interval_seconds:
         return new
-    return change(  # type: ignore[no-any-return]
-        old,
+    return old.evolve(
         inputs=new.inputs,
         expected_lost_samples=new.expected_lost_samples,
         expected_overhead=new.expected_overhead,

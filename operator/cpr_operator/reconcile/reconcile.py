@@ -25,7 +25,7 @@ from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
-from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World
 
 #: How long trainers may take to end by themselves once the job has succeeded.
 LINGER_S = 30.0
@@ -85,7 +85,7 @@ def _held(world: World, hold: Hold) -> Outcome:
 def _left_alone(world: World) -> Outcome:
     """Pods of a release that this one cannot talk to train on by themselves."""
     finding = Finding("PodsReady", "Unknown", "ContractNotSpoken", not_spoken(version_of(world.job.status)))
-    status = change(_with(world, world.job.status, finding), observed_generation=world.job.generation)
+    status = _with(world, world.job.status, finding).evolve(observed_generation=world.job.generation)
     return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=world.timing.running_s)
 
 
@@ -112,7 +112,7 @@ def _suspended(world: World, status: Status, why: str) -> Finding:
 
 
 def _begin(world: World, step: Step) -> Outcome:
-    status = change(step.status, phase="Starting")
+    status = step.status.evolve(phase="Starting")
     status = _with(
         world,
         status,
@@ -131,7 +131,7 @@ def _with_meeting(world: World, step: Step) -> Step:
     """
     told = all(shard.lost_at is None for shard in step.status.shards)
     meeting = told and _wants_others(world, step.status)
-    status = change(step.status, meeting=meeting)
+    status = step.status.evolve(meeting=meeting)
     if not meeting or step.status.meeting:
         return step.to(status)
     message = f"{resizing(world.job.spec, status)}: all go on to one step first, and are saved there"
@@ -150,7 +150,7 @@ def _go_on(world: World) -> Outcome:
         done = succeed(world, step.to(with_last_word(step.status, facts)), result)
         if not is_overspent(done.status):
             return _ended(world, done, Finding("Complete", "True", "Trained", result.key))
-        step, refused = Step(change(step.status, ledger=done.status.ledger)), True
+        step, refused = Step(step.status.evolve(ledger=done.status.ledger)), True
     if result is None or refused:
         facts = without_result(step.status, facts, refused=refused)
     step, hopeless = recover(world, step, facts)
@@ -168,7 +168,7 @@ def _go_on(world: World) -> Outcome:
     if late:
         step, why = give_back(world, step.to(status), late)
         return _outcome(world, step.to(_with(world, step.status, why)))
-    status = change(status, phase=phase)
+    status = status.evolve(phase=phase)
     status = _with(world, status, *findings(world, status, facts))
     return _outcome(world, step.to(status, *_news(world, status)))
 
@@ -237,7 +237,7 @@ def _superfluous(world: World, status: Status) -> list[PodDelete]:
 def _outcome(world: World, step: Step, deletes: tuple[PodDelete, ...] | None = None) -> Outcome:
     """The outcome with everything that the cluster lacks of what the status wants."""
     status = effects.stamped(world.job.status, step.status)
-    status = with_shown(change(status, observed_generation=world.job.generation))
+    status = with_shown(status.evolve(observed_generation=world.job.generation))
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and (_waits_for_others(world) or _is_somebody_missed(world, status))
     return Outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.status import Predecessor, Shard, Status, Trainer
+from cpr_operator.api.status import Predecessor, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
@@ -12,7 +12,7 @@ from cpr_operator.reconcile.avoid import avoided, relent
 from cpr_operator.reconcile.edit import account_of, is_overspent
 from cpr_operator.reconcile.incidents import new_incidents
 from cpr_operator.reconcile.learning import after_recovery
-from cpr_operator.reconcile.members import edited, record, record_lost, successor, with_shards
+from cpr_operator.reconcile.members import M, edited, record, record_lost, successor, with_shards
 from cpr_operator.reconcile.observe import (
     Fact,
     Going,
@@ -30,7 +30,7 @@ from cpr_operator.reconcile.situation import (
     damaged_result,
     situation_of,
 )
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
@@ -101,7 +101,7 @@ def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJo
 def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
-    def heir(member: Shard | Trainer) -> Shard | Trainer:
+    def heir(member: M) -> M:
         fact = facts[member_name(role_of(member), member.index)]
         if not isinstance(fact, Unborn) or fact.refusal:
             return member
@@ -120,10 +120,7 @@ def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
         name = member_name("shard", shard.index)
         step = record(world, step, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        heirs[shard.index] = successor(
-            world.job.id,
-            shard,
-            world.now,
+        heirs[shard.index] = successor(world.job.id, shard, world.now).evolve(
             lost_at=shard.lost_at or world.now,
             may_restore=False,
             predecessor=before,
@@ -144,7 +141,7 @@ def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tup
         if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
             continue
         step = record(world, step, shard, fact.failure, "ReplaceShards")
-        heirs[shard.index] = successor(world.job.id, shard, world.now, avoid=avoided(shard, fact.failure))
+        heirs[shard.index] = successor(world.job.id, shard, world.now).evolve(avoid=avoided(shard, fact.failure))
         rest[name] = Unborn("")
     return step.to(with_shards(step.status, heirs)), rest
 
@@ -154,10 +151,10 @@ def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: 
 
     def shown(shard: Shard) -> Shard:
         lost = isinstance(facts[member_name("shard", shard.index)], Lost)
-        return change(shard, state="Lost") if lost else shard
+        return shard.evolve(state="Lost") if lost else shard
 
     shards = tuple(shown(shard) for shard in status.shards)
-    status = change(status, shards=shards)
+    status = status.evolve(shards=shards)
     kind = status.recovery.kind if status.recovery else "ReplaceShards"
     return under_recovery(world, status, kind, decision.reason)
 
@@ -170,14 +167,14 @@ def _finish(world: World, step: Step) -> Step:
     waiting = tuple(member_name(role_of(m), m.index) for m in (*status.shards, *status.trainers) if not is_settled(m))
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
-        recovery = change(status.recovery, waiting_for=waiting[:32])
-        return step.to(change(status, recovery=recovery))
+        recovery = status.recovery.evolve(waiting_for=waiting[:32])
+        return step.to(status.evolve(recovery=recovery))
     took = world.now - status.recovery.since
     failures = tuple(
-        change(f, recovery_seconds=max(world.now - f.time, 0.0)) if f.recovery_seconds is None else f
+        f.evolve(recovery_seconds=max(world.now - f.time, 0.0)) if f.recovery_seconds is None else f
         for f in status.failures
     )
     message = f"training again after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
     status = after_recovery(world.job.spec, status, world.now)
-    return step.to(change(status, recovery=None, failures=failures), event)
+    return step.to(status.evolve(recovery=None, failures=failures), event)

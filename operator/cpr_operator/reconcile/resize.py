@@ -22,7 +22,7 @@ from cpr_operator.reconcile.figures import restorable
 from cpr_operator.reconcile.learning import after_resharding
 from cpr_operator.reconcile.observe import Fact
 from cpr_operator.reconcile.reports import is_current, leader_report
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.reconcile.world import EventReason, Step, World
 from cpr_operator.recovery.decide import roll_back as back_to
 
 
@@ -66,13 +66,13 @@ def resize(world: World, nobody: Mapping[str, Fact]) -> Step | None:
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
     status = roll_back(world, Step(owing), nobody, decision).status
-    status = change(_with_shards(world.job.spec, status, samples), anchors=restorable(status, even))
+    status = _with_shards(world.job.spec, status, samples).evolve(anchors=restorable(status, even))
     status = _with_trainers(status, world.job.spec.trainers.replicas)
     said = f"{reason}, all from the anchor of step {step}"
-    if samples == stands_at:
-        status = change(status, budget=change(status.budget, rollbacks=rollbacks))
-    else:
+    if samples != stands_at:
         said += "; what was trained since then is trained again, because it was not saved as one anchor"
+    elif status.budget is not None:
+        status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
     return Step(status, (Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"),))
 
 
@@ -91,7 +91,7 @@ def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
     shards = tuple(
         Shard(index=i, incarnation=newest, floor_samples=samples, saved_samples=samples) for i in range(wanted)
     )
-    status = change(status, shards=shards, policy=after_resharding(status.policy, before, wanted))
+    status = status.evolve(shards=shards, policy=after_resharding(status.policy, before, wanted))
     return with_account(status, account)
 
 
@@ -100,7 +100,7 @@ def _with_trainers(status: Status, wanted: int) -> Status:
         return status
     newest = max(trainer.incarnation for trainer in status.trainers)
     trainers = tuple(Trainer(index=i, incarnation=newest) for i in range(wanted))
-    return change(status, trainers=trainers, leader=0)  # type: ignore[no-any-return]
+    return status.evolve(trainers=trainers, leader=0)
 
 
 def _stands_at(status: Status) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
@@ -21,16 +21,16 @@ from cpr_operator.reconcile.edit import account_of, with_all_owed
 from cpr_operator.reconcile.figures import with_anchor
 from cpr_operator.reconcile.learning import after_failure
 from cpr_operator.reconcile.life import runtime
-from cpr_operator.reconcile.members import replace_entry, successor
+from cpr_operator.reconcile.members import successor, with_trainer
 from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod, member_name, role_of
 from cpr_operator.reconcile.planning import planned
 from cpr_operator.reconcile.resize import have_met, resize, resizing
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
-from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
+from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
 from cpr_operator.recovery.decide import roll_back as back_to
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", Shard, Trainer)
 
 #: The exit code of a shard that was told to stop before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
@@ -40,13 +40,13 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
     """The next step of suspending, and the pods to delete in it. `why`: if neither `suspend` nor numbers ask for it."""
     before = world.job.status
     if before.phase == "Pending":
-        return Step(change(before, phase="Suspended")), ()
+        return Step(before.evolve(phase="Suspended")), ()
     if before.phase == "Suspended":
-        return Step(change(before, resume_at=None)), tuple(_deletes(world, before))
+        return Step(before.evolve(resume_at=None)), tuple(_deletes(world, before))
     since = world.now if before.suspending_since is None else before.suspending_since
-    step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
+    step = Step(_recorded(world).evolve(phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
-        step = Step(change(step.status, meeting=before.meeting and have_met(world)))
+        step = Step(step.status.evolve(meeting=before.meeting and have_met(world)))
         why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before) or why}: "
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
@@ -57,7 +57,7 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
     lost = tuple(shard.index for shard in step.status.shards if shard.state == "Lost")
     status = under_recovery(world, step.status, "ReplaceShards", "suspended", lost)
     status = after_failure(world.job.spec, status, world.now)
-    return step.to(change(status, phase="Suspended", suspending_since=None, recovery=None), done), ()
+    return step.to(status.evolve(phase="Suspended", suspending_since=None, recovery=None), done), ()
 
 
 def resume(world: World) -> Step:
@@ -65,16 +65,12 @@ def resume(world: World) -> Step:
     job, status = world.job.id, world.job.status
     nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
     step = resize(world, nobody) or _restored(world, nobody)
-    status = change(
-        step.status,
+    status = step.status.evolve(
         start_time=world.now,
         runtime=runtime(world),
-        counters=change(step.status.counters, group=step.status.counters.group + 1),
+        counters=step.status.counters.evolve(group=step.status.counters.group + 1),
         shards=tuple(
-            successor(
-                job,
-                shard,
-                world.now,
+            successor(job, shard, world.now).evolve(
                 lost_at=_told_later(shard, world.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
                 allowance=0,
@@ -82,7 +78,7 @@ def resume(world: World) -> Step:
             )
             for shard in step.status.shards
         ),
-        trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
+        trainers=tuple(successor(job, t, world.now).evolve(lost_at=None, avoid="") for t in step.status.trainers),
         meeting=False,
         recovery=None,
         resume_at=None,
@@ -148,19 +144,19 @@ def _recorded(world: World) -> Status:
         status = _trainer_recorded(world, status, trainer, pods.get(trainer.pod))
     told = not any(trainer.uid for trainer in status.trainers)
     shards = tuple(_shard_recorded(world, shard, pods, told=told) for shard in status.shards)
-    return change(status, shards=shards)  # type: ignore[no-any-return]
+    return status.evolve(shards=shards)
 
 
 def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodView | None) -> Status:
     if pod is not None and _runs(world, pod):
-        return replace_entry(status, trainer, change(trainer, uid=pod.uid, state="Flushing"))
+        return with_trainer(status, trainer.evolve(uid=pod.uid, state="Flushing"))
     failure = _failure(pod)
     save = flush_of(world, failure) if failure else None
     if save is not None and save.samples > status.dense.saved_samples:
-        status = change(status, dense=change(status.dense, saved_samples=save.samples))
+        status = status.evolve(dense=status.dense.evolve(saved_samples=save.samples))
     if failure is not None and failure.anchor is not None:
         status = with_anchor(status, Anchor.of(failure.anchor), world.job.spec.snapshots.keep)
-    return replace_entry(status, trainer, _without_pod(trainer, "Pending"))
+    return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 
 def _shard_recorded(world: World, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
@@ -169,23 +165,23 @@ def _shard_recorded(world: World, shard: Shard, pods: Mapping[str, PodView], *, 
     if shard.predecessor is not None:
         over, failure = end_of_predecessor(world, shard)
         if not over:  # the pod that waits for it holds nothing
-            return change(shard, uid="")  # type: ignore[no-any-return]
+            return shard.evolve(uid="")
     elif pod is not None and _runs(world, pod):
-        return change(shard, uid=pod.uid, state="Flushing" if told else shard.state)  # type: ignore[no-any-return]
+        return shard.evolve(uid=pod.uid, state="Flushing" if told else shard.state)
     elif (not shard.uid) if pod is None else (pod.phase == "Pending"):  # recorded before, or its process never ran
-        return _without_pod(shard, shard.state)
+        return _without_pod(shard)
     else:
         failure = _failure(pod)
     loss = loss_of(world, shard, failure)
     # One that nothing was lost on before, and that no trainer's push was lost on either.
     untouched = shard.lost_at is None and failure is not None and failure.exit_code == TERMINATED
     kept = loss.flushed or untouched
-    shard = change(shard, saved_samples=loss.saved, predecessor=None, may_restore=True)
-    return _without_pod(shard, "Pending" if kept else "Lost")
+    shard = shard.evolve(saved_samples=loss.saved, predecessor=None, may_restore=True)
+    return _without_pod(shard).evolve(state="Pending" if kept else "Lost")
 
 
-def _without_pod(member: M, state: str) -> M:
-    return change(member, pod="", uid="", state=state)  # type: ignore[no-any-return]
+def _without_pod(member: M) -> M:
+    return member.evolve(pod="", uid="")
 
 
 def _failure(pod: PodView | None) -> Failure | None:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -164,10 +164,3 @@ class Step:
     def to(self, status: Status, *events: Event) -> Step:
         """The next step."""
         return Step(status, self.events + events)
-
-
-def change(model: Any, **fields: Any) -> Any:
-    """A copy of a frozen model with some fields set anew; the model itself where it has those values already."""
-    if all(getattr(model, name) == value for name, value in fields.items()):
-        return model
-    return model.model_copy(update=fields)

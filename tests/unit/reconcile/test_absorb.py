@@ -6,7 +6,7 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.reconcile.absorb import absorb
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.world import World
 from support.driver import world_in_mid_training
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
@@ -19,10 +19,9 @@ async def told(result: AnchorRef | None) -> World:
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
     report = replace(report, state=TrainerState.FINISHED, lost=((200, 250),), result=result)
-    status = change(
-        status,
-        counters=change(status.counters, group=status.counters.group + 1),
-        dense=change(status.dense, reserved=((100, 300),)),
+    status = status.evolve(
+        counters=status.counters.evolve(group=status.counters.group + 1),
+        dense=status.dense.evolve(reserved=((100, 300),)),
     )
     return replace(world, job=replace(world.job, status=status), reports={**world.reports, uid: report})
 

@@ -12,7 +12,6 @@ from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import World, reconcile
 from cpr_operator.reconcile.observe import NoPod, observe
 from cpr_operator.reconcile.resize import have_met, resize
-from cpr_operator.reconcile.world import change
 from support.driver import TICK_S, Driver, Scenario, spec
 
 WANTED = 3
@@ -58,8 +57,8 @@ async def test_in_lockstep_all_stop_at_once() -> None:
 
 async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known() -> None:
     world = await world_of(meets=True)
-    met = change(world.job.status, anchors=world.job.status.anchors[-1:])
-    news = with_status(world, change(met, anchors=()))
+    met = world.job.status.evolve(anchors=world.job.status.anchors[-1:])
+    news = with_status(world, met.evolve(anchors=()))
     assert not have_met(news)
     assert reconcile(news).status.phase == "Running"
     assert reconcile(news).status.anchors[-1:] == met.anchors
@@ -71,21 +70,21 @@ async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known()
 async def test_where_all_met_before_is_not_where_they_stand() -> None:
     world = await world_of(meets=True)
     status = world.job.status
-    later = change(status.anchors[-1], key="later", samples=status.anchors[-1].samples + 100)
-    assert not have_met(with_status(world, change(status, anchors=(*status.anchors, later))))
+    later = status.anchors[-1].evolve(key="later", samples=status.anchors[-1].samples + 100)
+    assert not have_met(with_status(world, status.evolve(anchors=(*status.anchors, later))))
 
 
 async def test_of_an_earlier_generation_nobody_has_met() -> None:
     world = await world_of(meets=True)
     status = world.job.status
-    later = change(status, counters=change(status.counters, generation=2))
+    later = status.evolve(counters=status.counters.evolve(generation=2))
     assert not have_met(with_status(world, later))
 
 
 async def test_who_is_suspended_on_the_way_has_not_met() -> None:
     world = await world_of(meets=False)
     asked = with_status(world, reconcile(world).status)
-    suspended = replace(asked, job=replace(asked.job, spec=change(asked.job.spec, suspend=True)))
+    suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
     outcome = reconcile(suspended)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
 
@@ -95,7 +94,7 @@ async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None
     world = await world_of(meets=True)
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())
-    step = resize(with_status(world, change(status, phase="Suspended", meeting=met)), nobody)
+    step = resize(with_status(world, status.evolve(phase="Suspended", meeting=met)), nobody)
     assert (step is not None) == met
     if step is not None:
         assert len(step.status.trainers) == WANTED
