@@ -22,7 +22,6 @@ from cpr_operator.reconcile.observe import (
     Going,
     Lost,
     is_settled,
-    member_name,
     report_of,
 )
 from cpr_operator.reconcile.reports import AT_WORK, is_current, is_premature, leader_report, takes_part
@@ -47,8 +46,8 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
 
 
 def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
-    shards = tuple(_seen(shard, facts[member_name("shard", shard.index)]) for shard in status.shards)
-    trainers = tuple(_seen(trainer, facts[member_name("trainer", trainer.index)]) for trainer in status.trainers)
+    shards = tuple(_seen(shard, facts[shard.name]) for shard in status.shards)
+    trainers = tuple(_seen(trainer, facts[trainer.name]) for trainer in status.trainers)
     return status.evolve(shards=shards, trainers=trainers)
 
 
@@ -162,10 +161,10 @@ def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
     def at_work(member: Member, name: str) -> bool:
         return member.lost_at is None and isinstance(facts[name], Alive)
 
-    shards = tuple(s.evolve(state="Ready") if at_work(s, member_name("shard", s.index)) else s for s in status.shards)
+    shards = tuple(s.evolve(state="Ready") if at_work(s, s.name) else s for s in status.shards)
     trainers = tuple(
         t.evolve(state="Training", lost_at=None)
-        if isinstance(facts[member_name("trainer", t.index)], Alive) and t.state not in TRAINING_STATES
+        if isinstance(facts[t.name], Alive) and t.state not in TRAINING_STATES
         else t
         for t in status.trainers
     )

@@ -10,7 +10,7 @@ from cpr_operator.reconcile.avoid import avoided
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.figures import restorable
 from cpr_operator.reconcile.members import M, edited, record_lost, successor
-from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
+from cpr_operator.reconcile.observe import Fact, Lost
 from cpr_operator.reconcile.world import EventReason, Step, World
 from cpr_operator.recovery.decide import Replace, RollBack, ShardGrant
 
@@ -86,7 +86,7 @@ def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: s
     step = record_lost(world, step, facts, action)
 
     def heir(member: M) -> M:
-        fact = facts[member_name(role_of(member), member.index)]
+        fact = facts[member.name]
         if not isinstance(fact, Lost):
             return member
         avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now

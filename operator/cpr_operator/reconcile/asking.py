@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.observe import is_settled, member_name, role_of
+from cpr_operator.reconcile.observe import is_settled
 from cpr_operator.reconcile.reports import takes_part
 from cpr_operator.reconcile.world import World
 
@@ -24,7 +24,7 @@ def first_round(world: World) -> tuple[PodView, ...]:
     status = world.job.status
     if status.phase in _QUIET:
         return ()
-    members = _members(world)
+    members = world.job.status.members
     wanted = [m for m in members if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
     return _pods(world, members if world.unheard else wanted)
 
@@ -36,8 +36,8 @@ def second_round(world: World) -> tuple[PodView, ...]:
         return ()
     leader = next((m for m in status.trainers if _leads(world, m)), None)
     report = world.reports.get(leader.uid) if leader else None
-    settled = [m for m in _members(world) if is_settled(m)]
-    missed = {_name(m) for m in settled} & set(report.silent if report else ())
+    settled = [m for m in world.job.status.members if is_settled(m)]
+    missed = {m.name for m in settled} & set(report.silent if report else ())
     if isinstance(report, TrainerReport) and takes_part(report) and not missed:
         return ()
     asked = {pod.uid for pod in first_round(world)}
@@ -50,21 +50,13 @@ def called_silent(world: World) -> frozenset[str]:
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
     """
     missed = {name for report in world.reports.values() for name in report.silent}
-    return frozenset(m.uid for m in _members(world) if is_settled(m) and _name(m) in missed)
+    return frozenset(m.uid for m in world.job.status.members if is_settled(m) and m.name in missed)
 
 
 def _pods(world: World, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
     return tuple(pod for pod in world.pods if pod.name in names and pod.host and pod.phase == "Running")
-
-
-def _members(world: World) -> tuple[Shard | Trainer, ...]:
-    return (*world.job.status.shards, *world.job.status.trainers)
-
-
-def _name(member: Member) -> str:
-    return member_name(role_of(member), member.index)
 
 
 def _saves_late(status: Status, member: Member) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cpr_operator.api.status import Member
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
 from cpr_operator.reconcile.members import M, edited, successor
-from cpr_operator.reconcile.observe import Alive, Fact, member_name, role_of
+from cpr_operator.reconcile.observe import Alive, Fact
 from cpr_operator.reconcile.world import Step, World
 
 #: Kinds of failure after which the node itself may be gone, though its object still says Ready.
@@ -28,7 +28,7 @@ def relent(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
 
     def heir(member: M) -> M:
-        match facts[member_name(role_of(member), member.index)]:
+        match facts[member.name]:
             case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
                 return successor(world.job.id, member, world.now).evolve(avoid="")
             case _:

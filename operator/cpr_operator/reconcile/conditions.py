@@ -14,7 +14,7 @@ from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled, member_name, role_of
+from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled
 from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.world import World
 
@@ -108,7 +108,7 @@ def suspended(world: World, status: Status) -> Finding:
 
 def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:
     """Whether all members work; if not, the first that is in trouble, or who is waited for."""
-    members = (*status.shards, *status.trainers)
+    members = status.members
     for name, fact in facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
@@ -119,7 +119,7 @@ def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Findi
                 pass
     for pod_name, words in world.refusals.items():
         return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
-    waiting = [member_name(role_of(m), m.index) for m in members if not is_settled(m)]
+    waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
         return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")
     return Finding("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
@@ -230,7 +230,7 @@ def _at_risk(status: Status) -> str:
 
 def store_problem(world: World) -> tuple[str, Problem] | None:
     """The first problem with saves that a pod reports, and whose it is."""
-    names = {m.uid: member_name(role_of(m), m.index) for m in (*world.job.status.shards, *world.job.status.trainers)}
+    names = {m.uid: m.name for m in world.job.status.members}
     for uid, report in world.reports.items():
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
             return names[uid], report.problem
@@ -250,7 +250,7 @@ def precision(status: Status) -> Iterator[Finding]:
 
     A trainer that starts, or has another problem, may tell it yet: meanwhile the condition stays as it is.
     """
-    slow = [member_name("trainer", t.index) for t in status.trainers if t.problem == PRECISION_EMULATED]
+    slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
     told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
     if slow:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"

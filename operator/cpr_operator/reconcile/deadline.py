@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from cpr_operator.api.status import Member, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.reconcile.conditions import Finding
-from cpr_operator.reconcile.observe import Alive, Fact, Unborn, is_settled, member_name, role_of
+from cpr_operator.reconcile.observe import Alive, Fact, Unborn, is_settled
 from cpr_operator.reconcile.reports import AT_WORK, leader_report
 from cpr_operator.reconcile.world import EventReason, Step, World
 
@@ -33,7 +33,7 @@ def overdue(world: World, status: Status, facts: Mapping[str, Fact]) -> str:
     if world.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
         return ""
     since, leader_answers = world.now - deadline_s, leader is not None
-    members = {member_name(role_of(m), m.index): m for m in (*status.shards, *status.trainers) if not is_settled(m)}
+    members = {m.name: m for m in status.members if not is_settled(m)}
     late = [n for n, m in members.items() if _is_late(m, facts[n], since, leader_answers=leader_answers)]
     if not late:
         return ""

@@ -5,7 +5,7 @@ Only creates follow from a change of the status: a create whose answer was lost 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from cpr_operator.api.spec import CPRJobSpec
@@ -15,7 +15,6 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile.observe import role_of
 from cpr_operator.reconcile.world import PodDelete, RosterPatch, World
 
 M = TypeVar("M", Shard, Trainer)
@@ -51,10 +50,10 @@ def creates(world: World, after: Status) -> Iterator[Manifest]:
     """Pods of incarnations that this pass decided, and of those whose create was refused: shards, then trainers."""
     if after.runtime is None:
         return
-    before = {(role_of(m), m.index): m.incarnation for m in _members(world.job.status)}
+    before = {(m.role, m.index): m.incarnation for m in world.job.status.members}
     plan, told = pod_plan(world.job.id, world.job.spec, after), Rosters(after)
-    for member in _members(after):
-        decided = before.get((role_of(member), member.index)) != member.incarnation
+    for member in after.members:
+        decided = before.get((member.role, member.index)) != member.incarnation
         if decided or (not member.uid and member.pod in world.refusals):
             yield pod_manifest(plan, told.document(member, member.incarnation), member.avoid)
 
@@ -75,9 +74,9 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
 
 def deletes(world: World, after: Status) -> Iterator[PodDelete]:
     """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted."""
-    newest = {(role_of(m), m.index): m.incarnation for m in _members(after)}
+    newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
     for pod in world.pods:
-        incarnation = newest.get((pod.role, pod.index))  # type: ignore[arg-type]
+        incarnation = newest.get((pod.role, pod.index))
         if pod.deleting_until is not None or incarnation is None or pod.incarnation >= incarnation:
             continue
         if pod.phase in LIVE_PHASES:
@@ -91,12 +90,12 @@ def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
 
     At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.
     """
-    members = {(role_of(m), m.index): m for m in _members(after)}
+    members: Mapping[tuple[str, int], Shard | Trainer] = {(m.role, m.index): m for m in after.members}
     flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
     told = Rosters(after)
-    early = after.phase == "Starting" and not all(m.host for m in _members(after))
+    early = after.phase == "Starting" and not all(m.host for m in after.members)
     for pod in sorted(world.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
-        member = members.get((pod.role, pod.index))  # type: ignore[arg-type]
+        member = members.get((pod.role, pod.index))
         if member is None or pod.phase not in LIVE_PHASES or pod.uid in flushing:
             continue
         if pod.roster_version >= member.roster or pod.incarnation > member.incarnation:
@@ -108,7 +107,3 @@ def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
     """Those whose process may run."""
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
-
-
-def _members(status: Status) -> tuple[Shard | Trainer, ...]:
-    return (*status.shards, *status.trainers)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.status import Anchor, Shard, Status
 from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, member_name, report_of
+from cpr_operator.reconcile.observe import Alive, Done, Fact, Lost, report_of
 from cpr_operator.reconcile.reports import is_current
 from cpr_operator.reconcile.world import World
 
@@ -39,7 +39,7 @@ def with_late_heirs(world: World, status: Status, facts: Mapping[str, Fact]) -> 
     """
     found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts.items()}
     for shard in status.shards:
-        name = member_name("shard", shard.index)
+        name = shard.name
         match found[name]:
             case Alive(pod=pod) if _is_late(world, status, shard):
                 found[name] = Lost(pod, _LATE)
@@ -61,7 +61,7 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
     While the leader lives the others may end before it does; once it has ended without a result that counts, they all
     have to come back.
     """
-    leader = member_name("trainer", status.leader or 0)
+    leader = f"trainer/{status.leader or 0}"
     end = facts.get(leader)
     if not isinstance(end, Done | Lost):
         return facts

@@ -12,7 +12,7 @@ from cpr_operator.ledger import limit_of
 from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.edit import account_of, with_account
 from cpr_operator.reconcile.learning import after_report
-from cpr_operator.reconcile.observe import Done, Fact, member_name
+from cpr_operator.reconcile.observe import Done, Fact
 from cpr_operator.reconcile.reports import on_line, takes_part
 from cpr_operator.reconcile.world import World
 
@@ -92,7 +92,7 @@ def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
 
 def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
     """What the leader left behind when it had trained everything."""
-    leader = facts.get(member_name("trainer", status.leader or 0))
+    leader = facts.get(f"trainer/{status.leader or 0}")
     if not isinstance(leader, Done) or not leader.message:
         return None
     try:

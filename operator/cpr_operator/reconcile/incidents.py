@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cpr_operator.api.status import Member, Status
 from cpr_operator.failures import Failure
-from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
+from cpr_operator.reconcile.observe import Fact, Lost
 
 #: Failures of one incident are seen within so many seconds of its first.
 INCIDENT_S = 10.0
@@ -19,7 +19,7 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
     """
     if not failure.counts_as_restart:
         return False
-    alike = [f for f in status.failures if (f.role, f.kind) == (role_of(member), failure.kind)]
+    alike = [f for f in status.failures if (f.role, f.kind) == (member.role, failure.kind)]
     if not alike:
         return True
     # Of a large incident the first record may be gone: only the last failures are kept.
@@ -29,10 +29,10 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
 
 def new_incidents(status: Status, facts: Mapping[str, Fact], now: float) -> int:
     """How many incidents the members that are lost in this pass add to those counted."""
-    lost = ((m, facts.get(member_name(role_of(m), m.index))) for m in (*status.shards, *status.trainers))
+    lost = ((m, facts.get(m.name)) for m in status.members)
     return len(
         {
-            (role_of(member), fact.failure.kind)
+            (member.role, fact.failure.kind)
             for member, fact in lost
             if isinstance(fact, Lost) and begins_incident(status, member, fact.failure, now)
         }

@@ -34,6 +34,6 @@ def with_new_key(world: World) -> World:
 
 def _is_replaced(world: World) -> bool:
     status = world.job.status
-    own = {member.pod for member in (*status.shards, *status.trainers)}
+    own = {member.pod for member in status.members}
     ends = (classify(pod) for pod in world.pods if pod.name in own)
     return any(isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends)

@@ -25,7 +25,7 @@ def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
     if alpha is not None and beta_s is not None and lost is not None:
         return policy.Belief(alpha, beta_s, lost)
     on_nodes = Counter(shard.node for shard in status.shards if shard.node)
-    several = len({member.node for member in (*status.shards, *status.trainers)}) > 1
+    several = len({member.node for member in status.members}) > 1
     together = max(on_nodes.values(), default=1) if several else 1
     return policy.prior(float(spec.failure_policy.expected_job_mtbf_seconds), float(together))
 

@@ -40,7 +40,7 @@ def phase_of(world: World, status: Status) -> Phase:
     """The phase of a job that has pods and goes on."""
     before = world.job.status.phase
     starting = before in {"Pending", "Suspended", "Starting"}
-    if starting and not all(is_settled(m) for m in (*status.shards, *status.trainers)):
+    if starting and not all(is_settled(m) for m in status.members):
         return "Starting"
     if status.recovery is not None:
         return "RollingBack" if status.recovery.kind == "RollBack" else "Recovering"

@@ -11,7 +11,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.reconcile.incidents import begins_incident
-from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
+from cpr_operator.reconcile.observe import Fact, Lost
 from cpr_operator.reconcile.world import EventReason, Step, World
 
 M = TypeVar("M", Shard, Trainer)
@@ -33,7 +33,7 @@ def successor(job: JobId, member: M, now: float) -> M:
     incarnation = member.incarnation + 1
     return member.evolve(
         incarnation=incarnation,
-        pod=pod_name(job, role_of(member), member.index, incarnation),
+        pod=pod_name(job, member.role, member.index, incarnation),
         uid="",
         node="",
         host="",
@@ -46,7 +46,7 @@ def successor(job: JobId, member: M, now: float) -> M:
 
 def record(world: World, step: Step, member: Member, failure: Failure, action: str) -> Step:
     """Count a failure, once per role, index and incarnation, and say so."""
-    status, role = step.status, role_of(member)
+    status, role = step.status, member.role
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
     if (role, member.index, member.incarnation) in known:
         return step
@@ -72,8 +72,7 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
         restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
         restarts=status.restarts + 1,
     )
-    name = member_name(role, member.index)
-    message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
+    message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
     return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
@@ -94,8 +93,8 @@ def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
 
 def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     """Record the failures of all that are lost in this pass."""
-    for member in (*step.status.shards, *step.status.trainers):
-        fact = facts[member_name(role_of(member), member.index)]
+    for member in step.status.members:
+        fact = facts[member.name]
         if isinstance(fact, Lost):
             step = record(world, step, member, fact.failure, action)
     return step
@@ -103,7 +102,7 @@ def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str
 
 def with_loss(status: Status, member: Member, samples: int, row_updates: RowUpdates | None = None) -> Status:
     """The status with what a member's last failure has cost, now that it is known."""
-    key = (role_of(member), member.index, None)
+    key = (member.role, member.index, None)
 
     def told(record: FailureRecord) -> FailureRecord:
         if (record.role, record.index, record.lost_samples) != key:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from cpr_contract.exits import ExitCode
 from cpr_operator.api.status import Member, Shard, Trainer
 from cpr_operator.cluster.views import PodView
-from cpr_operator.desired.names import Role
 from cpr_operator.failures import Failure, Trouble, classify, hung
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from cpr_operator.reconcile.world import Report, World
@@ -67,19 +66,9 @@ class Lost:
 Fact = NoPod | Unborn | Alive | Going | Done | Lost
 
 
-def member_name(role: Role, index: int) -> str:
-    """How members are called in reports and messages."""
-    return f"{role}/{index}"
-
-
-def role_of(member: Member) -> Role:
-    """The role of a status entry."""
-    return "shard" if isinstance(member, Shard) else "trainer"
-
-
-def is_settled(member: Member) -> bool:
+def is_settled(member: Shard | Trainer) -> bool:
     """Whether it works and has told all it has to: it is no part of a recovery or of a start."""
-    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES  # type: ignore[attr-defined]
+    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES
     return working and member.lost_at is None
 
 
@@ -87,8 +76,7 @@ def observe(world: World) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
     pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
     status = world.job.status
-    everybody: tuple[Shard | Trainer, ...] = (*status.shards, *status.trainers)
-    members = {member_name(role_of(m), m.index): m for m in everybody}
+    members = {m.name: m for m in status.members}
     facts = {name: _fact(world, member, pods) for name, member in members.items()}
     for name, verdict in _silent(world, members, facts).items():
         match facts[name]:
@@ -107,13 +95,13 @@ def report_of(world: World, member: Member) -> Report | None:
     return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
 
 
-def _fact(world: World, member: Member, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
-    pod = pods.get((role_of(member), member.index, member.incarnation))
+def _fact(world: World, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+    pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
         return NoPod()
     if pod is None and not member.uid:
         return Unborn(world.refusals.get(member.pod, ""))
-    if pod is None and member.state == "Finished":  # type: ignore[attr-defined]
+    if pod is None and member.state == "Finished":
         return Done("")
     match classify(pod):
         case Failure() as failure:
@@ -143,7 +131,7 @@ def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping
     living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Going)}
     peers = {
         # A newcomer misses nobody until it has joined: nobody waits for its word.
-        name: Peer(role_of(m), m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
+        name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
         for name, m in living.items()
     }
     return judge(peers, missed, _fallen(world, members))

@@ -19,7 +19,7 @@ from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_resu
 from cpr_operator.reconcile.figures import result_of, with_last_word, with_shown
 from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
 from cpr_operator.reconcile.life import fail, phase_of, start, succeed
-from cpr_operator.reconcile.observe import member_name, observe
+from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.planning import plan_news, planned
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.reports import leader_report
@@ -284,8 +284,8 @@ def _waits_for_others(world: World) -> bool:
 def _is_somebody_missed(world: World, status: Status) -> bool:
     """Whether a member that should work is called silent, though not by enough to replace it."""
     missed = {name for report in world.reports.values() for name in report.silent}
-    shards = (member_name("shard", shard.index) for shard in status.shards)
-    trainers = (member_name("trainer", t.index) for t in status.trainers if t.state != "Finished")
+    shards = (shard.name for shard in status.shards)
+    trainers = (t.name for t in status.trainers if t.state != "Finished")
     return not missed.isdisjoint((*shards, *trainers))
 
 

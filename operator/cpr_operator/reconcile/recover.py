@@ -19,8 +19,6 @@ from cpr_operator.reconcile.observe import (
     Lost,
     Unborn,
     is_settled,
-    member_name,
-    role_of,
 )
 from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report
 from cpr_operator.reconcile.situation import (
@@ -102,7 +100,7 @@ def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
     def heir(member: M) -> M:
-        fact = facts[member_name(role_of(member), member.index)]
+        fact = facts[member.name]
         if not isinstance(fact, Unborn) or fact.refusal:
             return member
         return successor(world.job.id, member, member.started_at or world.now)
@@ -114,10 +112,10 @@ def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
     heirs, name = {}, ""
     for shard in step.status.shards:
-        fact = facts[member_name("shard", shard.index)]
+        fact = facts[shard.name]
         if not isinstance(fact, Going):
             continue
-        name = member_name("shard", shard.index)
+        name = shard.name
         step = record(world, step, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
         heirs[shard.index] = successor(world.job.id, shard, world.now).evolve(
@@ -136,7 +134,7 @@ def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tup
     """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
     rest, heirs = dict(facts), {}
     for shard in step.status.shards:
-        name = member_name("shard", shard.index)
+        name = shard.name
         fact = facts[name]
         if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
             continue
@@ -150,7 +148,7 @@ def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: 
     """Nothing is decided yet: the lost are shown as lost."""
 
     def shown(shard: Shard) -> Shard:
-        lost = isinstance(facts[member_name("shard", shard.index)], Lost)
+        lost = isinstance(facts[shard.name], Lost)
         return shard.evolve(state="Lost") if lost else shard
 
     shards = tuple(shown(shard) for shard in status.shards)
@@ -164,7 +162,7 @@ def _finish(world: World, step: Step) -> Step:
     status, leader = step.status, leader_report(world)
     if status.recovery is None:
         return step
-    waiting = tuple(member_name(role_of(m), m.index) for m in (*status.shards, *status.trainers) if not is_settled(m))
+    waiting = tuple(m.name for m in status.members if not is_settled(m))
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
         recovery = status.recovery.evolve(waiting_for=waiting[:32])

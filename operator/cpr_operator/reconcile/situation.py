@@ -9,7 +9,7 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, member_name, report_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, report_of
 from cpr_operator.reconcile.reports import is_current, leader_report, on_line, takes_part
 from cpr_operator.reconcile.world import World
 from cpr_operator.recovery.decide import Loss, Situation
@@ -21,7 +21,7 @@ STEPS_UNDER_WAY = 2
 def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Situation | None:
     """What has to be decided; None if no member is lost or waits for leave to restore."""
     losses = tuple(_losses(world, status, facts))
-    lost_trainers = tuple(t.index for t in status.trainers if isinstance(_fact(facts, t), Lost))
+    lost_trainers = tuple(t.index for t in status.trainers if isinstance(facts[t.name], Lost))
     below_floor = _dense_below_floor(world, status)
     if not losses and not lost_trainers and below_floor is None:
         return None
@@ -40,7 +40,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         leader=status.leader or 0,
         trainer_bound=_trainer_bound(world, status, facts),
         shard_bound=_shard_bound(world, status, facts, slack),
-        shard_state=any(isinstance(_fact(facts, s), Alive | Going) for s in status.shards)
+        shard_state=any(isinstance(facts[s.name], Alive | Going) for s in status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
         dense_charged=world.job.spec.trainers.dense_sync == "AllReduce",
@@ -52,9 +52,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
 
 def _some_work(status: Status, facts: Mapping[str, Fact]) -> bool:
     """Whether a shard is left that training can change."""
-    return any(
-        s.lost_at is None and s.predecessor is None and isinstance(_fact(facts, s), Alive) for s in status.shards
-    )
+    return any(s.lost_at is None and s.predecessor is None and isinstance(facts[s.name], Alive) for s in status.shards)
 
 
 def flush_of(world: World, failure: Failure) -> SaveRef | None:
@@ -80,7 +78,7 @@ def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
 
 def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> bool:
     """Whether a member found the anchor that this generation started from to be damaged."""
-    reports = (report_of(world, member) for member in (*status.shards, *status.trainers))
+    reports = (report_of(world, member) for member in status.members)
     told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(status, r) for r in reports)
     ended = any(
         isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
@@ -111,7 +109,7 @@ def _before(status: Status, newest: Anchor | None) -> tuple[Anchor, ...]:
 
 def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Loss]:
     for shard in status.shards:
-        fact = _fact(facts, shard)
+        fact = facts[shard.name]
         if shard.predecessor is not None:
             ended, failure = end_of_predecessor(world, shard)
             if ended:
@@ -132,13 +130,8 @@ def end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None
     return pod is None or before is None or world.now >= before.until + GRACE_SLACK_S, None
 
 
-def _fact(facts: Mapping[str, Fact], member: Shard | Trainer) -> Fact:
-    role = "shard" if isinstance(member, Shard) else "trainer"
-    return facts[member_name(role, member.index)]  # type: ignore[arg-type]
-
-
 def _failure(facts: Mapping[str, Fact], member: Trainer) -> Failure | None:
-    fact = _fact(facts, member)
+    fact = facts[member.name]
     return fact.failure if isinstance(fact, Lost) else None
 
 
@@ -147,7 +140,7 @@ def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool
 
     What one held that is done is in the final anchor, or another one that lives holds it.
     """
-    fact = _fact(facts, trainer)
+    fact = facts[trainer.name]
     if not isinstance(fact, Alive | Going):
         return isinstance(fact, Done)
     if trainer.lost_at is None:
@@ -159,12 +152,12 @@ def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool
 def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> int | None:
     """How many samples any shard can have applied, as trainers know it: in a new group those that were saved before."""
     saved = max(status.dense.saved_samples, *(shard.saved_samples for shard in status.shards))
-    if any(t.lost_at is None and _never_ran(_fact(facts, t)) for t in status.trainers):
+    if any(t.lost_at is None and _never_ran(facts[t.name]) for t in status.trainers):
         return saved  # nobody trains without it
     bounds = []
     for trainer in status.trainers:
         report = report_of(world, trainer)
-        if isinstance(_fact(facts, trainer), Done):
+        if isinstance(facts[trainer.name], Done):
             bounds.append(status.ledger.total_samples)
         elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
             bounds.append(max(report.samples_started, saved) if is_current(status, report) else saved)
@@ -206,7 +199,7 @@ def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack:
     if any(_is_silent_newcomer(world, t, facts) for t in status.trainers):
         return None
     for shard in status.shards:
-        fact, report = _fact(facts, shard), report_of(world, shard)
+        fact, report = facts[shard.name], report_of(world, shard)
         if isinstance(fact, Lost):
             save = flush_of(world, fact.failure)
             bound = max(bound, save.samples if save else 0)
@@ -219,7 +212,7 @@ def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack:
 
 def _is_silent_newcomer(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
     """A replaced trainer that runs and did not answer: it may know more than the shards."""
-    alive = isinstance(_fact(facts, trainer), Alive) and trainer.state != "Pending"
+    alive = isinstance(facts[trainer.name], Alive) and trainer.state != "Pending"
     return alive and report_of(world, trainer) is None
 
 

@@ -22,7 +22,7 @@ from cpr_operator.reconcile.figures import with_anchor
 from cpr_operator.reconcile.learning import after_failure
 from cpr_operator.reconcile.life import runtime
 from cpr_operator.reconcile.members import successor, with_trainer
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod, member_name, role_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod
 from cpr_operator.reconcile.planning import planned
 from cpr_operator.reconcile.resize import have_met, resize, resizing
 from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
@@ -63,7 +63,7 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
 def resume(world: World) -> Step:
     """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
     job, status = world.job.id, world.job.status
-    nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
+    nobody = {m.name: NoPod() for m in status.members}
     step = resize(world, nobody) or _restored(world, nobody)
     status = step.status.evolve(
         start_time=world.now,
