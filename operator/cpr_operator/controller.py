@@ -50,8 +50,8 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import Finding, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.reports import leader_report
-from cpr_operator.reconcile.world import EventReason, RosterPatch
+from cpr_operator.reconcile.observe import leader_report
+from cpr_operator.reconcile.pass_ import EventReason, RosterPatch
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)

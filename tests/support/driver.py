@@ -12,7 +12,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
 from cpr_operator.reconcile import Timing, World
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.members import account_of
 from support.fake_cluster import FakeCluster, When
 
 TOTAL = 2000

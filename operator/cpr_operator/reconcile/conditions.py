@@ -13,10 +13,9 @@ from cpr_contract.processor import PRECISION_EMULATED
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
-from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled
-from cpr_operator.reconcile.reports import leader_report
-from cpr_operator.reconcile.world import World
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.observe import is_settled, leader_report
+from cpr_operator.reconcile.pass_ import Alive, Fact, Lost, Unborn, World
 
 #: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(

@@ -23,9 +23,9 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
-from cpr_operator.reconcile.life import template_hash
-from cpr_operator.reconcile.observe import GRACE_SLACK_S
-from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World
+from cpr_operator.reconcile.lifecycle import template_hash
+from cpr_operator.reconcile.observe import is_stuck
+from cpr_operator.reconcile.pass_ import EventReason, Job, Outcome, PodDelete, World
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
@@ -52,7 +52,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Finished:
     """All is deleted."""
 
     deleted: Deleted | None
@@ -79,7 +79,7 @@ def delete(world: World) -> Outcome:
         return Outcome(status, release=True)
     since = world.now if status.deleting_since is None else status.deleting_since
     status = status.evolve(deleting_since=since)
-    writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not _is_stuck(world, pod)]
+    writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not is_stuck(world, pod)]
     going = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
         for pod in writers
@@ -90,7 +90,7 @@ def delete(world: World) -> Outcome:
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
             return _attempt(world, status, attempt)
-        case Done(deleted=deleted):
+        case Finished(deleted=deleted):
             return Outcome(status, events=(_deleted(world, deleted),), release=True)
         case GiveUp(reason=reason):
             return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
@@ -118,12 +118,12 @@ def _refused(world: World, status: Status) -> str:
     return world.restriction.refuses_trainers(spec)
 
 
-def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:
+def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
     """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
     attempts = (pod for pod in world.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
-        return Done(_word(newest))
+        return Finished(_word(newest))
     hopeless = _hopeless(world, since, newest)
     if hopeless:
         return GiveUp(hopeless)
@@ -241,8 +241,3 @@ def _shares_saves(job: Job, other: JobView) -> bool:
     places = (store.get("endpoint"), store.get("bucket"), store.get("prefix", ""))
     own = job.spec.snapshots.store
     return other.namespace == job.id.namespace and places == (own.endpoint, own.bucket, own.prefix)
-
-
-def _is_stuck(world: World, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
-    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S

@@ -15,7 +15,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile.world import PodDelete, RosterPatch, World
+from cpr_operator.reconcile.pass_ import PodDelete, RosterPatch, World
 
 M = TypeVar("M", Shard, Trainer)
 

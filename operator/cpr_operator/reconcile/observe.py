@@ -1,69 +1,23 @@
-"""From pods and reports to one fact per member: does its newest incarnation live, and if not, what happened."""
+"""What a pass sees of the members: whom to ask, what reports are worth, and one fact per member."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from cpr_contract.exits import ExitCode
-from cpr_operator.api.status import Member, Shard, Trainer
+from cpr_contract.manifests import generation_prefix
+from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
+from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Going, Lost, NoPod, Report, Unborn, World
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
-from cpr_operator.reconcile.world import Report, World
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
 GRACE_SLACK_S = 1.0
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
-
-
-@dataclass(frozen=True, slots=True)
-class NoPod:
-    """No pod was ever wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unborn:
-    """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
-
-    refusal: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """It starts or runs; `trouble` says why it does not run yet."""
-
-    pod: PodView
-    trouble: Trouble | None
-
-
-@dataclass(frozen=True, slots=True)
-class Going:
-    """Somebody deletes it, and its process may still save what it holds, until `until`."""
-
-    pod: PodView
-    failure: Failure
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A trainer that trained everything: `message` is what it left in its termination file."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """It is over, or nobody can reach it. `pod` is None if it is gone."""
-
-    pod: PodView | None
-    failure: Failure
-
-
-Fact = NoPod | Unborn | Alive | Going | Done | Lost
 
 
 def is_settled(member: Shard | Trainer) -> bool:
@@ -145,3 +99,109 @@ def _fallen(world: World, members: Mapping[str, Shard | Trainer]) -> Mapping[str
         for name, m in members.items()
         if m.avoid and m.lost_at is not None and world.now - m.lost_at <= silence_s
     }
+
+
+def is_stuck(world: World, pod: PodView) -> bool:
+    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
+    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S
+
+
+#: States of a leader's report that show its group at work.
+AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
+
+
+def leader_report(world: World) -> TrainerReport | None:
+    """The leader's report of this pass, if it answered."""
+    status = world.job.status
+    if status.leader is None or status.leader >= len(status.trainers):
+        return None
+    report = report_of(world, status.trainers[status.leader])
+    return report if isinstance(report, TrainerReport) else None
+
+
+def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
+    """Whether the report is about the present generation."""
+    return report.counters.generation == status.counters.generation
+
+
+def takes_part(report: TrainerReport) -> bool:
+    """Whether the trainer holds the dense state and knows how far training is: a newcomer does not, until it joined."""
+    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
+
+
+def is_premature(world: World, status: Status, leader: TrainerReport) -> bool:
+    """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
+
+    `status` holds what shards told in this pass. Where none of them answered, the leader is believed.
+    """
+    told = any(isinstance(report_of(world, shard), ShardReport) for shard in status.shards)
+    serving = any(shard.state == "Ready" for shard in status.shards)
+    return leader.state in AT_WORK and leader.result is None and told and not serving
+
+
+def on_line(status: Status, uid: str, save: SaveRef) -> bool:
+    """Whether a save is of this generation of the job `uid`, or of where that started."""
+    origin = status.forks[-1].anchor if status.forks else None
+    prefix = generation_prefix(uid, status.counters.generation) + "/"
+    return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
+
+
+_QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
+#: A shard whose last save is so many times as old as planned is asked: it alone knows why.
+LATE = 3
+
+
+def first_round(world: World) -> tuple[PodView, ...]:
+    """The leader, everybody who is not known to work, and shards whose saves do not come.
+
+    All, where the leader did not answer the last time: nobody is to wait for it first.
+    """
+    status = world.job.status
+    if status.phase in _QUIET:
+        return ()
+    members = world.job.status.members
+    wanted = [m for m in members if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
+    return _pods(world, members if world.unheard else wanted)
+
+
+def second_round(world: World) -> tuple[PodView, ...]:
+    """After the first: all others, if the leader cannot tell how far training is, or misses somebody who works."""
+    status = world.job.status
+    if status.phase in _QUIET:
+        return ()
+    leader = next((m for m in status.trainers if _leads(world, m)), None)
+    report = world.reports.get(leader.uid) if leader else None
+    settled = [m for m in world.job.status.members if is_settled(m)]
+    missed = {m.name for m in settled} & set(report.silent if report else ())
+    if isinstance(report, TrainerReport) and takes_part(report) and not missed:
+        return ()
+    asked = {pod.uid for pod in first_round(world)}
+    return tuple(pod for pod in _pods(world, settled) if pod.uid not in asked)
+
+
+def called_silent(world: World) -> frozenset[str]:
+    """The uids of members that work, as far as known, and whose heartbeat somebody misses by the reports so far.
+
+    A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
+    """
+    missed = {name for report in world.reports.values() for name in report.silent}
+    return frozenset(m.uid for m in world.job.status.members if is_settled(m) and m.name in missed)
+
+
+def _pods(world: World, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
+    """Those whose process runs and has an address; a member that was just created is known by its name."""
+    names = {m.pod for m in members}
+    return tuple(pod for pod in world.pods if pod.name in names and pod.host and pod.phase == "Running")
+
+
+def _saves_late(status: Status, member: Member) -> bool:
+    """Whether much more was trained since a shard's last save than the plan expects between two of them."""
+    plan, speed = status.plan, status.policy.samples_per_second
+    if not isinstance(member, Shard) or plan is None or speed is None:
+        return False
+    usual_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    return status.progress.samples - member.saved_samples > LATE * usual_s * speed
+
+
+def _leads(world: World, member: Member) -> bool:
+    return isinstance(member, Trainer) and member.index == world.job.status.leader

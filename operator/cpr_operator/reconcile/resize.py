@@ -16,13 +16,12 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.act import roll_back
-from cpr_operator.reconcile.edit import account_of, with_account, with_all_owed
-from cpr_operator.reconcile.figures import restorable
-from cpr_operator.reconcile.learning import after_resharding
-from cpr_operator.reconcile.observe import Fact
-from cpr_operator.reconcile.reports import is_current, leader_report
-from cpr_operator.reconcile.world import EventReason, Step, World
+from cpr_operator.reconcile.apply_reports import restorable
+from cpr_operator.reconcile.members import account_of, with_account, with_all_owed
+from cpr_operator.reconcile.observe import is_current, leader_report
+from cpr_operator.reconcile.pass_ import EventReason, Fact, Step, World
+from cpr_operator.reconcile.plan import after_resharding
+from cpr_operator.reconcile.recover import roll_back
 from cpr_operator.recovery.decide import roll_back as back_to
 
 

@@ -16,17 +16,15 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
-from cpr_operator.reconcile.edit import account_of, with_all_owed
-from cpr_operator.reconcile.figures import with_anchor
-from cpr_operator.reconcile.learning import after_failure
-from cpr_operator.reconcile.life import runtime
-from cpr_operator.reconcile.members import successor, with_trainer
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod
-from cpr_operator.reconcile.planning import planned
+from cpr_operator.reconcile.apply_reports import with_anchor
+from cpr_operator.reconcile.lifecycle import runtime
+from cpr_operator.reconcile.members import account_of, successor, with_all_owed, with_trainer
+from cpr_operator.reconcile.observe import is_stuck
+from cpr_operator.reconcile.pass_ import EventReason, Fact, NoPod, PodDelete, Step, World
+from cpr_operator.reconcile.plan import after_failure, planned
+from cpr_operator.reconcile.recover import replace_members, roll_back, under_recovery
+from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
 from cpr_operator.reconcile.resize import have_met, resize, resizing
-from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
-from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World
 from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
 from cpr_operator.recovery.decide import roll_back as back_to
 
@@ -51,7 +49,7 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
         step = step.to(step.status, said)
-    if any(not _is_stuck(world, pod) for pod in world.pods):
+    if any(not is_stuck(world, pod) for pod in world.pods):
         return step, tuple(_deletes(world, step.status))
     done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
     lost = tuple(shard.index for shard in step.status.shards if shard.state == "Lost")
@@ -191,9 +189,4 @@ def _failure(pod: PodView | None) -> Failure | None:
 
 def _runs(world: World, pod: PodView) -> bool:
     """Whether a process runs that may save something."""
-    return pod.phase != "Pending" and not pod.ended and not _is_stuck(world, pod)
-
-
-def _is_stuck(world: World, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
-    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S
+    return pod.phase != "Pending" and not pod.ended and not is_stuck(world, pod)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.edit import account_of, is_overspent, with_account
-from cpr_operator.reconcile.figures import with_total
-from cpr_operator.reconcile.world import World
+from cpr_operator.reconcile.apply_reports import with_total
+from cpr_operator.reconcile.members import account_of, is_overspent, with_account
+from cpr_operator.reconcile.pass_ import World
 from cpr_operator.recovery.account import Account
 from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
 from support.story import kill, trained

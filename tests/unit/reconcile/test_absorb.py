@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.reconcile.absorb import absorb
+from cpr_operator.reconcile.apply_reports import absorb
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import World
+from cpr_operator.reconcile.pass_ import World
 from support.driver import world_in_mid_training
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)

@@ -10,8 +10,8 @@ from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.controller import read_report
 from cpr_operator.reconcile import World
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.situation import STEPS_UNDER_WAY, situation_of
-from cpr_operator.reconcile.world import Report
+from cpr_operator.reconcile.pass_ import Report
+from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, situation_of
 from support.driver import BATCH, Driver, Scenario, spec
 
 STARTED = 700

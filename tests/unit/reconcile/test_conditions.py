@@ -1,6 +1,6 @@
 from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status
 from cpr_operator.reconcile.conditions import Finding, budget, recovering, with_findings
-from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.members import account_of, with_account
 
 
 def test_the_time_of_transition_moves_only_with_the_status() -> None:

@@ -1,8 +1,8 @@
 """Once the final anchor is known, trainers have done their part, however they ended."""
 
 from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.ending import with_late_heirs
-from cpr_operator.reconcile.observe import Done, Fact, Lost, NoPod
+from cpr_operator.reconcile.lifecycle import with_late_heirs
+from cpr_operator.reconcile.pass_ import Done, Fact, Lost, NoPod
 from support.driver import world_in_mid_training
 
 KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIGKILL", ended=True, exit_code=137))

@@ -5,8 +5,8 @@ from cpr_contract.reports import Result
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.members import Dense
 from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Shard, Status, Trainer
-from cpr_operator.reconcile.figures import restorable, result_of, with_anchor, with_last_word
-from cpr_operator.reconcile.observe import Done
+from cpr_operator.reconcile.apply_reports import restorable, result_of, with_anchor, with_last_word
+from cpr_operator.reconcile.pass_ import Done
 
 
 def anchor(generation: int, samples: int) -> Anchor:

@@ -10,7 +10,8 @@ from cpr_operator.api.status import Status
 from cpr_operator.controller import read_report
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import World, reconcile
-from cpr_operator.reconcile.observe import NoPod, observe
+from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.pass_ import NoPod
 from cpr_operator.reconcile.resize import have_met, resize
 from support.driver import TICK_S, Driver, Scenario, spec
 

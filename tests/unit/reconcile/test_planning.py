@@ -5,8 +5,8 @@ import pytest
 from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
-from cpr_operator.reconcile.edit import account_of, with_account
-from cpr_operator.reconcile.planning import plan_news, planned
+from cpr_operator.reconcile.members import account_of, with_account
+from cpr_operator.reconcile.plan import plan_news, planned
 from support.driver import spec
 
 SPEC = parse_spec(

@@ -12,7 +12,8 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import World, called_silent, first_round, reconcile, second_round
-from cpr_operator.reconcile.observe import Lost, observe
+from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.pass_ import Lost
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from support.driver import world_in_mid_training
 

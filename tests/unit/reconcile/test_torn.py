@@ -8,10 +8,10 @@ import pytest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile import reconcile
-from cpr_operator.reconcile.absorb import absorb
-from cpr_operator.reconcile.act import roll_back
+from cpr_operator.reconcile.apply_reports import absorb
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import Report, Step, World
+from cpr_operator.reconcile.pass_ import Report, Step, World
+from cpr_operator.reconcile.recover import roll_back
 from cpr_operator.recovery.decide import RollBack
 from support.driver import world_in_mid_training
 

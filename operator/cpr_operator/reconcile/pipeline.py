@@ -10,22 +10,34 @@ from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.versions import is_spoken, not_spoken, version_of
 from cpr_operator.reconcile import effects
-from cpr_operator.reconcile.absorb import absorb
+from cpr_operator.reconcile.apply_reports import absorb, result_of, with_last_word, with_shown
 from cpr_operator.reconcile.conditions import EXPECTED, REFUSAL_REMEDY, Finding, findings, truth, with_findings
-from cpr_operator.reconcile.deadline import EXCEEDED, give_back, is_resting, never_trained, overdue
 from cpr_operator.reconcile.deletion import delete
-from cpr_operator.reconcile.edit import is_overspent
-from cpr_operator.reconcile.ending import is_awaited, with_late_heirs, with_result, without_result
-from cpr_operator.reconcile.figures import result_of, with_last_word, with_shown
-from cpr_operator.reconcile.key import WHY, needs_new_key, with_new_key
-from cpr_operator.reconcile.life import fail, phase_of, start, succeed
-from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.planning import plan_news, planned
+from cpr_operator.reconcile.lifecycle import (
+    EXCEEDED,
+    KEY_LOST,
+    fail,
+    give_back,
+    is_awaited,
+    is_resting,
+    needs_new_key,
+    never_trained,
+    overdue,
+    phase_of,
+    start,
+    succeed,
+    with_late_heirs,
+    with_new_key,
+    with_result,
+    without_result,
+)
+from cpr_operator.reconcile.members import is_overspent
+from cpr_operator.reconcile.observe import leader_report, observe
+from cpr_operator.reconcile.pass_ import EventReason, Hold, Outcome, PodDelete, Step, World
+from cpr_operator.reconcile.plan import plan_news, planned
 from cpr_operator.reconcile.recover import recover
-from cpr_operator.reconcile.reports import leader_report
 from cpr_operator.reconcile.resize import have_met, resizing
 from cpr_operator.reconcile.suspend import resume, suspend
-from cpr_operator.reconcile.world import EventReason, Hold, Outcome, PodDelete, Step, World
 
 #: How long trainers may take to end by themselves once the job has succeeded.
 LINGER_S = 30.0
@@ -51,7 +63,7 @@ def _live(world: World) -> Outcome:
     if needs_new_key(world):
         world = with_new_key(world)
         if status.phase not in {"Suspending", "Suspended"} and effects.live_pods(world.pods):
-            return _suspend(world, WHY)
+            return _suspend(world, KEY_LOST)
     if world.job.spec.suspend or status.phase == "Suspending" or (_wants_others(world, status) and have_met(world)):
         return _suspend(world)
     if status.start_time is not None and status.phase != "Suspended":

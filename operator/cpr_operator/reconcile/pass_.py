@@ -15,6 +15,7 @@ from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
+from cpr_operator.failures import Failure, Trouble
 
 Report = ShardReport | TrainerReport
 
@@ -164,3 +165,50 @@ class Step:
     def to(self, status: Status, *events: Event) -> Step:
         """The next step."""
         return Step(status, self.events + events)
+
+
+@dataclass(frozen=True, slots=True)
+class NoPod:
+    """No pod was ever wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unborn:
+    """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
+
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """It starts or runs; `trouble` says why it does not run yet."""
+
+    pod: PodView
+    trouble: Trouble | None
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Somebody deletes it, and its process may still save what it holds, until `until`."""
+
+    pod: PodView
+    failure: Failure
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A trainer that trained everything: `message` is what it left in its termination file."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """It is over, or nobody can reach it. `pod` is None if it is gone."""
+
+    pod: PodView | None
+    failure: Failure
+
+
+Fact = NoPod | Unborn | Alive | Going | Done | Lost

@@ -1,4 +1,4 @@
-"""From facts and reports to the `Situation` that the recovery is decided on."""
+"""From facts and reports to the `RecoveryInput` that the recovery is decided on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Alive, Done, Fact, Going, Lost, Unborn, report_of
-from cpr_operator.reconcile.reports import is_current, leader_report, on_line, takes_part
-from cpr_operator.reconcile.world import World
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, is_current, leader_report, on_line, report_of, takes_part
+from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Going, Lost, Unborn, World
 from cpr_operator.recovery.decide import Loss, Situation
 
 #: Steps whose pushes may still arrive at a shard after all trainers are gone.
