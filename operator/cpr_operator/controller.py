@@ -32,23 +32,23 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
-from cpr_operator.finalizer import hold, release, spared_by
+from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
 from cpr_operator.reconcile import (
     Hold,
     Job,
     Outcome,
+    PassInput,
     Report,
     Timing,
-    World,
     called_silent,
     first_round,
-    held_back,
     reconcile,
+    refuse_pods,
     second_round,
 )
-from cpr_operator.reconcile.conditions import Finding, amended
+from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.observe import leader_report
 from cpr_operator.reconcile.pass_ import EventReason, RosterPatch
@@ -134,16 +134,16 @@ class Controller:
         job = await self._read(view)
         if job is None:
             return self._timing.running_s
-        view, job = await hold(self._cluster, view, job)
+        view, job = await set_finalizer(self._cluster, view, job)
         listed = await self._list(view, job, memory)
-        world = World(
+        world = PassInput(
             job=job,
             pods=memory.own_pods(view, listed),
             reports={},
             now=self._clock(),
             refusals=memory.refusals | memory.guarded.refusals,
             hold=await self._hold() if self._hold and job.status.start_time is None else None,
-            spared=await spared_by(self._cluster, job),
+            kept_anchors=await kept_for_others(self._cluster, job),
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
@@ -158,7 +158,7 @@ class Controller:
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
             outcome = await decide(replace(world, key_lost=True))
         if words := await self._guarding.refusal(self._cluster, job, outcome):
-            outcome = held_back(world, "CreateRefused", words)
+            outcome = refuse_pods(world, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
         count = self._regular.add if memory.urgency is Priority.REGULAR else self._regular.discard
         count((view.namespace, view.name))
@@ -176,7 +176,9 @@ class Controller:
         identity = JobId(view.namespace, view.name, view.uid)
         try:
             status, spec = parse_status(view.status), parse_spec(view.spec)
-            return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
+            return Job(
+                identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers
+            )
         except InvalidSpecError as error:
             await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job anew")
         except InvalidStatusError as error:
@@ -191,7 +193,7 @@ class Controller:
                 await self._emit(self._cluster, view, left_by(view, f"the job cannot be read: {message}"))
                 await release(self._cluster, view)
             return
-        finding = Finding("PodsReady", "False", reason, message)
+        finding = ConditionUpdate("PodsReady", "False", reason, message)
         after = amended(view.status, view.generation, self._clock(), finding)
         if after["conditions"] == view.status.get("conditions"):
             return
@@ -218,7 +220,7 @@ class Controller:
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
         return self._cluster.at(urgency_of(job.status, outcome))
 
-    async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
+    async def _ask(self, world: PassInput, pods: tuple[PodView, ...]) -> PassInput:
         """The world with the answers of these pods; one that does not answer, or not in our words, is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
@@ -315,7 +317,7 @@ class Controller:
         return self._memories[key]
 
 
-async def decide(world: World) -> Outcome:
+async def decide(world: PassInput) -> Outcome:
     """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
     spec = world.job.spec
     if max(len(world.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
@@ -323,7 +325,7 @@ async def decide(world: World) -> Outcome:
     return await asyncio.to_thread(reconcile, world)
 
 
-def heard(world: World, asked: Mapping[str, asyncio.Task[Report | None]]) -> World:
+def heard(world: PassInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> PassInput:
     """The world with the reports that have come in by now, by pod uid."""
     came = ((uid, task.result()) for uid, task in asked.items() if task.done() and not task.cancelled())
     return replace(world, reports={**world.reports, **{uid: report for uid, report in came if report is not None}})

@@ -11,7 +11,7 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
-from cpr_operator.reconcile import Timing, World
+from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
 from support.fake_cluster import FakeCluster, When
 
@@ -183,7 +183,7 @@ class Driver:
                 assert len(serving) <= 1, f"two incarnations of shard {index} serve"
 
 
-async def world_in_mid_training(trainers: int) -> World:
+async def world_in_mid_training(trainers: int) -> PassInput:
     """A job that trains, with a report of everybody."""
     stopped = Scenario("half", (), spec(trainers__replicas=trainers))
     driver = Driver(stopped)
@@ -196,4 +196,4 @@ async def world_in_mid_training(trainers: int) -> World:
     pods = tuple(pod.view() for pod in driver.cluster.pods.values())
     plane = driver.cluster.plane()
     answers = {pod.uid: read_report(pod, plane.report(pod.name) or b"") for pod in pods}
-    return World(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)
+    return PassInput(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)

@@ -22,17 +22,17 @@ from cpr_operator.reconcile.observe import (
     is_premature,
     is_settled,
     leader_report,
-    on_line,
+    on_lineage,
     report_of,
     takes_part,
 )
-from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Going, Lost, World
+from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Lost, PassInput, Terminating
 from cpr_operator.reconcile.plan import after_report
 
 M = TypeVar("M", Shard, Trainer)
 
 
-def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
+def apply_reports(world: PassInput, facts: Mapping[str, Fact]) -> Status:
     """The status with everything that this pass' pods and reports tell."""
     status = _adopt(world.job.status, facts)
     status = _absorb_shards(world, status)
@@ -41,7 +41,7 @@ def absorb(world: World, facts: Mapping[str, Fact]) -> Status:
     leader = leader_report(world)
     if leader is None or not is_current(status, leader) or is_premature(world, status, leader):
         return status
-    status = absorb_figures(world, status, leader)
+    status = apply_figures(world, status, leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, facts)
     return _settle_dense(status, leader)
@@ -56,7 +56,7 @@ def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
 def _seen(member: M, fact: Fact) -> M:
     """The entry with what its pod shows."""
     match fact:
-        case Alive(pod=pod) | Going(pod=pod) | Lost(pod=pod) if pod is not None:
+        case Alive(pod=pod) | Terminating(pod=pod) | Lost(pod=pod) if pod is not None:
             running = pod.phase == "Running"
             return member.evolve(
                 uid=pod.uid,
@@ -81,7 +81,7 @@ class _Told:
     losses: list[tuple[Shard, int, RowUpdates | None]] = field(default_factory=list)
 
 
-def _absorb_shards(world: World, status: Status) -> Status:
+def _absorb_shards(world: PassInput, status: Status) -> Status:
     told = _Told()
     shards = tuple(_absorb_shard(world, status, shard, told) for shard in status.shards)
     status = status.evolve(shards=shards)
@@ -95,7 +95,7 @@ def _absorb_shards(world: World, status: Status) -> Status:
     return with_account(status, account_of(status).settle(told.lost).recovered(told.running))
 
 
-def _absorb_shard(world: World, status: Status, shard: Shard, told: _Told) -> Shard:
+def _absorb_shard(world: PassInput, status: Status, shard: Shard, told: _Told) -> Shard:
     """The entry with what the shard reports; what concerns the whole job goes into `told`."""
     report = report_of(world, shard)
     if not isinstance(report, ShardReport):
@@ -114,7 +114,7 @@ def _absorb_shard(world: World, status: Status, shard: Shard, told: _Told) -> Sh
     return _settle_shard(status, shard, report, told) if state is ShardState.READY and knows else shard
 
 
-def _has_all(world: World, status: Status, report: ShardReport) -> bool:
+def _has_all(world: PassInput, status: Status, report: ShardReport) -> bool:
     """Whether the shard stands at the last step: it waits for no push any more."""
     total = status.ledger.total_samples
     return total > 0 and min(report.applied, default=0) >= steps_in(total, world.job.spec.data.batch_size)
@@ -147,7 +147,7 @@ def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
     return shard.evolve(lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)
 
 
-def _absorb_trainer(world: World, status: Status, trainer: Trainer) -> Trainer:
+def _absorb_trainer(world: PassInput, status: Status, trainer: Trainer) -> Trainer:
     report = report_of(world, trainer)
     if not isinstance(report, TrainerReport):
         return trainer
@@ -188,7 +188,7 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
-def absorb_figures(world: World, status: Status, report: TrainerReport) -> Status:
+def apply_figures(world: PassInput, status: Status, report: TrainerReport) -> Status:
     """The status with the figures of a current report of the leader."""
     status = with_total(world, status, report.total_samples)
     if takes_part(report):
@@ -198,13 +198,13 @@ def absorb_figures(world: World, status: Status, report: TrainerReport) -> Statu
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
     )
-    if report.dense_save is not None and on_line(status, world.job.id.uid, report.dense_save):
+    if report.dense_save is not None and on_lineage(status, world.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
     return status.evolve(shards=_saves(status, report))
 
 
-def with_total(world: World, status: Status, total_samples: int) -> Status:
+def with_total(world: PassInput, status: Status, total_samples: int) -> Status:
     """The status with the size of the whole job, and the budget in integers that follows from it.
 
     A limit that is lowered stops at what is lost or set aside already: only a loss rolls a job back, never a limit.
@@ -243,15 +243,15 @@ def result_of(status: Status, facts: Mapping[str, Fact]) -> Anchor | None:
     One of an earlier generation is none, unless this one began with it: trainers that had not heard of a rollback
     trained on to their end.
     """
-    word = _last_word(status, facts)
+    word = _termination_message(status, facts)
     if word is None:
         return status.result
     return next(iter(restorable(status, (Anchor.of(word.anchor),))), None)
 
 
-def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
+def with_termination_message(status: Status, facts: Mapping[str, Fact]) -> Status:
     """The status with what the final anchor lacks, and its scores: no report may have told them."""
-    word = _last_word(status, facts)
+    word = _termination_message(status, facts)
     if word is None:
         return status
     status = with_account(status, account_of(status).settle_dense(word.lost))
@@ -259,7 +259,7 @@ def with_last_word(status: Status, facts: Mapping[str, Fact]) -> Status:
     return status.evolve(progress=progress)
 
 
-def _last_word(status: Status, facts: Mapping[str, Fact]) -> Result | None:
+def _termination_message(status: Status, facts: Mapping[str, Fact]) -> Result | None:
     """What the leader left behind when it had trained everything."""
     leader = facts.get(f"trainer/{status.leader or 0}")
     if not isinstance(leader, Done) or not leader.message:

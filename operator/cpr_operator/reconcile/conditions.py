@@ -15,7 +15,7 @@ from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
-from cpr_operator.reconcile.pass_ import Alive, Fact, Lost, Unborn, World
+from cpr_operator.reconcile.pass_ import Alive, Fact, Lost, NeverSeen, PassInput
 
 #: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(
@@ -44,7 +44,7 @@ _MESSAGE_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConditionUpdate:
     """What a condition says now."""
 
     type: ConditionType
@@ -53,7 +53,7 @@ class Finding:
     message: str = ""
 
 
-def with_findings(status: Status, generation: int, now: float, *findings: Finding) -> Status:
+def with_conditions(status: Status, generation: int, now: float, *findings: ConditionUpdate) -> Status:
     """The status with these conditions; the time of transition moves only when a condition's status does."""
     conditions = {condition.type: condition for condition in status.conditions}
     for finding in findings:
@@ -70,7 +70,7 @@ def with_findings(status: Status, generation: int, now: float, *findings: Findin
     return status.evolve(conditions=tuple(conditions.values()))
 
 
-def amended(status: Mapping[str, Any], generation: int, now: float, finding: Finding) -> dict[str, Any]:
+def amended(status: Mapping[str, Any], generation: int, now: float, finding: ConditionUpdate) -> dict[str, Any]:
     """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
     raw = status.get("conditions")
     others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
@@ -79,11 +79,11 @@ def amended(status: Mapping[str, Any], generation: int, now: float, finding: Fin
         known = (Condition.model_validate(before),) if before else ()
     except ValidationError:
         known = ()
-    (condition,) = with_findings(Status(conditions=known), generation, now, finding).conditions
+    (condition,) = with_conditions(Status(conditions=known), generation, now, finding).conditions
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
-def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:
+def findings(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Iterator[ConditionUpdate]:
     """All that this pass can say about a job that has pods."""
     yield suspended(world, status)
     yield pods_ready(world, status, facts)
@@ -95,49 +95,49 @@ def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterato
     yield from precision(status)
 
 
-def suspended(world: World, status: Status) -> Finding:
+def suspended(world: PassInput, status: Status) -> ConditionUpdate:
     """Not while there are pods; but a change that only a suspended job can take in waits for it."""
     wanted, there = world.job.spec.shards.replicas, len(status.shards)
     if wanted == there:
-        return Finding("Suspended", "False", "Active")
-    return Finding(
+        return ConditionUpdate("Suspended", "False", "Active")
+    return ConditionUpdate(
         "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job has {there} shards"
     )
 
 
-def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:
+def pods_ready(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     """Whether all members work; if not, the first that is in trouble, or who is waited for."""
     members = status.members
     for name, fact in facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
-                return Finding("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
-            case Unborn(refusal=words) if words:
-                return Finding("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
+                return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
+            case NeverSeen(refusal=words) if words:
+                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
             case _:
                 pass
     for pod_name, words in world.refusals.items():
-        return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
+        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
-        return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")
-    return Finding("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods work")
+    return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
 
 
-def recovering(status: Status, facts: Mapping[str, Fact]) -> Finding:
+def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     """Whether a recovery is under way, why, and what holds it up."""
     if status.recovery is None:
-        return Finding("Recovering", "False", "NoFailure")
+        return ConditionUpdate("Recovering", "False", "NoFailure")
     stuck = [
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
     said = (status.recovery.reason, _goes_on(status), *stuck)
-    return Finding("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
+    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
 
 
 def _goes_on(status: Status) -> str:
@@ -146,16 +146,16 @@ def _goes_on(status: Status) -> str:
     return f"training goes on up to sample {until}" if status.progress.samples < until else ""
 
 
-def reports_available(world: World, status: Status) -> Iterator[Finding]:
+def reports_available(world: PassInput, status: Status) -> Iterator[ConditionUpdate]:
     """Whether the leader answers. That it does not is no evidence of anything else."""
     if leader_report(world) is not None:
-        yield Finding("ReportsAvailable", "True", "LeaderAnswers")
+        yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
         message = "the leader does not answer on its HTTP port; see its log, and the network policies"
-        yield Finding("ReportsAvailable", "False", "NoAnswer", message)
+        yield ConditionUpdate("ReportsAvailable", "False", "NoAnswer", message)
 
 
-def budget(status: Status) -> Iterator[Finding]:
+def budget(status: Status) -> Iterator[ConditionUpdate]:
     """How much of the accuracy budget is gone, and whether the next failure still fits into the rest.
 
     Both by the figures that the plan in force rests on, so that nothing flaps between two plans.
@@ -171,20 +171,20 @@ def budget(status: Status) -> Iterator[Finding]:
     least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
         message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, and {left} are left"
-        yield Finding("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
-        yield Finding("BudgetExhausted", "False", "Enough", words)
+        yield ConditionUpdate("BudgetExhausted", "False", "Enough", words)
     worst = _worst_failure(status)
     if ledger.limit > 0 and used >= AT_RISK * book.limit:
-        yield Finding("BudgetAtRisk", "True", "AlmostSpent", words)
+        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", words)
     elif worst > left:
         message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
-        yield Finding("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
     elif _exposed(status) > left:
         message = f"{words}: a failure now loses more than the {left} that are left; {_at_risk(status)}"
-        yield Finding("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
-        yield Finding("BudgetAtRisk", "False", "Enough", words)
+        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", words)
 
 
 def _worst_failure(status: Status) -> float:
@@ -210,15 +210,15 @@ def _exposed(status: Status) -> float:
     return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
 
 
-def snapshots(world: World, status: Status) -> Iterator[Finding]:
+def snapshots(world: PassInput, status: Status) -> Iterator[ConditionUpdate]:
     """Whether saves are written and read without trouble, as far as those say who answered."""
     problem = store_problem(world)
     if problem is not None:
         who, what = problem
         message = f"{who}: {what.message}; {what.remedy}; {_at_risk(status)}"
-        yield Finding("SnapshotsDegraded", "True", what.reason, message)
+        yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
     elif leader_report(world) is not None or not status.conditions:
-        yield Finding("SnapshotsDegraded", "False", "Healthy")
+        yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 
 def _at_risk(status: Status) -> str:
@@ -227,7 +227,7 @@ def _at_risk(status: Status) -> str:
     return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
 
 
-def store_problem(world: World) -> tuple[str, Problem] | None:
+def store_problem(world: PassInput) -> tuple[str, Problem] | None:
     """The first problem with saves that a pod reports, and whose it is."""
     names = {m.uid: m.name for m in world.job.status.members}
     for uid, report in world.reports.items():
@@ -236,15 +236,17 @@ def store_problem(world: World) -> tuple[str, Problem] | None:
     return None
 
 
-def data(world: World) -> Iterator[Finding]:
+def data(world: PassInput) -> Iterator[ConditionUpdate]:
     """Whether files lie where the data is which came too late for this job, as far as its leader says."""
     report = leader_report(world)
     if report is not None and report.new_files:
         message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
-        yield Finding("DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)")
+        yield ConditionUpdate(
+            "DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)"
+        )
 
 
-def precision(status: Status) -> Iterator[Finding]:
+def precision(status: Status) -> Iterator[ConditionUpdate]:
     """Whether processors of trainers lack the instructions of the job's precision, as the trainers have told.
 
     A trainer that starts, or has another problem, may tell it yet: meanwhile the condition stays as it is.
@@ -255,10 +257,10 @@ def precision(status: Status) -> Iterator[Finding]:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
         text = f"{message}: training is far slower than in fp32; {remedy}"
-        yield Finding("PrecisionEmulated", "True", "NoInstructions", text)
+        yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
     elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
         message = "the processors of all trainers have bf16 instructions"
-        yield Finding("PrecisionEmulated", "False", "Instructions", message)
+        yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

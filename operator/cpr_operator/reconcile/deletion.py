@@ -25,7 +25,7 @@ from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.lifecycle import template_hash
 from cpr_operator.reconcile.observe import is_stuck
-from cpr_operator.reconcile.pass_ import EventReason, Job, Outcome, PodDelete, World
+from cpr_operator.reconcile.pass_ import EventReason, Job, Outcome, PassInput, PodDelete
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
@@ -65,17 +65,17 @@ class GiveUp:
     reason: str
 
 
-def is_held(job: Job) -> bool:
+def wants_finalizer(job: Job) -> bool:
     """Whether the finalizer belongs on a job: from before its first pods until it is deleted."""
     return job.spec.snapshots.delete_with_job
 
 
-def delete(world: World) -> Outcome:
+def delete(world: PassInput) -> Outcome:
     """The next step of deleting a job, which goes when nothing holds it."""
     job, status = world.job, world.job.status
-    if not job.held:
+    if not job.has_finalizer:
         return Outcome(status)
-    if not is_held(job) or status.runtime is None:  # it never wrote anything
+    if not wants_finalizer(job) or status.runtime is None:  # it never wrote anything
         return Outcome(status, release=True)
     since = world.now if status.deleting_since is None else status.deleting_since
     status = status.evolve(deleting_since=since)
@@ -98,19 +98,19 @@ def delete(world: World) -> Outcome:
             assert_never(verdict)
 
 
-def _attempt(world: World, status: Status, attempt: int) -> Outcome:
+def _attempt(world: PassInput, status: Status, attempt: int) -> Outcome:
     """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
     if words := _refused(world, status):
         return Outcome(status, events=(_left_of(world.job, words),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.spared)
+        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(world.job, reason),), release=True)
     return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
 
 
-def _refused(world: World, status: Status) -> str:
+def _refused(world: PassInput, status: Status) -> str:
     """Why the template may not become a pod; what the job has started with may."""
     spec, runtime = world.job.spec, status.runtime
     if world.restriction is None or (runtime is not None and runtime.template_hash == template_hash(spec)):
@@ -118,7 +118,7 @@ def _refused(world: World, status: Status) -> str:
     return world.restriction.refuses_trainers(spec)
 
 
-def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
+def decide(world: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
     """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
     attempts = (pod for pod in world.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
@@ -135,7 +135,7 @@ def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Finishe
     return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
 
 
-def _hopeless(world: World, since: float, newest: PodView | None) -> str:
+def _hopeless(world: PassInput, since: float, newest: PodView | None) -> str:
     """Why there is no point in going on; empty if there is."""
     if world.terminating:
         return "the namespace is being deleted, and nothing can be created in it"
@@ -146,7 +146,7 @@ def _hopeless(world: World, since: float, newest: PodView | None) -> str:
     return ""
 
 
-def spared(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
     """The anchors (keys) of a job that others still need to start from.
 
     Anybody may write a key into a job of his own, so only those count that have begun with it: jobs of the same
@@ -164,10 +164,10 @@ def location(store: Store) -> str:
     return f"s3://{inner} --endpoint {store.endpoint}"
 
 
-def _deleted(world: World, deleted: Deleted | None) -> Event:
+def _deleted(world: PassInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
-    kept = ", ".join(key for key in world.spared if key not in unreadable)
+    kept = ", ".join(key for key in world.kept_anchors if key not in unreadable)
     said = f"deleted {amount}"
     said += f"; kept what other jobs restore from: {kept}" if kept else ""
     said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
@@ -195,7 +195,7 @@ def _left(uid: str, where: str, reason: str) -> Event:
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
 
-def _trouble(world: World, newest: PodView | None) -> str:
+def _trouble(world: PassInput, newest: PodView | None) -> str:
     """What keeps the newest attempt from ending well, as far as anybody says."""
     if world.refusals:
         return "; ".join(world.refusals.values())

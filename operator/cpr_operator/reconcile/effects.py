@@ -15,7 +15,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile.pass_ import PodDelete, RosterPatch, World
+from cpr_operator.reconcile.pass_ import PassInput, PodDelete, RosterPatch
 
 M = TypeVar("M", Shard, Trainer)
 
@@ -46,7 +46,7 @@ def _unnumbered(status: Status) -> Status:
     return status.evolve(counters=status.counters.evolve(roster=0))
 
 
-def creates(world: World, after: Status) -> Iterator[Manifest]:
+def creates(world: PassInput, after: Status) -> Iterator[Manifest]:
     """Pods of incarnations that this pass decided, and of those whose create was refused: shards, then trainers."""
     if after.runtime is None:
         return
@@ -72,7 +72,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
     )
 
 
-def deletes(world: World, after: Status) -> Iterator[PodDelete]:
+def deletes(world: PassInput, after: Status) -> Iterator[PodDelete]:
     """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted."""
     newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
     for pod in world.pods:
@@ -85,7 +85,7 @@ def deletes(world: World, after: Status) -> Iterator[PodDelete]:
             yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
 
 
-def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
+def rosters(world: PassInput, after: Status) -> Iterator[RosterPatch]:
     """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
 
     At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.

@@ -21,10 +21,10 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.versions import next_version
 from cpr_operator.failures import Failure, Kind, classify
 from cpr_operator.reconcile.apply_reports import with_total
-from cpr_operator.reconcile.conditions import Finding
-from cpr_operator.reconcile.members import account_of, owed, successor, with_account
+from cpr_operator.reconcile.conditions import ConditionUpdate
+from cpr_operator.reconcile.members import account_of, owed, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
-from cpr_operator.reconcile.pass_ import Alive, Done, EventReason, Fact, Lost, Step, Unborn, World
+from cpr_operator.reconcile.pass_ import Alive, Done, EventReason, Fact, Lost, NeverSeen, PassInput, Step
 from cpr_operator.reconcile.plan import planned
 
 _ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-def phase_of(world: World, status: Status) -> Phase:
+def phase_of(world: PassInput, status: Status) -> Phase:
     """The phase of a job that has pods and goes on."""
     before = world.job.status.phase
     starting = before in {"Pending", "Suspended", "Starting"}
@@ -52,7 +52,7 @@ def phase_of(world: World, status: Status) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(world: World) -> Step:
+def start(world: PassInput) -> Step:
     """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
     spec, job, status = world.job.spec, world.job.id, world.job.status
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
@@ -62,8 +62,8 @@ def start(world: World) -> Step:
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
-        shards=tuple(successor(job, shard, world.now) for shard in shards),
-        trainers=tuple(successor(job, Trainer(index=i), world.now) for i in range(spec.trainers.replicas)),
+        shards=tuple(replacement(job, shard, world.now) for shard in shards),
+        trainers=tuple(replacement(job, Trainer(index=i), world.now) for i in range(spec.trainers.replicas)),
     )
     status = with_total(world, status, spec.data.samples or 0)
     status = planned(spec, with_account(status, account_of(status)), anew=True)
@@ -71,7 +71,7 @@ def start(world: World) -> Step:
     return Step(status).to(status, Event("Normal", EventReason.STARTED, message, "started"))
 
 
-def runtime(world: World) -> Runtime:
+def runtime(world: PassInput) -> Runtime:
     """What all pods are made from until the job is suspended and resumed."""
     spec, job = world.job.spec, world.job.id
     before, version = world.job.status.runtime, next_version(world.job.status, spec.image)
@@ -90,7 +90,7 @@ def template_hash(spec: CPRJobSpec) -> str:
     return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
-def succeed(world: World, step: Step, result: Anchor) -> Step:
+def succeed(world: PassInput, step: Step, result: Anchor) -> Step:
     """The final anchor is committed: the job has a model. What nobody settled any more counts as lost, at the worst."""
     status = step.status
     account = account_of(status).reserve(owed(status, result.samples))
@@ -107,7 +107,7 @@ def succeed(world: World, step: Step, result: Anchor) -> Step:
     return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))
 
 
-def fail(world: World, step: Step, cause: str, reason: str) -> Step:
+def fail(world: PassInput, step: Step, cause: str, reason: str) -> Step:
     """The job ends without a model; its saves stay in the store."""
     status = step.status.evolve(phase="Failed", completion_time=world.now, recovery=None)
     return step.to(status, Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed"))
@@ -134,7 +134,7 @@ def with_result(status: Status, result: Anchor) -> Status:
     return status.evolve(result=result, shards=shards, dense=dense)
 
 
-def with_late_heirs(world: World, status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
+def with_late_shards_lost(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
     """The facts of a job with a final anchor: lost trainers are done, and shards that it left behind are lost.
 
     What a trainer held is in the anchor. So is what a shard lost that was cut off and trained to the end, while its
@@ -151,7 +151,7 @@ def with_late_heirs(world: World, status: Status, facts: Mapping[str, Fact]) -> 
     return found
 
 
-def _restored_too_late(world: World, status: Status, shard: Shard) -> bool:
+def _restored_too_late(world: PassInput, status: Status, shard: Shard) -> bool:
     """Whether an heir waits for pushes that nobody will send. One that stands at the end has told by now."""
     report = report_of(world, shard)
     restored = isinstance(report, ShardReport) and report.state is ShardState.READY and is_current(status, report)
@@ -187,7 +187,7 @@ _TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
 _SHOWN = 8
 
 
-def overdue(world: World, status: Status, facts: Mapping[str, Fact]) -> str:
+def overdue(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> str:
     """Who is late in a job that starts, in words; empty if nobody is.
 
     Only time counts in which this operator was there: before, nobody told pods of each other.
@@ -217,13 +217,13 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
             return pod.created <= since
         case Alive(pod=pod):
             return leader_answers and not pod.ready and pod.created <= since
-        case Unborn(refusal=words) if words:
+        case NeverSeen(refusal=words) if words:
             return member.started_at is not None and member.started_at <= since
         case _:
             return False
 
 
-def never_trained(world: World, status: Status) -> bool:
+def never_trained(world: PassInput, status: Status) -> bool:
     """Whether nothing would be lost with the job, for certain.
 
     Its first pods cannot train before all of them run. Once one was replaced, only the leader can tell.
@@ -232,7 +232,7 @@ def never_trained(world: World, status: Status) -> bool:
     return told == 0 and (status.restarts == 0 or leader_report(world) is not None)
 
 
-def give_back(world: World, step: Step, late: str) -> tuple[Step, Finding]:
+def give_up_start(world: PassInput, step: Step, late: str) -> tuple[Step, ConditionUpdate]:
     """The job gives its pods back and is suspended for a while; with the condition that says why."""
     message = (
         f"{late}; nothing is lost, and the job resumes by itself in {PAUSE_S:.0f} s; to resume at once, set "
@@ -242,10 +242,10 @@ def give_back(world: World, step: Step, late: str) -> tuple[Step, Finding]:
     resume_at = world.now + PAUSE_S
     status = step.status.evolve(phase="Suspending", suspending_since=world.now, resume_at=resume_at)
     event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{world.now:.0f}")
-    return step.to(status, event), Finding("Suspended", "False", EXCEEDED, message)
+    return step.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message)
 
 
-def is_resting(world: World) -> bool:
+def waits_to_resume(world: PassInput) -> bool:
     """Whether a suspended job waits until it is resumed again."""
     resume_at = world.job.status.resume_at
     return resume_at is not None and world.now < resume_at
@@ -254,7 +254,7 @@ def is_resting(world: World) -> bool:
 KEY_LOST = "the job's key was lost, and all members go on under a new one"
 
 
-def needs_new_key(world: World) -> bool:
+def needs_new_key(world: PassInput) -> bool:
     """Whether the key of a job that has started is gone, or a member found another one in its place."""
     status = world.job.status
     if status.runtime is None or status.runtime.key_digest == world.key_digest:
@@ -262,7 +262,7 @@ def needs_new_key(world: World) -> bool:
     return world.key_lost or _is_replaced(world)
 
 
-def with_new_key(world: World) -> World:
+def with_new_key(world: PassInput) -> PassInput:
     """The world in which pods are made with the next key."""
     status = world.job.status
     if status.runtime is None:
@@ -271,7 +271,7 @@ def with_new_key(world: World) -> World:
     return replace(world, job=replace(world.job, status=status))
 
 
-def _is_replaced(world: World) -> bool:
+def _is_replaced(world: PassInput) -> bool:
     status = world.job.status
     own = {member.pod for member in status.members}
     ends = (classify(pod) for pod in world.pods if pod.name in own)

@@ -11,7 +11,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import JobId, pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.ledger import Ledger, Ranges, shown
-from cpr_operator.reconcile.pass_ import EventReason, Fact, Lost, Step, World
+from cpr_operator.reconcile.pass_ import EventReason, Fact, Lost, PassInput, Step
 from cpr_operator.recovery.account import Account
 
 M = TypeVar("M", Shard, Trainer)
@@ -28,7 +28,7 @@ class Edit(Protocol):
 _MESSAGE_CHARS = 1024
 
 
-def successor(job: JobId, member: M, now: float) -> M:
+def replacement(job: JobId, member: M, now: float) -> M:
     """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
     incarnation = member.incarnation + 1
     return member.evolve(
@@ -44,7 +44,7 @@ def successor(job: JobId, member: M, now: float) -> M:
     )
 
 
-def record(world: World, step: Step, member: Member, failure: Failure, action: str) -> Step:
+def record(world: PassInput, step: Step, member: Member, failure: Failure, action: str) -> Step:
     """Count a failure, once per role, index and incarnation, and say so."""
     status, role = step.status, member.role
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
@@ -91,7 +91,7 @@ def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
     return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
 
 
-def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+def record_lost(world: PassInput, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     """Record the failures of all that are lost in this pass."""
     for member in step.status.members:
         fact = facts[member.name]

@@ -10,7 +10,7 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
-from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Going, Lost, NoPod, Report, Unborn, World
+from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Lost, NeverSeen, NoPod, PassInput, Report, Terminating
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
@@ -26,7 +26,7 @@ def is_settled(member: Shard | Trainer) -> bool:
     return working and member.lost_at is None
 
 
-def observe(world: World) -> Mapping[str, Fact]:
+def observe(world: PassInput) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
     pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
     status = world.job.status
@@ -34,14 +34,14 @@ def observe(world: World) -> Mapping[str, Fact]:
     facts = {name: _fact(world, member, pods) for name, member in members.items()}
     for name, verdict in _silent(world, members, facts).items():
         match facts[name]:
-            case Alive(pod=pod) | Going(pod=pod):
+            case Alive(pod=pod) | Terminating(pod=pod):
                 facts[name] = Lost(pod, hung(verdict.witnesses, verdict.beside))
             case _:
                 pass
     return facts
 
 
-def report_of(world: World, member: Member) -> Report | None:
+def report_of(world: PassInput, member: Member) -> Report | None:
     """The member's own report of this pass, if its newest incarnation answered."""
     report = world.reports.get(member.uid) if member.uid else None
     if report is None or report.job_uid != world.job.id.uid:
@@ -49,19 +49,19 @@ def report_of(world: World, member: Member) -> Report | None:
     return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
 
 
-def _fact(world: World, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+def _fact(world: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
     pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
         return NoPod()
     if pod is None and not member.uid:
-        return Unborn(world.refusals.get(member.pod, ""))
+        return NeverSeen(world.refusals.get(member.pod, ""))
     if pod is None and member.state == "Finished":
         return Done("")
     match classify(pod):
         case Failure() as failure:
             until = pod.deleting_until if pod else None
             going = not failure.ended and until is not None and world.now < until + GRACE_SLACK_S
-            return Going(pod, failure, until) if going and pod and until else Lost(pod, failure)
+            return Terminating(pod, failure, until) if going and pod and until else Lost(pod, failure)
         case trouble:
             return _unharmed(pod, trouble) if pod else NoPod()
 
@@ -73,7 +73,9 @@ def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
     return Alive(pod, trouble)
 
 
-def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Mapping[str, Verdict]:
+def _silent(
+    world: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
     generation, missed = world.job.status.counters.generation, {}
     for name, fact in facts.items():
@@ -82,7 +84,7 @@ def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping
             missed[name] = report.silent
     if not missed:
         return {}
-    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Going)}
+    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
     peers = {
         # A newcomer misses nobody until it has joined: nobody waits for its word.
         name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
@@ -91,7 +93,7 @@ def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping
     return judge(peers, missed, _fallen(world, members))
 
 
-def _fallen(world: World, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
+def _fallen(world: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
     """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
     silence_s = world.job.spec.failure_policy.silence_seconds
     return {
@@ -101,7 +103,7 @@ def _fallen(world: World, members: Mapping[str, Shard | Trainer]) -> Mapping[str
     }
 
 
-def is_stuck(world: World, pod: PodView) -> bool:
+def is_stuck(world: PassInput, pod: PodView) -> bool:
     """Whether the pod's grace is over: it stays only because nobody reaches its node."""
     return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S
 
@@ -110,7 +112,7 @@ def is_stuck(world: World, pod: PodView) -> bool:
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
 
 
-def leader_report(world: World) -> TrainerReport | None:
+def leader_report(world: PassInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
     status = world.job.status
     if status.leader is None or status.leader >= len(status.trainers):
@@ -129,7 +131,7 @@ def takes_part(report: TrainerReport) -> bool:
     return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
 
 
-def is_premature(world: World, status: Status, leader: TrainerReport) -> bool:
+def is_premature(world: PassInput, status: Status, leader: TrainerReport) -> bool:
     """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
 
     `status` holds what shards told in this pass. Where none of them answered, the leader is believed.
@@ -139,7 +141,7 @@ def is_premature(world: World, status: Status, leader: TrainerReport) -> bool:
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 
-def on_line(status: Status, uid: str, save: SaveRef) -> bool:
+def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     """Whether a save is of this generation of the job `uid`, or of where that started."""
     origin = status.forks[-1].anchor if status.forks else None
     prefix = generation_prefix(uid, status.counters.generation) + "/"
@@ -151,7 +153,7 @@ _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
 LATE = 3
 
 
-def first_round(world: World) -> tuple[PodView, ...]:
+def first_round(world: PassInput) -> tuple[PodView, ...]:
     """The leader, everybody who is not known to work, and shards whose saves do not come.
 
     All, where the leader did not answer the last time: nobody is to wait for it first.
@@ -164,7 +166,7 @@ def first_round(world: World) -> tuple[PodView, ...]:
     return _pods(world, members if world.unheard else wanted)
 
 
-def second_round(world: World) -> tuple[PodView, ...]:
+def second_round(world: PassInput) -> tuple[PodView, ...]:
     """After the first: all others, if the leader cannot tell how far training is, or misses somebody who works."""
     status = world.job.status
     if status.phase in _QUIET:
@@ -179,7 +181,7 @@ def second_round(world: World) -> tuple[PodView, ...]:
     return tuple(pod for pod in _pods(world, settled) if pod.uid not in asked)
 
 
-def called_silent(world: World) -> frozenset[str]:
+def called_silent(world: PassInput) -> frozenset[str]:
     """The uids of members that work, as far as known, and whose heartbeat somebody misses by the reports so far.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
@@ -188,7 +190,7 @@ def called_silent(world: World) -> frozenset[str]:
     return frozenset(m.uid for m in world.job.status.members if is_settled(m) and m.name in missed)
 
 
-def _pods(world: World, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
+def _pods(world: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
     return tuple(pod for pod in world.pods if pod.name in names and pod.host and pod.phase == "Running")
@@ -203,5 +205,5 @@ def _saves_late(status: Status, member: Member) -> bool:
     return status.progress.samples - member.saved_samples > LATE * usual_s * speed
 
 
-def _leads(world: World, member: Member) -> bool:
+def _leads(world: PassInput, member: Member) -> bool:
     return isinstance(member, Trainer) and member.index == world.job.status.leader

@@ -49,14 +49,14 @@ class EventReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A CPRJob, read and validated. `held`: our finalizer is on it."""
+    """A CPRJob, read and validated. `has_finalizer`: ours is on it."""
 
     id: JobId
     generation: int
     deleting: bool
     spec: CPRJobSpec
     status: Status
-    held: bool = False
+    has_finalizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,18 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class World:
-    """Everything one pass decides on.
+class PassInput:
+    """Everything that one pass decides on.
 
-    `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
-    after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
-    anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
-    `unheard` says that the leader did not answer in the pass before.
-    `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
-    `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
-    gone. `restriction` is what pod templates may say; None: anything.
+    `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
+    pod uid, and are fetched after the pods were listed. `refusals` are by pod name: the server's
+    words about a create that certainly did not happen. `hold` says why new jobs are not started.
+    Of a job that is being deleted `kept_anchors` are the keys of anchors that others restore from,
+    and `terminating` says that nothing can be created in its namespace. `unheard` says that the
+    leader did not answer in the pass before. `watched_s` is how long this operator has been there
+    without a gap, as far as the job could tell. `key_digest` is what a new handshake key would be
+    called, and `key_lost` says that the Secret of the present one is gone. `restriction` is what
+    pod templates may say; None: anything.
     """
 
     job: Job
@@ -101,7 +102,7 @@ class World:
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
-    spared: tuple[str, ...] = ()
+    kept_anchors: tuple[str, ...] = ()
     terminating: bool = False
     unheard: bool = False
     watched_s: float = 0.0
@@ -173,7 +174,7 @@ class NoPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Unborn:
+class NeverSeen:
     """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
 
     refusal: str
@@ -188,7 +189,7 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class Terminating:
     """Somebody deletes it, and its process may still save what it holds, until `until`."""
 
     pod: PodView
@@ -211,4 +212,4 @@ class Lost:
     failure: Failure
 
 
-Fact = NoPod | Unborn | Alive | Going | Done | Lost
+Fact = NoPod | NeverSeen | Alive | Terminating | Done | Lost

@@ -16,69 +16,69 @@ from cpr_operator.reconcile.members import (
     new_incidents,
     record,
     record_lost,
-    successor,
+    replacement,
     with_account,
     with_shards,
 )
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report
-from cpr_operator.reconcile.pass_ import Alive, EventReason, Fact, Going, Lost, Step, Unborn, World
+from cpr_operator.reconcile.pass_ import Alive, EventReason, Fact, Lost, NeverSeen, PassInput, Step, Terminating
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
     anchors_before_origin,
     anchors_before_result,
     damaged_origin,
     damaged_result,
-    situation_of,
+    recovery_input,
 )
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
+    RecoveryInput,
     Replace,
     RollBack,
     ShardGrant,
-    Situation,
     WaitForReport,
     decide,
+    roll_back,
 )
-from cpr_operator.recovery.decide import roll_back as back_to
 
 
-def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
+def recover(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
     """The next step of whatever recovery is due, and why the job is to end, if it is."""
-    step = _bear_again(world, step, facts)
-    step = relent(world, step, facts)
-    step = _succeed_going(world, step, facts)
+    step = _recreate_unseen(world, step, facts)
+    step = _drop_avoidance(world, step, facts)
+    step = _replace_terminating(world, step, facts)
     step, facts = _replace_waiting(world, step, facts)
     decision = _decision(world, step.status, facts)
     match decision:
         case None:
             return _finish(world, step), None
         case Replace():
-            return replace_members(world, step, facts, decision), None
+            return apply_replacement(world, step, facts, decision), None
         case RollBack():
-            return roll_back(world, step, facts, decision), None
+            return apply_rollback(world, step, facts, decision), None
         case WaitForReport():
             return step.to(_waiting(world, step.status, facts, decision)), None
         case FailJob():
             return record_lost(world, step, facts, "Fail"), decision
 
 
-def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
+def _decision(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
     if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
-        return back_to(account_of(status), status.anchors, "more was lost than the budget allows")
+        return roll_back(account_of(status), status.anchors, "more was lost than the budget allows")
     failed = _hopeless(world, status, facts)
     if failed is not None:
         return failed
     if damaged_origin(world, status, facts):
         older = anchors_before_origin(status)
-        return back_to(account_of(status), older, "the anchor that this generation started from is damaged")
+        return roll_back(account_of(status), older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
-        return back_to(account_of(status), anchors_before_result(status), "the final anchor is damaged")
-    situation: Situation | None = situation_of(world, status, facts)
+        return roll_back(account_of(status), anchors_before_result(status), "the final anchor is damaged")
+    situation: RecoveryInput | None = recovery_input(world, status, facts)
     return decide(situation) if situation is not None else None
 
 
-def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
+def _hopeless(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
     lost = [fact.failure for fact in facts.values() if isinstance(fact, Lost)]
     is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(world, status, facts)
@@ -98,55 +98,57 @@ def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJo
     return None
 
 
-def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+def _recreate_unseen(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
-    def heir(member: M) -> M:
+    def replaced(member: M) -> M:
         fact = facts[member.name]
-        if not isinstance(fact, Unborn) or fact.refusal:
+        if not isinstance(fact, NeverSeen) or fact.refusal:
             return member
-        return successor(world.job.id, member, member.started_at or world.now)
+        return replacement(world.job.id, member, member.started_at or world.now)
 
-    return step.to(edited(step.status, heir))
+    return step.to(edited(step.status, replaced))
 
 
-def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+def _replace_terminating(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
     """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
-    heirs, name = {}, ""
+    replacements, name = {}, ""
     for shard in step.status.shards:
         fact = facts[shard.name]
-        if not isinstance(fact, Going):
+        if not isinstance(fact, Terminating):
             continue
         name = shard.name
         step = record(world, step, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        heirs[shard.index] = successor(world.job.id, shard, world.now).evolve(
+        replacements[shard.index] = replacement(world.job.id, shard, world.now).evolve(
             lost_at=shard.lost_at or world.now,
             may_restore=False,
             predecessor=before,
             avoid=avoided(shard, fact.failure),
         )
-    if not heirs:
+    if not replacements:
         return step
     reason = f"{name} is being deleted: its successor waits for what it still saves"
-    return step.to(under_recovery(world, with_shards(step.status, heirs), "ReplaceShards", reason))
+    return step.to(under_recovery(world, with_shards(step.status, replacements), "ReplaceShards", reason))
 
 
-def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
+def _replace_waiting(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
     """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
-    rest, heirs = dict(facts), {}
+    rest, replacements = dict(facts), {}
     for shard in step.status.shards:
         name = shard.name
         fact = facts[name]
         if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
             continue
         step = record(world, step, shard, fact.failure, "ReplaceShards")
-        heirs[shard.index] = successor(world.job.id, shard, world.now).evolve(avoid=avoided(shard, fact.failure))
-        rest[name] = Unborn("")
-    return step.to(with_shards(step.status, heirs)), rest
+        replacements[shard.index] = replacement(world.job.id, shard, world.now).evolve(
+            avoid=avoided(shard, fact.failure)
+        )
+        rest[name] = NeverSeen("")
+    return step.to(with_shards(step.status, replacements)), rest
 
 
-def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:
+def _waiting(world: PassInput, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:
     """Nothing is decided yet: the lost are shown as lost."""
 
     def shown(shard: Shard) -> Shard:
@@ -159,7 +161,7 @@ def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: 
     return under_recovery(world, status, kind, decision.reason)
 
 
-def _finish(world: World, step: Step) -> Step:
+def _finish(world: PassInput, step: Step) -> Step:
     """A recovery is over when everybody works and the leader trains in the present group and generation."""
     status, leader = step.status, leader_report(world)
     if status.recovery is None:
@@ -194,24 +196,24 @@ def avoided(member: Member, failure: Failure) -> str:
     return member.avoid if member.lost_at is not None else ""
 
 
-def relent(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+def _drop_avoidance(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
     """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
 
-    def heir(member: M) -> M:
+    def replaced(member: M) -> M:
         match facts[member.name]:
             case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
-                return successor(world.job.id, member, world.now).evolve(avoid="")
+                return replacement(world.job.id, member, world.now).evolve(avoid="")
             case _:
                 return member
 
-    return step.to(edited(step.status, heir))
+    return step.to(edited(step.status, replaced))
 
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
 KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
 
 
-def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decision: Replace) -> Step:
+def apply_replacement(world: PassInput, step: Step, facts: Mapping[str, Fact], decision: Replace) -> Step:
     """New incarnations of the lost members and of nobody else; leave to restore for those that wait."""
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
     step = _replace_lost(world, step, facts, kind)
@@ -232,7 +234,7 @@ def replace_members(world: World, step: Step, facts: Mapping[str, Fact], decisio
     return step.to(status, _event(status, EventReason.REPLACING, decision.reason))
 
 
-def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: RollBack) -> Step:
+def apply_rollback(world: PassInput, step: Step, facts: Mapping[str, Fact], decision: RollBack) -> Step:
     """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
     step = _replace_lost(world, step, facts, "RollBack")
     status, samples = step.status, decision.anchor.samples if decision.anchor else 0
@@ -263,7 +265,7 @@ def roll_back(world: World, step: Step, facts: Mapping[str, Fact], decision: Rol
     return step.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
 
 
-def under_recovery(world: World, status: Status, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Status:
+def under_recovery(world: PassInput, status: Status, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Status:
     """The status with the recovery under way, in which the state of the shards `lost` was lost.
 
     It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
@@ -275,17 +277,17 @@ def under_recovery(world: World, status: Status, kind: str, reason: str, lost: t
     return status.evolve(recovery=before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=()))
 
 
-def _replace_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+def _replace_lost(world: PassInput, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
     step = record_lost(world, step, facts, action)
 
-    def heir(member: M) -> M:
+    def replaced(member: M) -> M:
         fact = facts[member.name]
         if not isinstance(fact, Lost):
             return member
         avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
-        return successor(world.job.id, member, world.now).evolve(lost_at=lost_at, avoid=avoid)
+        return replacement(world.job.id, member, world.now).evolve(lost_at=lost_at, avoid=avoid)
 
-    return step.to(edited(step.status, heir))
+    return step.to(edited(step.status, replaced))
 
 
 def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:

@@ -9,15 +9,15 @@ from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, is_current, leader_report, on_line, report_of, takes_part
-from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Going, Lost, Unborn, World
-from cpr_operator.recovery.decide import Loss, Situation
+from cpr_operator.reconcile.observe import GRACE_SLACK_S, is_current, leader_report, on_lineage, report_of, takes_part
+from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Lost, NeverSeen, PassInput, Terminating
+from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 #: Steps whose pushes may still arrive at a shard after all trainers are gone.
 STEPS_UNDER_WAY = 2
 
 
-def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Situation | None:
+def recovery_input(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> RecoveryInput | None:
     """What has to be decided; None if no member is lost or waits for leave to restore."""
     losses = tuple(_losses(world, status, facts))
     lost_trainers = tuple(t.index for t in status.trainers if isinstance(facts[t.name], Lost))
@@ -30,7 +30,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
     slack = 0 if lost_trainers and len(flushes) == len(status.trainers) else STEPS_UNDER_WAY
     saved = [status.dense.saved_samples, *(ref.samples for f in flushes if (ref := flush_of(world, f)))]
     full = status.plan is not None and status.plan.mode == "Full"
-    return Situation(
+    return RecoveryInput(
         mode="Full" if full else "Partial",
         account=account_of(status),
         losses=losses,
@@ -39,7 +39,7 @@ def situation_of(world: World, status: Status, facts: Mapping[str, Fact]) -> Sit
         leader=status.leader or 0,
         trainer_bound=_trainer_bound(world, status, facts),
         shard_bound=_shard_bound(world, status, facts, slack),
-        shard_state=any(isinstance(facts[s.name], Alive | Going) for s in status.shards)
+        shard_state=any(isinstance(facts[s.name], Alive | Terminating) for s in status.shards)
         or any(loss.flushed for loss in losses),
         dense_saved=max(saved) if below_floor is None else below_floor,
         dense_charged=world.job.spec.trainers.dense_sync == "AllReduce",
@@ -54,16 +54,16 @@ def _some_work(status: Status, facts: Mapping[str, Fact]) -> bool:
     return any(s.lost_at is None and s.predecessor is None and isinstance(facts[s.name], Alive) for s in status.shards)
 
 
-def flush_of(world: World, failure: Failure) -> SaveRef | None:
+def flush_of(world: PassInput, failure: Failure) -> SaveRef | None:
     """The save that a member flushed before it ended: of this generation, or where that started, if nothing is newer.
 
     A process that ended before it heard of a rollback may have flushed what the rollback undid.
     """
     save = failure.save
-    return save if save is not None and on_line(world.job.status, world.job.id.uid, save) else None
+    return save if save is not None and on_lineage(world.job.status, world.job.id.uid, save) else None
 
 
-def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
+def loss_of(world: PassInput, shard: Shard, failure: Failure | None) -> Loss:
     """What a shard's successor will find: the flush, or else the last save that is known.
 
     Only the leader's present report rules out that there is a newer save, and only if the shard's end was seen.
@@ -75,7 +75,7 @@ def loss_of(world: World, shard: Shard, failure: Failure | None) -> Loss:
     return Loss(shard.index, shard.saved_samples, certain=certain)
 
 
-def damaged_origin(world: World, status: Status, facts: Mapping[str, Fact]) -> bool:
+def damaged_origin(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> bool:
     """Whether a member found the anchor that this generation started from to be damaged."""
     reports = (report_of(world, member) for member in status.members)
     told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(status, r) for r in reports)
@@ -106,7 +106,7 @@ def _before(status: Status, newest: Anchor | None) -> tuple[Anchor, ...]:
     return tuple(anchor for anchor in status.anchors if newest and anchor.samples < newest.samples)
 
 
-def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Loss]:
+def _losses(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Iterator[Loss]:
     for shard in status.shards:
         fact = facts[shard.name]
         if shard.predecessor is not None:
@@ -119,7 +119,7 @@ def _losses(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator
             yield Loss(shard.index, shard.saved_samples)
 
 
-def end_of_predecessor(world: World, shard: Shard) -> tuple[bool, Failure | None]:
+def end_of_predecessor(world: PassInput, shard: Shard) -> tuple[bool, Failure | None]:
     """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
     before = shard.predecessor
     pod = world.pods_by_uid.get(before.uid) if before else None
@@ -134,13 +134,13 @@ def _failure(facts: Mapping[str, Fact], member: Trainer) -> Failure | None:
     return fact.failure if isinstance(fact, Lost) else None
 
 
-def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
+def _survives(world: PassInput, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
     """A living trainer that holds the dense state. Of a newcomer only its own word tells that it joined.
 
     What one held that is done is in the final anchor, or another one that lives holds it.
     """
     fact = facts[trainer.name]
-    if not isinstance(fact, Alive | Going):
+    if not isinstance(fact, Alive | Terminating):
         return isinstance(fact, Done)
     if trainer.lost_at is None:
         return True
@@ -148,7 +148,7 @@ def _survives(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool
     return isinstance(report, TrainerReport) and takes_part(report)
 
 
-def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> int | None:
+def _trainer_bound(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> int | None:
     """How many samples any shard can have applied, as trainers know it: in a new group those that were saved before."""
     saved = max(status.dense.saved_samples, *(shard.saved_samples for shard in status.shards))
     if any(t.lost_at is None and _never_ran(facts[t.name]) for t in status.trainers):
@@ -166,7 +166,7 @@ def _trainer_bound(world: World, status: Status, facts: Mapping[str, Fact]) -> i
     return max(bounds, default=None)
 
 
-def _applied(world: World, status: Status) -> Iterator[int]:
+def _applied(world: PassInput, status: Status) -> Iterator[int]:
     """How many samples any trainer can have pushed, as each shard that answers knows it."""
     for shard in status.shards:
         report = report_of(world, shard)
@@ -174,7 +174,7 @@ def _applied(world: World, status: Status) -> Iterator[int]:
             yield _samples_with(report, world, status, STEPS_UNDER_WAY)
 
 
-def _samples_with(report: ShardReport, world: World, status: Status, slack: int) -> int:
+def _samples_with(report: ShardReport, world: PassInput, status: Status, slack: int) -> int:
     """The samples up to the last step that a shard applied of any rank, and so many steps more."""
     batch, total = world.job.spec.data.batch_size, status.ledger.total_samples
     steps = report.applied_step + slack if report.applied_step else 0
@@ -186,13 +186,13 @@ def _never_ran(fact: Fact) -> bool:
     match fact:
         case Alive(pod=pod):
             return pod.phase == "Pending"
-        case Unborn(refusal=words):
+        case NeverSeen(refusal=words):
             return bool(words)
         case _:
             return False
 
 
-def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack: int) -> int | None:
+def _shard_bound(world: PassInput, status: Status, facts: Mapping[str, Fact], slack: int) -> int | None:
     """The same from the shards, when no trainer is left: every one whose process runs has to answer."""
     bound = 0
     if any(_is_silent_newcomer(world, t, facts) for t in status.trainers):
@@ -209,13 +209,13 @@ def _shard_bound(world: World, status: Status, facts: Mapping[str, Fact], slack:
     return bound
 
 
-def _is_silent_newcomer(world: World, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
+def _is_silent_newcomer(world: PassInput, trainer: Trainer, facts: Mapping[str, Fact]) -> bool:
     """A replaced trainer that runs and did not answer: it may know more than the shards."""
     alive = isinstance(facts[trainer.name], Alive) and trainer.state != "Pending"
     return alive and report_of(world, trainer) is None
 
 
-def _dense_below_floor(world: World, status: Status) -> int | None:
+def _dense_below_floor(world: PassInput, status: Status) -> int | None:
     """The samples of the newest dense save there is, if a trainer waits because it is older than the floor."""
     for trainer in status.trainers:
         report = report_of(world, trainer)

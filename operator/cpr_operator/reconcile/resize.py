@@ -19,10 +19,10 @@ from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.members import account_of, with_account, with_all_owed
 from cpr_operator.reconcile.observe import is_current, leader_report
-from cpr_operator.reconcile.pass_ import EventReason, Fact, Step, World
+from cpr_operator.reconcile.pass_ import EventReason, Fact, PassInput, Step
 from cpr_operator.reconcile.plan import after_resharding
-from cpr_operator.reconcile.recover import roll_back
-from cpr_operator.recovery.decide import roll_back as back_to
+from cpr_operator.reconcile.recover import apply_rollback
+from cpr_operator.recovery.decide import roll_back
 
 
 def resizing(spec: CPRJobSpec, status: Status) -> str:
@@ -39,32 +39,32 @@ def _changes(spec: CPRJobSpec, status: Status) -> Iterator[str]:
             yield f"{len(members)} {name} become {wanted}"
 
 
-def have_met(world: World) -> bool:
+def trainers_aligned(world: PassInput) -> bool:
     """Whether all trainers stand at one step, the newest anchor, or will when they are told to stop."""
-    if _in_lockstep(world):
+    if _is_synchronous(world):
         return True
     leader, status = leader_report(world), world.job.status
     met = leader.met if leader is not None and is_current(status, leader) else None
     return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
 
 
-def resize(world: World, nobody: Mapping[str, Fact]) -> Step | None:
+def resize(world: PassInput, no_pods: Mapping[str, Fact]) -> Step | None:
     """The status of a suspended job whose spec names other numbers of members: a new generation of so many.
 
-    None if the job is to resume as it is. `nobody`: the facts of members without pods.
+    None if the job is to resume as it is. `no_pods`: the facts of members without pods.
     """
-    status, lockstep = world.job.status, _in_lockstep(world)
+    status, lockstep = world.job.status, _is_synchronous(world)
     reason = resizing(world.job.spec, status)
     if not reason or not (lockstep or status.meeting):
         return None
     stands_at, owing = _stands_at(status), with_all_owed(status)
     even = status.anchors if lockstep else status.anchors[-1:]
-    decision = back_to(account_of(owing), even, reason)
+    decision = roll_back(account_of(owing), even, reason)
     if decision.anchor is None and not lockstep:
         return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
-    status = roll_back(world, Step(owing), nobody, decision).status
+    status = apply_rollback(world, Step(owing), no_pods, decision).status
     status = _with_shards(world.job.spec, status, samples).evolve(anchors=restorable(status, even))
     status = _with_trainers(status, world.job.spec.trainers.replicas)
     said = f"{reason}, all from the anchor of step {step}"
@@ -75,7 +75,7 @@ def resize(world: World, nobody: Mapping[str, Fact]) -> Step | None:
     return Step(status, (Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"),))
 
 
-def _in_lockstep(world: World) -> bool:
+def _is_synchronous(world: PassInput) -> bool:
     return world.job.spec.trainers.dense_sync == "AllReduce"
 
 

@@ -18,15 +18,23 @@ from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.apply_reports import with_anchor
 from cpr_operator.reconcile.lifecycle import runtime
-from cpr_operator.reconcile.members import account_of, successor, with_all_owed, with_trainer
+from cpr_operator.reconcile.members import account_of, replacement, with_all_owed, with_trainer
 from cpr_operator.reconcile.observe import is_stuck
-from cpr_operator.reconcile.pass_ import EventReason, Fact, NoPod, PodDelete, Step, World
+from cpr_operator.reconcile.pass_ import EventReason, Fact, NoPod, PassInput, PodDelete, Step
 from cpr_operator.reconcile.plan import after_failure, planned
-from cpr_operator.reconcile.recover import replace_members, roll_back, under_recovery
+from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
 from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
-from cpr_operator.reconcile.resize import have_met, resize, resizing
-from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
-from cpr_operator.recovery.decide import roll_back as back_to
+from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
+from cpr_operator.recovery.decide import (
+    FailJob,
+    Loss,
+    RecoveryInput,
+    Replace,
+    RollBack,
+    WaitForReport,
+    decide,
+    roll_back,
+)
 
 M = TypeVar("M", Shard, Trainer)
 
@@ -34,7 +42,7 @@ M = TypeVar("M", Shard, Trainer)
 TERMINATED = 128 + signal.SIGTERM
 
 
-def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
+def suspend(world: PassInput, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
     """The next step of suspending, and the pods to delete in it. `why`: if neither `suspend` nor numbers ask for it."""
     before = world.job.status
     if before.phase == "Pending":
@@ -44,7 +52,7 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
     since = world.now if before.suspending_since is None else before.suspending_since
     step = Step(_recorded(world).evolve(phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
-        step = Step(step.status.evolve(meeting=before.meeting and have_met(world)))
+        step = Step(step.status.evolve(meeting=before.meeting and trainers_aligned(world)))
         why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before) or why}: "
         message = f"{why}saving, then removing all pods"
         said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
@@ -58,17 +66,17 @@ def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
     return step.to(status.evolve(phase="Suspended", suspending_since=None, recovery=None), done), ()
 
 
-def resume(world: World) -> Step:
+def resume(world: PassInput) -> Step:
     """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
     job, status = world.job.id, world.job.status
-    nobody = {m.name: NoPod() for m in status.members}
-    step = resize(world, nobody) or _restored(world, nobody)
+    no_pods = {m.name: NoPod() for m in status.members}
+    step = resize(world, no_pods) or _restored(world, no_pods)
     status = step.status.evolve(
         start_time=world.now,
         runtime=runtime(world),
         counters=step.status.counters.evolve(group=step.status.counters.group + 1),
         shards=tuple(
-            successor(job, shard, world.now).evolve(
+            replacement(job, shard, world.now).evolve(
                 lost_at=_told_later(shard, world.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
                 allowance=0,
@@ -76,7 +84,7 @@ def resume(world: World) -> Step:
             )
             for shard in step.status.shards
         ),
-        trainers=tuple(successor(job, t, world.now).evolve(lost_at=None, avoid="") for t in step.status.trainers),
+        trainers=tuple(replacement(job, t, world.now).evolve(lost_at=None, avoid="") for t in step.status.trainers),
         meeting=False,
         recovery=None,
         resume_at=None,
@@ -85,26 +93,26 @@ def resume(world: World) -> Step:
     return step.to(planned(world.job.spec, status, anew=True))
 
 
-def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
+def _restored(world: PassInput, no_pods: Mapping[str, Fact]) -> Step:
     """The status with leave to restore what was flushed, or to go back to an anchor."""
     status = world.job.status
     decision = decide(_situation(world.job.spec, status))
     said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     match decision:
         case Replace():
-            return Step(replace_members(world, Step(status), nobody, decision).status, (said,))
+            return Step(apply_replacement(world, Step(status), no_pods, decision).status, (said,))
         case RollBack():
             owing = with_all_owed(status)
-            decision = back_to(account_of(owing), status.anchors, decision.reason, decision.lost)
-            return roll_back(world, Step(owing, (said,)), nobody, decision)
+            decision = roll_back(account_of(owing), status.anchors, decision.reason, decision.lost)
+            return apply_rollback(world, Step(owing, (said,)), no_pods, decision)
         case WaitForReport() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
 
 
-def _situation(spec: CPRJobSpec, status: Status) -> Situation:
+def _situation(spec: CPRJobSpec, status: Status) -> RecoveryInput:
     """Nobody is left; what was flushed says how far training had come."""
     flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
-    return Situation(
+    return RecoveryInput(
         mode=status.plan.mode if status.plan else "Partial",
         account=account_of(status),
         losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
@@ -125,7 +133,7 @@ def _told_later(shard: Shard, now: float) -> float | None:
     return now if shard.state == "Lost" else shard.lost_at
 
 
-def _deletes(world: World, status: Status) -> Iterator[PodDelete]:
+def _deletes(world: PassInput, status: Status) -> Iterator[PodDelete]:
     """Pods that nothing is awaited from, or that let themselves be waited for too long: first trainers, then shards."""
     patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or world.now
     until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)
@@ -135,7 +143,7 @@ def _deletes(world: World, status: Status) -> Iterator[PodDelete]:
             yield PodDelete(pod.name, pod.uid, "the job is suspended")
 
 
-def _recorded(world: World) -> Status:
+def _recorded(world: PassInput) -> Status:
     """The status with what members that have ended left behind; their entries name no pod any more."""
     status, pods = world.job.status, {pod.name: pod for pod in world.pods}
     for trainer in status.trainers:
@@ -145,7 +153,7 @@ def _recorded(world: World) -> Status:
     return status.evolve(shards=shards)
 
 
-def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodView | None) -> Status:
+def _trainer_recorded(world: PassInput, status: Status, trainer: Trainer, pod: PodView | None) -> Status:
     if pod is not None and _runs(world, pod):
         return with_trainer(status, trainer.evolve(uid=pod.uid, state="Flushing"))
     failure = _failure(pod)
@@ -157,7 +165,7 @@ def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodVi
     return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 
-def _shard_recorded(world: World, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
+def _shard_recorded(world: PassInput, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
     """Pending once its save is known, Lost if it ended without one."""
     pod = pods.get(shard.pod)
     if shard.predecessor is not None:
@@ -187,6 +195,6 @@ def _failure(pod: PodView | None) -> Failure | None:
     return happened if isinstance(happened, Failure) else None
 
 
-def _runs(world: World, pod: PodView) -> bool:
+def _runs(world: PassInput, pod: PodView) -> bool:
     """Whether a process runs that may save something."""
     return pod.phase != "Pending" and not pod.ended and not is_stuck(world, pod)

@@ -13,7 +13,7 @@ from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import with_total
 from cpr_operator.reconcile.members import account_of, is_overspent, with_account
-from cpr_operator.reconcile.pass_ import World
+from cpr_operator.reconcile.pass_ import PassInput
 from cpr_operator.recovery.account import Account
 from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
 from support.story import kill, trained
@@ -61,7 +61,7 @@ async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> Non
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def world() -> PassInput:
     return asyncio.run(world_in_mid_training(1))
 
 
@@ -72,7 +72,7 @@ def world() -> World:
     st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
 )
 def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
-    world: World, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
+    world: PassInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
 ) -> None:
     before, after = portions
     book = Ledger(total_samples=total, ranges=tuple(((0, int(part * total)),) if part else () for part in lost))

@@ -8,17 +8,17 @@ import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.controller import read_report
-from cpr_operator.reconcile import World
+from cpr_operator.reconcile import PassInput
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.pass_ import Report
-from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, situation_of
+from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from support.driver import BATCH, Driver, Scenario, spec
 
 STARTED = 700
 FASTEST_STEP = 12
 
 
-async def world_after(dense_sync: str) -> World:
+async def world_after(dense_sync: str) -> PassInput:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
     driver = Driver(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
     for _ in range(10):
@@ -36,7 +36,7 @@ async def world_after(dense_sync: str) -> World:
             reports[pod.uid] = replace(report, samples_started=STARTED)
         elif isinstance(report, ShardReport):
             reports[pod.uid] = replace(report, applied=(6, FASTEST_STEP))
-    return World(job, pods, reports, now=driver.cluster.now)
+    return PassInput(job, pods, reports, now=driver.cluster.now)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ async def world_after(dense_sync: str) -> World:
 )
 async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
     world = await world_after(dense_sync)
-    situation = situation_of(world, world.job.status, observe(world))
+    situation = recovery_input(world, world.job.status, observe(world))
     assert situation is not None
     assert situation.trainer_bound == bound
     assert situation.dense_charged == (dense_sync == "AllReduce")
