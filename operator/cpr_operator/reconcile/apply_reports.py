@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context
-from typing import TypeVar
 
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import Result, ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_ANCHORS, Anchor, Member, Progress, Shard, Shown, Status, Trainer
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.words import duration
-from cpr_operator.reconcile.members import account_of, with_account, with_loss
+from cpr_operator.reconcile.members import M, account_of, edited, with_account, with_loss
 from cpr_operator.reconcile.observe import (
     AT_WORK,
     TRAINING_STATES,
@@ -26,31 +26,31 @@ from cpr_operator.reconcile.observe import (
     report_of,
     takes_part,
 )
-from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Lost, PassInput, Terminating
+from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, Terminating
 from cpr_operator.reconcile.plan import after_report
 
-M = TypeVar("M", Shard, Trainer)
 
-
-def apply_reports(world: PassInput, facts: Mapping[str, Fact]) -> Status:
-    """The status with everything that this pass' pods and reports tell."""
-    status = _adopt(world.job.status, facts)
-    status = _absorb_shards(world, status)
-    trainers = tuple(_absorb_trainer(world, status, trainer) for trainer in status.trainers)
-    status = status.evolve(trainers=trainers)
-    leader = leader_report(world)
-    if leader is None or not is_current(status, leader) or is_premature(world, status, leader):
-        return status
-    status = apply_figures(world, status, leader)
+def apply_reports(draft: Draft) -> Draft:
+    """The status with everything that the pods and reports of this pass tell."""
+    draft = _apply_pods(draft)
+    # Shards before trainers, and members before the leader: what it says of the job is believed only
+    # once a shard serves its generation.
+    draft = _apply_shards(draft)
+    draft = _apply_trainers(draft)
+    leader, status = leader_report(draft.observed), draft.status
+    if leader is None or not is_current(status, leader) or is_premature(draft, leader):
+        return draft
+    status = _apply_figures(draft, leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
-        status = _all_at_work(status, facts)
-    return _settle_dense(status, leader)
+        status = _all_at_work(status, draft.facts)
+    return draft.to(_settle_dense(status, leader))
 
 
-def _adopt(status: Status, facts: Mapping[str, Fact]) -> Status:
-    shards = tuple(_seen(shard, facts[shard.name]) for shard in status.shards)
-    trainers = tuple(_seen(trainer, facts[trainer.name]) for trainer in status.trainers)
-    return status.evolve(shards=shards, trainers=trainers)
+def _apply_pods(draft: Draft) -> Draft:
+    def seen(member: M) -> M:
+        return _seen(member, draft.facts[member.name])
+
+    return draft.to(edited(draft.status, seen))
 
 
 def _seen(member: M, fact: Fact) -> M:
@@ -81,26 +81,25 @@ class _Told:
     losses: list[tuple[Shard, int, RowUpdates | None]] = field(default_factory=list)
 
 
-def _absorb_shards(world: PassInput, status: Status) -> Status:
+def _apply_shards(draft: Draft) -> Draft:
     told = _Told()
-    shards = tuple(_absorb_shard(world, status, shard, told) for shard in status.shards)
-    status = status.evolve(shards=shards)
+    status = draft.status.evolve(shards=tuple(_apply_shard(draft, shard, told) for shard in draft.status.shards))
     if told.load_s and status.recovery is not None:
         load_s = max(status.recovery.load_seconds, told.load_s)
         status = status.evolve(recovery=status.recovery.evolve(load_seconds=load_s))
     for shard, samples, row_updates in told.losses:
         status = with_loss(status, shard, samples, row_updates)
-    if not told.lost:
-        return status
-    return with_account(status, account_of(status).settle(told.lost).recovered(told.running))
+    if told.lost:
+        status = with_account(status, account_of(status).settle(told.lost).recovered(told.running))
+    return draft.to(status)
 
 
-def _absorb_shard(world: PassInput, status: Status, shard: Shard, told: _Told) -> Shard:
+def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
     """The entry with what the shard reports; what concerns the whole job goes into `told`."""
-    report = report_of(world, shard)
+    report = report_of(draft.observed, shard)
     if not isinstance(report, ShardReport):
         return shard
-    current, returns = is_current(status, report), not is_settled(shard)
+    current, returns = is_current(draft.status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
     problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
     if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
@@ -110,14 +109,14 @@ def _absorb_shard(world: PassInput, status: Status, shard: Shard, told: _Told) -
         return shard
     if returns:
         told.load_s = max(told.load_s, report.load_s or 0.0)
-    knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(world, status, report)
-    return _settle_shard(status, shard, report, told) if state is ShardState.READY and knows else shard
+    knows = shard.lost_at is None or report.resumed_samples is not None or _has_all(draft, report)
+    return _settle_shard(draft.status, shard, report, told) if state is ShardState.READY and knows else shard
 
 
-def _has_all(world: PassInput, status: Status, report: ShardReport) -> bool:
+def _has_all(draft: Draft, report: ShardReport) -> bool:
     """Whether the shard stands at the last step: it waits for no push any more."""
-    total = status.ledger.total_samples
-    return total > 0 and min(report.applied, default=0) >= steps_in(total, world.job.spec.data.batch_size)
+    total = draft.status.ledger.total_samples
+    return total > 0 and min(report.applied, default=0) >= steps_in(total, draft.spec.data.batch_size)
 
 
 def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told) -> Shard:
@@ -147,8 +146,13 @@ def _with_row_updates(shard: Shard, report: ShardReport) -> Shard:
     return shard.evolve(lost_row_updates=max(told.lost, 0), lost_row_updates_exact=told.exact)
 
 
-def _absorb_trainer(world: PassInput, status: Status, trainer: Trainer) -> Trainer:
-    report = report_of(world, trainer)
+def _apply_trainers(draft: Draft) -> Draft:
+    trainers = tuple(_apply_trainer(draft, trainer) for trainer in draft.status.trainers)
+    return draft.to(draft.status.evolve(trainers=trainers))
+
+
+def _apply_trainer(draft: Draft, trainer: Trainer) -> Trainer:
+    report, status = report_of(draft.observed, trainer), draft.status
     if not isinstance(report, TrainerReport):
         return trainer
     trainer = trainer.evolve(state=report.state.value, problem=report.problem.reason if report.problem else "")
@@ -188,28 +192,29 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
-def apply_figures(world: PassInput, status: Status, report: TrainerReport) -> Status:
+def _apply_figures(draft: Draft, report: TrainerReport) -> Status:
     """The status with the figures of a current report of the leader."""
-    status = with_total(world, status, report.total_samples)
+    status = with_total(draft.spec, draft.status, report.total_samples)
     if takes_part(report):
-        status = after_report(world.job.spec, status, report, world.now)
-        status = status.evolve(progress=_progress(status.progress, report, world.now))
+        # Before the progress is set: what was trained since the last report is learnt from both.
+        status = after_report(draft.spec, status, report, draft.now)
+        status = status.evolve(progress=_progress(status.progress, report, draft.now))
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
     )
-    if report.dense_save is not None and on_lineage(status, world.job.id.uid, report.dense_save):
+    if report.dense_save is not None and on_lineage(status, draft.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
     return status.evolve(shards=_saves(status, report))
 
 
-def with_total(world: PassInput, status: Status, total_samples: int) -> Status:
+def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
     """The status with the size of the whole job, and the budget in integers that follows from it.
 
     A limit that is lowered stops at what is lost or set aside already: only a loss rolls a job back, never a limit.
     """
-    portion, account = world.job.spec.accuracy_budget.portion, account_of(status)
+    portion, account = spec.accuracy_budget.portion, account_of(status)
     total = total_samples or status.ledger.total_samples
     wanted = limit_of(portion, total, len(status.shards))
     limit = max(wanted, min(account.ledger.limit, account.charged))

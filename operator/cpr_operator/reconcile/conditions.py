@@ -12,10 +12,11 @@ from cpr_contract.exits import Problem
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
+from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
 from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
-from cpr_operator.reconcile.pass_ import Alive, Fact, Lost, NeverSeen, PassInput
+from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Fact, Lost, NeverSeen, PassInput
 
 #: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(
@@ -39,6 +40,15 @@ AT_RISK = 0.75
 REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
 #: Reasons of PodsReady=False for which nobody has to do anything, or which have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
+
+#: Conditions whose turning to this status is told by an event of this reason.
+WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
+    ("PodsReady", "False", EventReason.POD_STUCK),
+    ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
+    ("DataOutdated", "True", EventReason.DATA_OUTDATED),
+    ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
+    ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
+)
 
 _MESSAGE_CHARS = 4096
 
@@ -83,21 +93,46 @@ def amended(status: Mapping[str, Any], generation: int, now: float, finding: Con
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
-def findings(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Iterator[ConditionUpdate]:
-    """All that this pass can say about a job that has pods."""
-    yield suspended(world, status)
-    yield pods_ready(world, status, facts)
-    yield recovering(status, facts)
-    yield from reports_available(world, status)
-    yield from budget(status)
-    yield from snapshots(world, status)
-    yield from data(world)
-    yield from precision(status)
+def set_conditions(draft: Draft, *updates: ConditionUpdate) -> Draft:
+    """The draft with these conditions."""
+    return draft.to(with_conditions(draft.status, draft.observed.job.generation, draft.now, *updates))
 
 
-def suspended(world: PassInput, status: Status) -> ConditionUpdate:
+def update_conditions(draft: Draft) -> Draft:
+    """All conditions of a job that has pods, as far as this pass can tell."""
+    return set_conditions(
+        draft,
+        suspended(draft),
+        pods_ready(draft),
+        recovering(draft.status, draft.facts),
+        *reports_available(draft),
+        *budget(draft.status),
+        *snapshots(draft),
+        *data(draft.observed),
+        *precision(draft.status),
+    )
+
+
+def tell_changes(draft: Draft) -> Draft:
+    """Events of what has changed: all pods work, a condition turned bad, a pod was refused."""
+    before, status = draft.before, draft.status
+    news = []
+    if status.phase == "Running" and before.phase == "Starting":
+        news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
+    for kind, wrong, reason in WARNINGS:
+        old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
+        if new is None or new.status != wrong or new.reason in EXPECTED:
+            continue
+        if old is None or old.reason != new.reason:
+            news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+    for pod, words in draft.observed.refusals.items():
+        news.append(Event("Warning", EventReason.REFUSED, f"{words}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    return draft.to(status, *news)
+
+
+def suspended(draft: Draft) -> ConditionUpdate:
     """Not while there are pods; but a change that only a suspended job can take in waits for it."""
-    wanted, there = world.job.spec.shards.replicas, len(status.shards)
+    wanted, there = draft.spec.shards.replicas, len(draft.status.shards)
     if wanted == there:
         return ConditionUpdate("Suspended", "False", "Active")
     return ConditionUpdate(
@@ -105,10 +140,10 @@ def suspended(world: PassInput, status: Status) -> ConditionUpdate:
     )
 
 
-def pods_ready(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
+def pods_ready(draft: Draft) -> ConditionUpdate:
     """Whether all members work; if not, the first that is in trouble, or who is waited for."""
-    members = status.members
-    for name, fact in facts.items():
+    members = draft.status.members
+    for name, fact in draft.facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
@@ -116,7 +151,7 @@ def pods_ready(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> C
                 return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
             case _:
                 pass
-    for pod_name, words in world.refusals.items():
+    for pod_name, words in draft.observed.refusals.items():
         return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
@@ -146,9 +181,10 @@ def _goes_on(status: Status) -> str:
     return f"training goes on up to sample {until}" if status.progress.samples < until else ""
 
 
-def reports_available(world: PassInput, status: Status) -> Iterator[ConditionUpdate]:
+def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
     """Whether the leader answers. That it does not is no evidence of anything else."""
-    if leader_report(world) is not None:
+    status = draft.status
+    if leader_report(draft.observed) is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
         message = "the leader does not answer on its HTTP port; see its log, and the network policies"
@@ -210,14 +246,14 @@ def _exposed(status: Status) -> float:
     return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
 
 
-def snapshots(world: PassInput, status: Status) -> Iterator[ConditionUpdate]:
+def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
     """Whether saves are written and read without trouble, as far as those say who answered."""
-    problem = store_problem(world)
+    problem = store_problem(draft.observed)
     if problem is not None:
         who, what = problem
-        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(status)}"
+        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(draft.status)}"
         yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
-    elif leader_report(world) is not None or not status.conditions:
+    elif leader_report(draft.observed) is not None or not draft.status.conditions:
         yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 
@@ -227,18 +263,18 @@ def _at_risk(status: Status) -> str:
     return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
 
 
-def store_problem(world: PassInput) -> tuple[str, Problem] | None:
+def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
     """The first problem with saves that a pod reports, and whose it is."""
-    names = {m.uid: m.name for m in world.job.status.members}
-    for uid, report in world.reports.items():
+    names = {m.uid: m.name for m in observed.before.members}
+    for uid, report in observed.reports.items():
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
             return names[uid], report.problem
     return None
 
 
-def data(world: PassInput) -> Iterator[ConditionUpdate]:
+def data(observed: PassInput) -> Iterator[ConditionUpdate]:
     """Whether files lie where the data is which came too late for this job, as far as its leader says."""
-    report = leader_report(world)
+    report = leader_report(observed)
     if report is not None and report.new_files:
         message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
         yield ConditionUpdate(

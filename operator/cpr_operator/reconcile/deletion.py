@@ -17,7 +17,7 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_operator.api.spec import Store
-from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
@@ -25,7 +25,7 @@ from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.lifecycle import template_hash
 from cpr_operator.reconcile.observe import is_stuck
-from cpr_operator.reconcile.pass_ import EventReason, Job, Outcome, PassInput, PodDelete
+from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
@@ -70,79 +70,80 @@ def wants_finalizer(job: Job) -> bool:
     return job.spec.snapshots.delete_with_job
 
 
-def delete(world: PassInput) -> Outcome:
+def delete(observed: PassInput) -> Outcome:
     """The next step of deleting a job, which goes when nothing holds it."""
-    job, status = world.job, world.job.status
+    job, before = observed.job, observed.before
     if not job.has_finalizer:
-        return Outcome(status)
-    if not wants_finalizer(job) or status.runtime is None:  # it never wrote anything
-        return Outcome(status, release=True)
-    since = world.now if status.deleting_since is None else status.deleting_since
-    status = status.evolve(deleting_since=since)
-    writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not is_stuck(world, pod)]
+        return Outcome(before)
+    if not wants_finalizer(job) or before.runtime is None:  # it never wrote anything
+        return Outcome(before, release=True)
+    since = observed.now if before.deleting_since is None else before.deleting_since
+    status = before.evolve(deleting_since=since)
+    writers = [pod for pod in live_pods(observed.pods) if pod.role != env.ROLE_CLEANUP and not is_stuck(observed, pod)]
     going = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
         for pod in writers
         if pod.deleting_until is None
     )
-    match decide(world, since, writing=bool(writers)):
+    match decide(observed, since, writing=bool(writers)):
         case Wait(again_s=again_s):
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
-            return _attempt(world, status, attempt)
+            return _attempt(Draft(observed, status), attempt)
         case Finished(deleted=deleted):
-            return Outcome(status, events=(_deleted(world, deleted),), release=True)
+            return Outcome(status, events=(_deleted(observed, deleted),), release=True)
         case GiveUp(reason=reason):
             return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
         case verdict:
             assert_never(verdict)
 
 
-def _attempt(world: PassInput, status: Status, attempt: int) -> Outcome:
+def _attempt(draft: Draft, attempt: int) -> Outcome:
     """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
-    if words := _refused(world, status):
-        return Outcome(status, events=(_left_of(world.job, words),), release=True)
+    job, status = draft.observed.job, draft.status
+    if words := _refused(draft):
+        return Outcome(status, events=(_left_of(job, words),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.kept_anchors)
+        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
-        return Outcome(status, events=(_left_of(world.job, reason),), release=True)
-    return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+        return Outcome(status, events=(_left_of(job, reason),), release=True)
+    return Outcome(status, creates=(pod,), wake_after_s=draft.observed.timing.changing_s)
 
 
-def _refused(world: PassInput, status: Status) -> str:
+def _refused(draft: Draft) -> str:
     """Why the template may not become a pod; what the job has started with may."""
-    spec, runtime = world.job.spec, status.runtime
-    if world.restriction is None or (runtime is not None and runtime.template_hash == template_hash(spec)):
+    restriction, runtime = draft.observed.restriction, draft.status.runtime
+    if restriction is None or (runtime is not None and runtime.template_hash == template_hash(draft.spec)):
         return ""
-    return world.restriction.refuses_trainers(spec)
+    return restriction.refuses_trainers(draft.spec)
 
 
-def decide(world: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
+def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
     """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
-    attempts = (pod for pod in world.pods if pod.role == env.ROLE_CLEANUP)
+    attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
         return Finished(_word(newest))
-    hopeless = _hopeless(world, since, newest)
+    hopeless = _hopeless(observed, since, newest)
     if hopeless:
         return GiveUp(hopeless)
     if writing or (newest is not None and not newest.ended):
-        return Wait(world.timing.changing_s)
+        return Wait(observed.timing.changing_s)
     if newest is None:
         return Try(1)
-    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - world.now
+    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - observed.now
     return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
 
 
-def _hopeless(world: PassInput, since: float, newest: PodView | None) -> str:
+def _hopeless(observed: PassInput, since: float, newest: PodView | None) -> str:
     """Why there is no point in going on; empty if there is."""
-    if world.terminating:
+    if observed.terminating:
         return "the namespace is being deleted, and nothing can be created in it"
-    if world.now >= since + LIMIT_S:
-        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(world, newest)}"
+    if observed.now >= since + LIMIT_S:
+        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
     if newest is not None and newest.ended and newest.incarnation >= ATTEMPTS:
-        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(world, newest)}"
+        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(observed, newest)}"
     return ""
 
 
@@ -164,10 +165,10 @@ def location(store: Store) -> str:
     return f"s3://{inner} --endpoint {store.endpoint}"
 
 
-def _deleted(world: PassInput, deleted: Deleted | None) -> Event:
+def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
-    kept = ", ".join(key for key in world.kept_anchors if key not in unreadable)
+    kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
     said = f"deleted {amount}"
     said += f"; kept what other jobs restore from: {kept}" if kept else ""
     said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
@@ -195,10 +196,10 @@ def _left(uid: str, where: str, reason: str) -> Event:
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
 
-def _trouble(world: PassInput, newest: PodView | None) -> str:
+def _trouble(observed: PassInput, newest: PodView | None) -> str:
     """What keeps the newest attempt from ending well, as far as anybody says."""
-    if world.refusals:
-        return "; ".join(world.refusals.values())
+    if observed.refusals:
+        return "; ".join(observed.refusals.values())
     if newest is None:
         return "pods of the job are still there"
     problem = _problem(newest)

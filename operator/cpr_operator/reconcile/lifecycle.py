@@ -1,4 +1,4 @@
-"""A job's life: which phase follows which, how it starts, is suspended, and ends.
+"""A job's life: which phase follows which, how it starts, and how it ends.
 
 Pending -> Starting -> Running <-> Recovering | RollingBack -> Finishing -> Succeeded
 Pending may go to Suspended, any later phase to Suspending -> Suspended -> Starting; all but those two to Failed
@@ -12,20 +12,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cpr_contract.codec import to_json
-from cpr_contract.key import KEY_CHANGED
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Member, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.versions import next_version
-from cpr_operator.failures import Failure, Kind, classify
-from cpr_operator.reconcile.apply_reports import with_total
-from cpr_operator.reconcile.conditions import ConditionUpdate
-from cpr_operator.reconcile.members import account_of, owed, replacement, with_account
+from cpr_operator.desired.versions import next_version, not_spoken, version_of
+from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
+from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
+from cpr_operator.reconcile.effects import live_pods, outcome
+from cpr_operator.reconcile.members import account_of, is_overspent, owed, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
-from cpr_operator.reconcile.pass_ import Alive, Done, EventReason, Fact, Lost, NeverSeen, PassInput, Step
+from cpr_operator.reconcile.pass_ import (
+    Alive,
+    Done,
+    Draft,
+    EventReason,
+    Fact,
+    Hold,
+    Lost,
+    NeverSeen,
+    Outcome,
+    PassInput,
+    PodDelete,
+)
 from cpr_operator.reconcile.plan import planned
+
+#: How long trainers may take to end by themselves once the job has succeeded.
+LINGER_S = 30.0
 
 _ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
 
@@ -40,10 +55,20 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-def phase_of(world: PassInput, status: Status) -> Phase:
+def settle_phase(draft: Draft) -> Draft:
+    """The phase that follows from what was decided. A start that takes too long is given up."""
+    phase = phase_of(draft)
+    late = overdue(draft) if phase == "Starting" else ""
+    if late and never_trained(draft):
+        remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
+        return fail(draft, EXCEEDED, f"{late}; {remedy}")
+    return give_up_start(draft, late) if late else draft.to(draft.status.evolve(phase=phase))
+
+
+def phase_of(draft: Draft) -> Phase:
     """The phase of a job that has pods and goes on."""
-    before = world.job.status.phase
-    starting = before in {"Pending", "Suspended", "Starting"}
+    status = draft.status
+    starting = draft.before.phase in {"Pending", "Suspended", "Starting"}
     if starting and not all(is_settled(m) for m in status.members):
         return "Starting"
     if status.recovery is not None:
@@ -52,34 +77,44 @@ def phase_of(world: PassInput, status: Status) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(world: PassInput) -> Step:
+def start(observed: PassInput) -> Draft:
     """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
-    spec, job, status = world.job.spec, world.job.id, world.job.status
+    spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
-        start_time=world.now,
-        runtime=runtime(world),
+        start_time=observed.now,
+        runtime=runtime(observed),
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
-        shards=tuple(replacement(job, shard, world.now) for shard in shards),
-        trainers=tuple(replacement(job, Trainer(index=i), world.now) for i in range(spec.trainers.replicas)),
+        shards=tuple(replacement(observed, shard) for shard in shards),
+        trainers=tuple(replacement(observed, Trainer(index=i)) for i in range(spec.trainers.replicas)),
     )
-    status = with_total(world, status, spec.data.samples or 0)
+    status = with_total(spec, status, spec.data.samples or 0)
     status = planned(spec, with_account(status, account_of(status)), anew=True)
     message = f"{len(status.trainers)} trainers and {len(status.shards)} shards"
-    return Step(status).to(status, Event("Normal", EventReason.STARTED, message, "started"))
+    return starting(Draft(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),)))
 
 
-def runtime(world: PassInput) -> Runtime:
+def starting(draft: Draft) -> Draft:
+    """The conditions of a job whose pods are being created, for the first time or after a suspension."""
+    return set_conditions(
+        draft.to(draft.status.evolve(phase="Starting")),
+        ConditionUpdate("Suspended", "False", "Active"),
+        ConditionUpdate("CRDOutdated", "False", "SchemaMatches"),
+        ConditionUpdate("PodsReady", "False", "Starting", "the first pods are being created"),
+    )
+
+
+def runtime(observed: PassInput) -> Runtime:
     """What all pods are made from until the job is suspended and resumed."""
-    spec, job = world.job.spec, world.job.id
-    before, version = world.job.status.runtime, next_version(world.job.status, spec.image)
+    spec, job = observed.job.spec, observed.job.id
+    before, version = observed.before.runtime, next_version(observed.before, spec.image)
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=template_hash(spec),
-        key_digest=before.key_digest if before and not world.key_lost else world.key_digest,
+        key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
         job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
     )
 
@@ -90,27 +125,79 @@ def template_hash(spec: CPRJobSpec) -> str:
     return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
-def succeed(world: PassInput, step: Step, result: Anchor) -> Step:
-    """The final anchor is committed: the job has a model. What nobody settled any more counts as lost, at the worst."""
-    status = step.status
+def succeed(draft: Draft, result: Anchor) -> Draft:
+    """The final anchor is committed: the job has a model. Any reservation still open is charged in full."""
+    status = draft.status
     account = account_of(status).reserve(owed(status, result.samples))
     status = with_account(status, account.charge_reserved())
     progress = status.progress.evolve(step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
     status = status.evolve(
         phase="Succeeded",
-        completion_time=world.now,
+        completion_time=draft.now,
         result=result,
         progress=progress,
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
     )
-    return step.to(status, Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded"))
+    said = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
+    return _end(draft.to(status, said), ConditionUpdate("Complete", "True", "Trained", result.key))
 
 
-def fail(world: PassInput, step: Step, cause: str, reason: str) -> Step:
+def fail(draft: Draft, cause: str, reason: str) -> Draft:
     """The job ends without a model; its saves stay in the store."""
-    status = step.status.evolve(phase="Failed", completion_time=world.now, recovery=None)
-    return step.to(status, Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed"))
+    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None)
+    said = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
+    return _end(draft.to(status, said), ConditionUpdate("Failed", "True", cause, reason))
+
+
+def _end(draft: Draft, why: ConditionUpdate) -> Draft:
+    """The last conditions of a job, and the pods that it does not need any more."""
+    phase = draft.status.phase
+    ready, recovering = ConditionUpdate("PodsReady", "False", phase), ConditionUpdate("Recovering", "False", phase)
+    draft = set_conditions(draft, why, ready, recovering)
+    if phase == "Succeeded":  # its last anchor is in the store
+        draft = set_conditions(draft, ConditionUpdate("SnapshotsDegraded", "False", "Healthy"))
+    return replace(draft, deletes=_superfluous(draft.observed, draft.status))
+
+
+def clean_up(observed: PassInput) -> Outcome:
+    """Terminal stays terminal: what still runs is removed, and in time the job itself."""
+    status, ttl = observed.before, observed.job.spec.ttl_seconds_after_finished
+    ended = status.completion_time or observed.now
+    left = None if ttl is None else max(ended + ttl - observed.now, 0.0)
+    lingering = bool(live_pods(observed.pods))
+    return Outcome(
+        with_shown(status),
+        deletes=_superfluous(observed, status),
+        delete_job=left == 0.0,
+        wake_after_s=observed.timing.running_s if lingering else left,
+    )
+
+
+def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
+    """Pods that may still run; after success, trainers get time to end by themselves."""
+    lingers = ended.phase == "Succeeded" and observed.now < (ended.completion_time or 0.0) + LINGER_S
+    return tuple(
+        PodDelete(pod.name, pod.uid, f"the job has {ended.phase.lower()}")
+        for pod in live_pods(observed.pods)
+        if pod.deleting_until is None and not (lingers and pod.role == "trainer")
+    )
+
+
+def complete(draft: Draft) -> Draft:
+    """The leader has trained everything: the job succeeds, or the facts say who has to come back for that.
+
+    Where more was lost than the budget allows, the end does not count, and the recovery rolls the job back.
+    """
+    result, refused = result_of(draft.status, draft.facts), False
+    if result is not None and is_awaited(draft.status):
+        return with_late_shards_lost(draft.to(with_result(draft.status, result)))
+    if result is not None:
+        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        if not is_overspent(done.status):
+            return done
+        draft, refused = draft.to(draft.status.evolve(ledger=done.status.ledger)), True
+    return replace(draft, facts=without_result(draft.status, draft.facts, refused=refused))
 
 
 _UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
@@ -122,7 +209,7 @@ _TOO_LATE = Failure(
 def is_awaited(status: Status) -> bool:
     """Whether a shard has not told what it lost: it may be more than was set aside, and more than a trainer told.
 
-    The process before it may have gone on for a while, if nobody saw it end. One that dies untold has a successor.
+    The process before it may have gone on for a while, if nobody saw it end. One that dies untold has a replacement.
     """
     return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
 
@@ -134,28 +221,30 @@ def with_result(status: Status, result: Anchor) -> Status:
     return status.evolve(result=result, shards=shards, dense=dense)
 
 
-def with_late_shards_lost(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
-    """The facts of a job with a final anchor: lost trainers are done, and shards that it left behind are lost.
+def with_late_shards_lost(draft: Draft) -> Draft:
+    """A job with a final anchor: lost trainers are done, and shards that it left behind are lost.
 
     What a trainer held is in the anchor. So is what a shard lost that was cut off and trained to the end, while its
-    heir restored an older save: only another heir will find it.
+    replacement restored an older save: only another replacement will find it.
     """
-    found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts.items()}
-    for shard in status.shards:
+    facts = draft.facts.items()
+    found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts}
+    for shard in draft.status.shards:
         name = shard.name
         match found[name]:
-            case Alive(pod=pod) if _restored_too_late(world, status, shard):
+            case Alive(pod=pod) if _restored_too_late(draft, shard):
                 found[name] = Lost(pod, _TOO_LATE)
             case _:
                 pass
-    return found
+    return replace(draft, facts=found)
 
 
-def _restored_too_late(world: PassInput, status: Status, shard: Shard) -> bool:
-    """Whether an heir waits for pushes that nobody will send. One that stands at the end has told by now."""
-    report = report_of(world, shard)
-    restored = isinstance(report, ShardReport) and report.state is ShardState.READY and is_current(status, report)
-    return restored and shard.lost_at is not None
+def _restored_too_late(draft: Draft, shard: Shard) -> bool:
+    """Whether a replacement waits for pushes that nobody will send. One that stands at the end has told by now."""
+    report = report_of(draft.observed, shard)
+    if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
+        return False
+    return is_current(draft.status, report) and shard.lost_at is not None
 
 
 def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
@@ -187,22 +276,22 @@ _TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
 _SHOWN = 8
 
 
-def overdue(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> str:
+def overdue(draft: Draft) -> str:
     """Who is late in a job that starts, in words; empty if nobody is.
 
     Only time counts in which this operator was there: before, nobody told pods of each other.
     """
-    deadline_s = world.job.spec.failure_policy.startup_deadline_seconds
-    leader = leader_report(world)
-    if world.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
+    deadline_s = draft.spec.failure_policy.startup_deadline_seconds
+    leader = leader_report(draft.observed)
+    if draft.observed.watched_s < deadline_s or (leader is not None and leader.state in AT_WORK):
         return ""
-    since, leader_answers = world.now - deadline_s, leader is not None
-    members = {m.name: m for m in status.members if not is_settled(m)}
-    late = [n for n, m in members.items() if _is_late(m, facts[n], since, leader_answers=leader_answers)]
+    since, leader_answers = draft.now - deadline_s, leader is not None
+    members = {m.name: m for m in draft.status.members if not is_settled(m)}
+    late = [n for n, m in members.items() if _is_late(m, draft.facts[n], since, leader_answers=leader_answers)]
     if not late:
         return ""
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
-    said = [c.message for c in status.conditions if (c.type, c.status) in _TROUBLE]
+    said = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
     return "; ".join((f"not all pods worked within {deadline_s} s: {shown}", *said))
 
 
@@ -223,56 +312,48 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
             return False
 
 
-def never_trained(world: PassInput, status: Status) -> bool:
+def never_trained(draft: Draft) -> bool:
     """Whether nothing would be lost with the job, for certain.
 
     Its first pods cannot train before all of them run. Once one was replaced, only the leader can tell.
     """
+    status = draft.status
     told = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return told == 0 and (status.restarts == 0 or leader_report(world) is not None)
+    return told == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
 
 
-def give_up_start(world: PassInput, step: Step, late: str) -> tuple[Step, ConditionUpdate]:
-    """The job gives its pods back and is suspended for a while; with the condition that says why."""
+def give_up_start(draft: Draft, late: str) -> Draft:
+    """The job gives its pods back and is suspended for a while."""
     message = (
         f"{late}; nothing is lost, and the job resumes by itself in {PAUSE_S:.0f} s; to resume at once, set "
         "spec.suspend to true and back to false; to give it longer, also raise "
         "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
     )
-    resume_at = world.now + PAUSE_S
-    status = step.status.evolve(phase="Suspending", suspending_since=world.now, resume_at=resume_at)
-    event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{world.now:.0f}")
-    return step.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message)
+    now = draft.now
+    status = draft.status.evolve(phase="Suspending", suspending_since=now, resume_at=now + PAUSE_S)
+    event = Event("Warning", EventReason.SUSPENDING, message, f"suspending-{now:.0f}")
+    return set_conditions(draft.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message))
 
 
-def waits_to_resume(world: PassInput) -> bool:
-    """Whether a suspended job waits until it is resumed again."""
-    resume_at = world.job.status.resume_at
-    return resume_at is not None and world.now < resume_at
+def refuse_pods(observed: PassInput, reason: str, words: str) -> Outcome:
+    """A job without pods gets none, because its pods would not be taken."""
+    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{observed.job.generation}")
+    draft = Draft(observed, observed.before, events=(said,))
+    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, words))
+    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
 
 
-KEY_LOST = "the job's key was lost, and all members go on under a new one"
+def hold_back(observed: PassInput, hold: Hold) -> Outcome:
+    """No new job may start."""
+    why = ConditionUpdate("CRDOutdated", hold.status, hold.reason, hold.message)
+    return outcome(set_conditions(Draft(observed, observed.before), why))
 
 
-def needs_new_key(world: PassInput) -> bool:
-    """Whether the key of a job that has started is gone, or a member found another one in its place."""
-    status = world.job.status
-    if status.runtime is None or status.runtime.key_digest == world.key_digest:
-        return False
-    return world.key_lost or _is_replaced(world)
-
-
-def with_new_key(world: PassInput) -> PassInput:
-    """The world in which pods are made with the next key."""
-    status = world.job.status
-    if status.runtime is None:
-        return world
-    status = status.evolve(runtime=status.runtime.evolve(key_digest=world.key_digest))
-    return replace(world, job=replace(world.job, status=status))
-
-
-def _is_replaced(world: PassInput) -> bool:
-    status = world.job.status
-    own = {member.pod for member in status.members}
-    ends = (classify(pod) for pod in world.pods if pod.name in own)
-    return any(isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends)
+def leave_alone(observed: PassInput) -> Outcome:
+    """Pods of a release that this one cannot talk to train on by themselves."""
+    words = not_spoken(version_of(observed.before))
+    draft = set_conditions(
+        Draft(observed, observed.before), ConditionUpdate("PodsReady", "Unknown", "ContractNotSpoken", words)
+    )
+    status = draft.status.evolve(observed_generation=observed.job.generation)
+    return Outcome(status, guarded=status.phase != "Suspending", wake_after_s=observed.timing.running_s)

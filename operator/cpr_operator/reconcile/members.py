@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar
 from cpr_contract.manifests import RowUpdates
 from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, Budget, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.names import JobId, pod_name
+from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
 from cpr_operator.ledger import Ledger, Ranges, shown
-from cpr_operator.reconcile.pass_ import EventReason, Fact, Lost, PassInput, Step
+from cpr_operator.reconcile.pass_ import Draft, EventReason, Lost, PassInput
 from cpr_operator.recovery.account import Account
 
 M = TypeVar("M", Shard, Trainer)
@@ -28,31 +28,31 @@ class Edit(Protocol):
 _MESSAGE_CHARS = 1024
 
 
-def replacement(job: JobId, member: M, now: float) -> M:
+def replacement(observed: PassInput, member: M) -> M:
     """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
     incarnation = member.incarnation + 1
     return member.evolve(
         incarnation=incarnation,
-        pod=pod_name(job, member.role, member.index, incarnation),
+        pod=pod_name(observed.job.id, member.role, member.index, incarnation),
         uid="",
         node="",
         host="",
         port_base=0,
         state="Pending",
-        started_at=now,
+        started_at=observed.now,
         problem="",
     )
 
 
-def record(world: PassInput, step: Step, member: Member, failure: Failure, action: str) -> Step:
+def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft:
     """Count a failure, once per role, index and incarnation, and say so."""
-    status, role = step.status, member.role
+    status, role, now = draft.status, member.role, draft.now
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
     if (role, member.index, member.incarnation) in known:
-        return step
-    counts = begins_incident(status, member, failure, world.now)
+        return draft
+    counts = begins_incident(status, member, failure, now)
     entry = FailureRecord(
-        time=world.now,
+        time=now,
         role=role,
         index=member.index,
         incarnation=member.incarnation,
@@ -65,15 +65,15 @@ def record(world: PassInput, step: Step, member: Member, failure: Failure, actio
         counted=counts,
         action=action,
     )
-    counted = (world.now,) if counts else ()
-    oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
+    counted = (now,) if counts else ()
+    oldest = now - draft.spec.failure_policy.restart_limit.window_seconds
     status = status.evolve(
         failures=(*status.failures, entry)[-MAX_FAILURES:],
         restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
         restarts=status.restarts + 1,
     )
     message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
-    return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+    return draft.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
 def edited(status: Status, edit: Edit) -> Status:
@@ -91,13 +91,13 @@ def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
     return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
 
 
-def record_lost(world: PassInput, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+def record_lost(draft: Draft, action: str) -> Draft:
     """Record the failures of all that are lost in this pass."""
-    for member in step.status.members:
-        fact = facts[member.name]
+    for member in draft.status.members:
+        fact = draft.facts[member.name]
         if isinstance(fact, Lost):
-            step = record(world, step, member, fact.failure, action)
-    return step
+            draft = record(draft, member, fact.failure, action)
+    return draft
 
 
 def with_loss(status: Status, member: Member, samples: int, row_updates: RowUpdates | None = None) -> Status:
@@ -205,13 +205,13 @@ def begins_incident(status: Status, member: Member, failure: Failure, now: float
     return alike[first].time < now - INCIDENT_S or member.index in {record.index for record in alike[first:]}
 
 
-def new_incidents(status: Status, facts: Mapping[str, Fact], now: float) -> int:
+def new_incidents(draft: Draft) -> int:
     """How many incidents the members that are lost in this pass add to those counted."""
-    lost = ((m, facts.get(m.name)) for m in status.members)
+    lost = ((m, draft.facts.get(m.name)) for m in draft.status.members)
     return len(
         {
             (member.role, fact.failure.kind)
             for member, fact in lost
-            if isinstance(fact, Lost) and begins_incident(status, member, fact.failure, now)
+            if isinstance(fact, Lost) and begins_incident(draft.status, member, fact.failure, draft.now)
         }
     )

@@ -10,7 +10,18 @@ from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerSta
 from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
-from cpr_operator.reconcile.pass_ import Alive, Done, Fact, Lost, NeverSeen, NoPod, PassInput, Report, Terminating
+from cpr_operator.reconcile.pass_ import (
+    Alive,
+    Done,
+    Draft,
+    Fact,
+    Lost,
+    NeverSeen,
+    NoPod,
+    PassInput,
+    Report,
+    Terminating,
+)
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
@@ -26,13 +37,18 @@ def is_settled(member: Shard | Trainer) -> bool:
     return working and member.lost_at is None
 
 
-def observe(world: PassInput) -> Mapping[str, Fact]:
+def begin(observed: PassInput) -> Draft:
+    """The draft that a pass over a job with pods begins with."""
+    return Draft(observed, observed.before, observe(observed))
+
+
+def observe(observed: PassInput) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
-    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
-    status = world.job.status
+    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in observed.pods}
+    status = observed.before
     members = {m.name: m for m in status.members}
-    facts = {name: _fact(world, member, pods) for name, member in members.items()}
-    for name, verdict in _silent(world, members, facts).items():
+    facts = {name: _fact(observed, member, pods) for name, member in members.items()}
+    for name, verdict in _silent(observed, members, facts).items():
         match facts[name]:
             case Alive(pod=pod) | Terminating(pod=pod):
                 facts[name] = Lost(pod, hung(verdict.witnesses, verdict.beside))
@@ -41,26 +57,26 @@ def observe(world: PassInput) -> Mapping[str, Fact]:
     return facts
 
 
-def report_of(world: PassInput, member: Member) -> Report | None:
+def report_of(observed: PassInput, member: Member) -> Report | None:
     """The member's own report of this pass, if its newest incarnation answered."""
-    report = world.reports.get(member.uid) if member.uid else None
-    if report is None or report.job_uid != world.job.id.uid:
+    report = observed.reports.get(member.uid) if member.uid else None
+    if report is None or report.job_uid != observed.job.id.uid:
         return None
     return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
 
 
-def _fact(world: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+def _fact(observed: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
     pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
         return NoPod()
     if pod is None and not member.uid:
-        return NeverSeen(world.refusals.get(member.pod, ""))
+        return NeverSeen(observed.refusals.get(member.pod, ""))
     if pod is None and member.state == "Finished":
         return Done("")
     match classify(pod):
         case Failure() as failure:
             until = pod.deleting_until if pod else None
-            going = not failure.ended and until is not None and world.now < until + GRACE_SLACK_S
+            going = not failure.ended and until is not None and observed.now < until + GRACE_SLACK_S
             return Terminating(pod, failure, until) if going and pod and until else Lost(pod, failure)
         case trouble:
             return _unharmed(pod, trouble) if pod else NoPod()
@@ -74,12 +90,12 @@ def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
 
 
 def _silent(
-    world: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+    observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
-    generation, missed = world.job.status.counters.generation, {}
+    generation, missed = observed.before.counters.generation, {}
     for name, fact in facts.items():
-        report = world.reports.get(members[name].uid) if isinstance(fact, Alive) else None
+        report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
         if report is not None and report.silent and report.counters.generation == generation:
             missed[name] = report.silent
     if not missed:
@@ -90,34 +106,34 @@ def _silent(
         name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
         for name, m in living.items()
     }
-    return judge(peers, missed, _fallen(world, members))
+    return judge(peers, missed, _fallen(observed, members))
 
 
-def _fallen(world: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
+def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
     """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
-    silence_s = world.job.spec.failure_policy.silence_seconds
+    silence_s = observed.job.spec.failure_policy.silence_seconds
     return {
         m.avoid: name
         for name, m in members.items()
-        if m.avoid and m.lost_at is not None and world.now - m.lost_at <= silence_s
+        if m.avoid and m.lost_at is not None and observed.now - m.lost_at <= silence_s
     }
 
 
-def is_stuck(world: PassInput, pod: PodView) -> bool:
+def is_stuck(observed: PassInput, pod: PodView) -> bool:
     """Whether the pod's grace is over: it stays only because nobody reaches its node."""
-    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S
+    return pod.deleting_until is not None and observed.now >= pod.deleting_until + GRACE_SLACK_S
 
 
 #: States of a leader's report that show its group at work.
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
 
 
-def leader_report(world: PassInput) -> TrainerReport | None:
+def leader_report(observed: PassInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
-    status = world.job.status
+    status = observed.before
     if status.leader is None or status.leader >= len(status.trainers):
         return None
-    report = report_of(world, status.trainers[status.leader])
+    report = report_of(observed, status.trainers[status.leader])
     return report if isinstance(report, TrainerReport) else None
 
 
@@ -131,13 +147,13 @@ def takes_part(report: TrainerReport) -> bool:
     return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
 
 
-def is_premature(world: PassInput, status: Status, leader: TrainerReport) -> bool:
+def is_premature(draft: Draft, leader: TrainerReport) -> bool:
     """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
 
-    `status` holds what shards told in this pass. Where none of them answered, the leader is believed.
+    The draft holds what shards told in this pass. Where none of them answered, the leader is believed.
     """
-    told = any(isinstance(report_of(world, shard), ShardReport) for shard in status.shards)
-    serving = any(shard.state == "Ready" for shard in status.shards)
+    told = any(isinstance(report_of(draft.observed, shard), ShardReport) for shard in draft.status.shards)
+    serving = any(shard.state == "Ready" for shard in draft.status.shards)
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 
@@ -153,47 +169,47 @@ _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
 LATE = 3
 
 
-def first_round(world: PassInput) -> tuple[PodView, ...]:
+def first_round(observed: PassInput) -> tuple[PodView, ...]:
     """The leader, everybody who is not known to work, and shards whose saves do not come.
 
     All, where the leader did not answer the last time: nobody is to wait for it first.
     """
-    status = world.job.status
+    status = observed.before
     if status.phase in _QUIET:
         return ()
-    members = world.job.status.members
-    wanted = [m for m in members if not is_settled(m) or _leads(world, m) or _saves_late(status, m)]
-    return _pods(world, members if world.unheard else wanted)
+    members = observed.before.members
+    wanted = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
+    return _pods(observed, members if observed.unheard else wanted)
 
 
-def second_round(world: PassInput) -> tuple[PodView, ...]:
+def second_round(observed: PassInput) -> tuple[PodView, ...]:
     """After the first: all others, if the leader cannot tell how far training is, or misses somebody who works."""
-    status = world.job.status
+    status = observed.before
     if status.phase in _QUIET:
         return ()
-    leader = next((m for m in status.trainers if _leads(world, m)), None)
-    report = world.reports.get(leader.uid) if leader else None
-    settled = [m for m in world.job.status.members if is_settled(m)]
+    leader = next((m for m in status.trainers if _leads(observed, m)), None)
+    report = observed.reports.get(leader.uid) if leader else None
+    settled = [m for m in observed.before.members if is_settled(m)]
     missed = {m.name for m in settled} & set(report.silent if report else ())
     if isinstance(report, TrainerReport) and takes_part(report) and not missed:
         return ()
-    asked = {pod.uid for pod in first_round(world)}
-    return tuple(pod for pod in _pods(world, settled) if pod.uid not in asked)
+    asked = {pod.uid for pod in first_round(observed)}
+    return tuple(pod for pod in _pods(observed, settled) if pod.uid not in asked)
 
 
-def called_silent(world: PassInput) -> frozenset[str]:
+def called_silent(observed: PassInput) -> frozenset[str]:
     """The uids of members that work, as far as known, and whose heartbeat somebody misses by the reports so far.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
     """
-    missed = {name for report in world.reports.values() for name in report.silent}
-    return frozenset(m.uid for m in world.job.status.members if is_settled(m) and m.name in missed)
+    missed = {name for report in observed.reports.values() for name in report.silent}
+    return frozenset(m.uid for m in observed.before.members if is_settled(m) and m.name in missed)
 
 
-def _pods(world: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
+def _pods(observed: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
-    return tuple(pod for pod in world.pods if pod.name in names and pod.host and pod.phase == "Running")
+    return tuple(pod for pod in observed.pods if pod.name in names and pod.host and pod.phase == "Running")
 
 
 def _saves_late(status: Status, member: Member) -> bool:
@@ -205,5 +221,5 @@ def _saves_late(status: Status, member: Member) -> bool:
     return status.progress.samples - member.saved_samples > LATE * usual_s * speed
 
 
-def _leads(world: PassInput, member: Member) -> bool:
-    return isinstance(member, Trainer) and member.index == world.job.status.leader
+def _leads(observed: PassInput, member: Member) -> bool:
+    return isinstance(member, Trainer) and member.index == observed.before.leader

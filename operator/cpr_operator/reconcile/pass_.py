@@ -1,10 +1,10 @@
-"""What a pass sees and what it wants: plain values on both sides of `reconcile`."""
+"""The values of a pass: what it sees, the draft that its phases work on, and what it wants."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -111,61 +111,15 @@ class PassInput:
     restriction: Restriction | None = None
     timing: Timing = Timing()
 
+    @property
+    def before(self) -> Status:
+        """The status that the pass begins with."""
+        return self.job.status
+
     @cached_property
     def pods_by_uid(self) -> Mapping[str, PodView]:
         """The pods by their uid."""
         return {pod.uid: pod for pod in self.pods}
-
-
-@dataclass(frozen=True, slots=True)
-class PodDelete:
-    """Delete the pod of this uid, with its own grace or another."""
-
-    name: str
-    uid: str
-    reason: str
-    grace_s: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RosterPatch:
-    """Write these annotations to the pod of this uid."""
-
-    name: str
-    uid: str
-    annotations: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a pass wants, in the order in which it is done: status first, events last.
-
-    `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
-    that is being deleted goes, last of all. `stalled`: training stands still, and the job is about to recover.
-    """
-
-    status: Status
-    creates: tuple[Manifest, ...] = ()
-    deletes: tuple[PodDelete, ...] = ()
-    rosters: tuple[RosterPatch, ...] = ()
-    guarded: bool = False
-    events: tuple[Event, ...] = ()
-    wake_after_s: float | None = None
-    delete_job: bool = False
-    release: bool = False
-    stalled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A status on its way through a pass, with the events so far."""
-
-    status: Status
-    events: tuple[Event, ...] = ()
-
-    def to(self, status: Status, *events: Event) -> Step:
-        """The next step."""
-        return Step(status, self.events + events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +167,76 @@ class Lost:
 
 
 Fact = NoPod | NeverSeen | Alive | Terminating | Done | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class PodDelete:
+    """Delete the pod of this uid, with its own grace or another."""
+
+    name: str
+    uid: str
+    reason: str
+    grace_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RosterPatch:
+    """Write these annotations to the pod of this uid."""
+
+    name: str
+    uid: str
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass wants, in the order in which it is done: status first, events last.
+
+    `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
+    that is being deleted goes, last of all. `stalled`: training stands still, and the job is about to recover.
+    """
+
+    status: Status
+    creates: tuple[Manifest, ...] = ()
+    deletes: tuple[PodDelete, ...] = ()
+    rosters: tuple[RosterPatch, ...] = ()
+    guarded: bool = False
+    events: tuple[Event, ...] = ()
+    wake_after_s: float | None = None
+    delete_job: bool = False
+    release: bool = False
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a pass has made of the job so far: each phase takes a draft and returns the next one.
+
+    `status` is the status as it is now, `before` the one that the pass began with. `facts` are by
+    the names of the members. `deletes` are the pods to delete; None: those that were replaced.
+    """
+
+    observed: PassInput
+    status: Status
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    deletes: tuple[PodDelete, ...] | None = None
+
+    @property
+    def before(self) -> Status:
+        """The status that the pass began with."""
+        return self.observed.before
+
+    @property
+    def spec(self) -> CPRJobSpec:
+        """The job's spec."""
+        return self.observed.job.spec
+
+    @property
+    def now(self) -> float:
+        """The time of the pass, in seconds since the epoch."""
+        return self.observed.now
+
+    def to(self, status: Status, *events: Event) -> Draft:
+        """The draft with this status, and these events after those before."""
+        return replace(self, status=status, events=self.events + events)

@@ -13,7 +13,7 @@ from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.pass_ import EventReason
+from cpr_operator.reconcile.pass_ import Draft, EventReason
 
 #: An interval that changed by less than this part is the same.
 _SAME = 0.05
@@ -43,6 +43,14 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
             return status
         new = _refreshed(old, new)
     return status.evolve(plan=new)
+
+
+def update_plan(draft: Draft) -> Draft:
+    """The plan after a failure, or when its figures moved. While a recovery is under way the plan stays as it is."""
+    if draft.status.recovery is not None:
+        return draft
+    anew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None
+    return draft.to(planned(draft.spec, draft.status, anew=anew))
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:

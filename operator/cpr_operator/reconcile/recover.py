@@ -1,13 +1,14 @@
-"""Members are lost: one decision over all of them is made and carried out."""
+"""Members are lost: one decision over all of them is made and carried out on the status."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 from cpr_operator.api.status import MAX_FORKS, Fork, Member, Overhead, Predecessor, Progress, Recovery, Shard, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable
+from cpr_operator.reconcile.lifecycle import fail
 from cpr_operator.reconcile.members import (
     M,
     account_of,
@@ -21,7 +22,7 @@ from cpr_operator.reconcile.members import (
     with_shards,
 )
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report
-from cpr_operator.reconcile.pass_ import Alive, EventReason, Fact, Lost, NeverSeen, PassInput, Step, Terminating
+from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Lost, NeverSeen, Terminating
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
     anchors_before_origin,
@@ -33,7 +34,6 @@ from cpr_operator.reconcile.recovery_input import (
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
-    RecoveryInput,
     Replace,
     RollBack,
     ShardGrant,
@@ -42,52 +42,67 @@ from cpr_operator.recovery.decide import (
     roll_back,
 )
 
-
-def recover(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
-    """The next step of whatever recovery is due, and why the job is to end, if it is."""
-    step = _recreate_unseen(world, step, facts)
-    step = _drop_avoidance(world, step, facts)
-    step = _replace_terminating(world, step, facts)
-    step, facts = _replace_waiting(world, step, facts)
-    decision = _decision(world, step.status, facts)
-    match decision:
-        case None:
-            return _finish(world, step), None
-        case Replace():
-            return apply_replacement(world, step, facts, decision), None
-        case RollBack():
-            return apply_rollback(world, step, facts, decision), None
-        case WaitForReport():
-            return step.to(_waiting(world, step.status, facts, decision)), None
-        case FailJob():
-            return record_lost(world, step, facts, "Fail"), decision
+#: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
+KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
+#: Kinds of failure after which the node itself may be gone, though its object still says Ready.
+SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
 
 
-def _decision(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
+def recover(draft: Draft) -> Draft:
+    """The next step of whatever recovery is due; the job has Failed if there is none."""
+    facts = draft.facts
+    # Entries without a pod, or with one that cannot be scheduled, hold no state: nothing is decided for them.
+    draft = _recreate_unseen(draft)
+    draft = _drop_avoidance(draft)
+    # A pod that terminates may still save. Its replacement waits for that, and the decision waits, too.
+    draft = _replace_terminating(draft)
+    # After that: one that was just given a predecessor is alive, and only an earlier one can be lost.
+    draft = _replace_waiting(draft)
+    draft = _carry_out(draft, _decision(draft))
+    # What was seen stays seen: conditions name the lost, whether they have a replacement by now or not.
+    return replace(draft, facts=facts)
+
+
+def _decision(draft: Draft) -> Decision | None:
+    status, account = draft.status, account_of(draft.status)
     if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
-        return roll_back(account_of(status), status.anchors, "more was lost than the budget allows")
-    failed = _hopeless(world, status, facts)
+        return roll_back(account, status.anchors, "more was lost than the budget allows")
+    failed = _hopeless(draft)
     if failed is not None:
         return failed
-    if damaged_origin(world, status, facts):
+    if damaged_origin(draft):
         older = anchors_before_origin(status)
-        return roll_back(account_of(status), older, "the anchor that this generation started from is damaged")
+        return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
-        return roll_back(account_of(status), anchors_before_result(status), "the final anchor is damaged")
-    situation: RecoveryInput | None = recovery_input(world, status, facts)
-    return decide(situation) if situation is not None else None
+        return roll_back(account, anchors_before_result(status), "the final anchor is damaged")
+    given = recovery_input(draft)
+    return decide(given) if given is not None else None
 
 
-def _hopeless(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
+def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
+    match decision:
+        case None:
+            return _finish(draft)
+        case Replace():
+            return apply_replacement(draft, decision)
+        case RollBack():
+            return apply_rollback(draft, decision)
+        case WaitForReport():
+            return _wait(draft, decision)
+        case FailJob():
+            return fail(record_lost(draft, "Fail"), decision.cause, decision.reason)
+
+
+def _hopeless(draft: Draft) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
-    lost = [fact.failure for fact in facts.values() if isinstance(fact, Lost)]
-    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(world, status, facts)
+    lost = [fact.failure for fact in draft.facts.values() if isinstance(fact, Lost)]
+    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(draft)
     for failure in lost:
         if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
             return FailJob(failure.kind, failure.message)
-    limit = world.job.spec.failure_policy.restart_limit
-    counted = new_incidents(status, facts, world.now)
-    earlier = sum(time > world.now - limit.window_seconds for time in status.restart_times)
+    limit = draft.spec.failure_policy.restart_limit
+    counted = new_incidents(draft)
+    earlier = sum(time > draft.now - limit.window_seconds for time in draft.status.restart_times)
     if counted and earlier + counted > limit.count:
         last = next(failure for failure in lost if failure.counts_as_restart)
         return FailJob(
@@ -98,96 +113,98 @@ def _hopeless(world: PassInput, status: Status, facts: Mapping[str, Fact]) -> Fa
     return None
 
 
-def _recreate_unseen(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
+def _recreate_unseen(draft: Draft) -> Draft:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
-    def replaced(member: M) -> M:
-        fact = facts[member.name]
+    def recreated(member: M) -> M:
+        fact = draft.facts[member.name]
         if not isinstance(fact, NeverSeen) or fact.refusal:
             return member
-        return replacement(world.job.id, member, member.started_at or world.now)
+        # The startup deadline counts from the first attempt.
+        return replacement(draft.observed, member).evolve(started_at=member.started_at or draft.now)
 
-    return step.to(edited(step.status, replaced))
+    return draft.to(edited(draft.status, recreated))
 
 
-def _replace_terminating(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
-    """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
+def _drop_avoidance(draft: Draft) -> Draft:
+    """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
+
+    def unbound(member: M) -> M:
+        match draft.facts[member.name]:
+            case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
+                return replacement(draft.observed, member).evolve(avoid="")
+            case _:
+                return member
+
+    return draft.to(edited(draft.status, unbound))
+
+
+def _replace_terminating(draft: Draft) -> Draft:
+    """A shard that somebody deletes is replaced at once; the new one may not restore while the old one may save."""
     replacements, name = {}, ""
-    for shard in step.status.shards:
-        fact = facts[shard.name]
+    for shard in draft.status.shards:
+        fact = draft.facts[shard.name]
         if not isinstance(fact, Terminating):
             continue
         name = shard.name
-        step = record(world, step, shard, fact.failure, "ReplaceShards")
+        draft = record(draft, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        replacements[shard.index] = replacement(world.job.id, shard, world.now).evolve(
-            lost_at=shard.lost_at or world.now,
+        replacements[shard.index] = replacement(draft.observed, shard).evolve(
+            lost_at=shard.lost_at or draft.now,
             may_restore=False,
             predecessor=before,
             avoid=avoided(shard, fact.failure),
         )
     if not replacements:
-        return step
+        return draft
     reason = f"{name} is being deleted: its successor waits for what it still saves"
-    return step.to(under_recovery(world, with_shards(step.status, replacements), "ReplaceShards", reason))
+    return under_recovery(draft.to(with_shards(draft.status, replacements)), "ReplaceShards", reason)
 
 
-def _replace_waiting(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
-    """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
-    rest, replacements = dict(facts), {}
-    for shard in step.status.shards:
-        name = shard.name
-        fact = facts[name]
-        if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
+def _replace_waiting(draft: Draft) -> Draft:
+    """A replacement that dies while it waits for its predecessor holds nothing: another one waits in its place."""
+    rest, replacements = dict(draft.facts), {}
+    for shard in draft.status.shards:
+        fact = draft.facts[shard.name]
+        if shard.predecessor is None or not isinstance(fact, Lost):
             continue
-        step = record(world, step, shard, fact.failure, "ReplaceShards")
-        replacements[shard.index] = replacement(world.job.id, shard, world.now).evolve(
-            avoid=avoided(shard, fact.failure)
-        )
-        rest[name] = NeverSeen("")
-    return step.to(with_shards(step.status, replacements)), rest
+        if _hopeless(replace(draft, facts={shard.name: fact})):
+            continue
+        draft = record(draft, shard, fact.failure, "ReplaceShards")
+        replacements[shard.index] = replacement(draft.observed, shard).evolve(avoid=avoided(shard, fact.failure))
+        rest[shard.name] = NeverSeen("")
+    return replace(draft.to(with_shards(draft.status, replacements)), facts=rest)
 
 
-def _waiting(world: PassInput, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:
+def _wait(draft: Draft, decision: WaitForReport) -> Draft:
     """Nothing is decided yet: the lost are shown as lost."""
-
-    def shown(shard: Shard) -> Shard:
-        lost = isinstance(facts[shard.name], Lost)
-        return shard.evolve(state="Lost") if lost else shard
-
-    shards = tuple(shown(shard) for shard in status.shards)
-    status = status.evolve(shards=shards)
+    status = draft.status
+    lost = {s.index: s.evolve(state="Lost") for s in status.shards if isinstance(draft.facts[s.name], Lost)}
     kind = status.recovery.kind if status.recovery else "ReplaceShards"
-    return under_recovery(world, status, kind, decision.reason)
+    return under_recovery(draft.to(with_shards(status, lost)), kind, decision.reason)
 
 
-def _finish(world: PassInput, step: Step) -> Step:
+def _finish(draft: Draft) -> Draft:
     """A recovery is over when everybody works and the leader trains in the present group and generation."""
-    status, leader = step.status, leader_report(world)
+    status, leader, now = draft.status, leader_report(draft.observed), draft.now
     if status.recovery is None:
-        return step
+        return draft
     waiting = tuple(m.name for m in status.members if not is_settled(m))
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
-        recovery = status.recovery.evolve(waiting_for=waiting[:32])
-        return step.to(status.evolve(recovery=recovery))
-    took = world.now - status.recovery.since
+        return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
+    took = now - status.recovery.since
     failures = tuple(
-        f.evolve(recovery_seconds=max(world.now - f.time, 0.0)) if f.recovery_seconds is None else f
-        for f in status.failures
+        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None else f for f in status.failures
     )
     message = f"training again after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
-    status = after_recovery(world.job.spec, status, world.now)
-    return step.to(status.evolve(recovery=None, failures=failures), event)
-
-
-#: Kinds of failure after which the node itself may be gone, though its object still says Ready.
-SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
+    status = after_recovery(draft.spec, status, now)
+    return draft.to(status.evolve(recovery=None, failures=failures), event)
 
 
 def avoided(member: Member, failure: Failure) -> str:
-    """The node that the successor of a lost member keeps off; empty if any will do.
+    """The node that the replacement of a lost member keeps off; empty if any will do.
 
     While the member has not worked again, what was avoided stays avoided.
     """
@@ -196,50 +213,30 @@ def avoided(member: Member, failure: Failure) -> str:
     return member.avoid if member.lost_at is not None else ""
 
 
-def _drop_avoidance(world: PassInput, step: Step, facts: Mapping[str, Fact]) -> Step:
-    """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
-
-    def replaced(member: M) -> M:
-        match facts[member.name]:
-            case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
-                return replacement(world.job.id, member, world.now).evolve(avoid="")
-            case _:
-                return member
-
-    return step.to(edited(step.status, replaced))
-
-
-#: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
-KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
-
-
-def apply_replacement(world: PassInput, step: Step, facts: Mapping[str, Fact], decision: Replace) -> Step:
+def apply_replacement(draft: Draft, decision: Replace) -> Draft:
     """New incarnations of the lost members and of nobody else; leave to restore for those that wait."""
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
-    step = _replace_lost(world, step, facts, kind)
-    status = step.status
-    grants = {grant.index: grant for grant in decision.shards}
-    shards = tuple(
-        _granted(shard, grants[shard.index], world.now) if shard.index in grants else shard for shard in status.shards
-    )
+    draft = _replace_lost(draft, kind)
+    status, grants = draft.status, {grant.index: grant for grant in decision.shards}
+    shards = {s.index: _granted(s, grants[s.index], draft.now) for s in status.shards if s.index in grants}
     counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
-    status = status.evolve(shards=shards, counters=counters, leader=decision.leader)
+    status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(
         {index: grant.reserve for index, grant in grants.items()}, decision.dense.reserve if decision.dense else ()
     )
     if decision.dense is not None:
         dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
         status = status.evolve(dense=dense)
-    status = with_account(under_recovery(world, status, kind, decision.reason, decision.lost), account)
-    return step.to(status, _event(status, EventReason.REPLACING, decision.reason))
+    draft = under_recovery(draft.to(with_account(status, account)), kind, decision.reason, decision.lost)
+    return draft.to(draft.status, _event(draft.status, EventReason.REPLACING, decision.reason))
 
 
-def apply_rollback(world: PassInput, step: Step, facts: Mapping[str, Fact], decision: RollBack) -> Step:
+def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
     """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
-    step = _replace_lost(world, step, facts, "RollBack")
-    status, samples = step.status, decision.anchor.samples if decision.anchor else 0
+    draft = _replace_lost(draft, "RollBack")
+    status, samples = draft.status, decision.anchor.samples if decision.anchor else 0
     generation = status.counters.generation + 1
-    lost_trainer = any(name.startswith("trainer/") and isinstance(fact, Lost) for name, fact in facts.items())
+    lost_trainer = any(isinstance(draft.facts.get(t.name), Lost) for t in status.trainers)
     account = account_of(status).roll_back(samples)
     status = status.evolve(
         counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
@@ -258,36 +255,39 @@ def apply_rollback(world: PassInput, step: Step, facts: Mapping[str, Fact], deci
         ),
     )
     status = status.evolve(anchors=restorable(status, status.anchors))
-    status = with_account(under_recovery(world, status, "RollBack", decision.reason, decision.lost), account)
+    draft = under_recovery(draft.to(with_account(status, account)), "RollBack", decision.reason, decision.lost)
+    status = draft.status
     if status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=status.budget.rollbacks + 1))
     where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
-    return step.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
+    return draft.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
 
 
-def under_recovery(world: PassInput, status: Status, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Status:
+def under_recovery(draft: Draft, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Draft:
     """The status with the recovery under way, in which the state of the shards `lost` was lost.
 
     It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
     """
-    before = status.recovery or Recovery(kind=kind, since=world.now, degraded_before=status.progress.degraded_samples)
+    status = draft.status
+    before = status.recovery or Recovery(kind=kind, since=draft.now, degraded_before=status.progress.degraded_samples)
     if before.kind in KINDS:
         kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
     lost = tuple(sorted({*before.lost_shards, *lost}))
-    return status.evolve(recovery=before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=()))
+    recovery = before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=())
+    return draft.to(status.evolve(recovery=recovery))
 
 
-def _replace_lost(world: PassInput, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
-    step = record_lost(world, step, facts, action)
+def _replace_lost(draft: Draft, action: str) -> Draft:
+    draft = record_lost(draft, action)
 
     def replaced(member: M) -> M:
-        fact = facts[member.name]
+        fact = draft.facts[member.name]
         if not isinstance(fact, Lost):
             return member
-        avoid, lost_at = avoided(member, fact.failure), member.lost_at or world.now
-        return replacement(world.job.id, member, world.now).evolve(lost_at=lost_at, avoid=avoid)
+        avoid, lost_at = avoided(member, fact.failure), member.lost_at or draft.now
+        return replacement(draft.observed, member).evolve(lost_at=lost_at, avoid=avoid)
 
-    return step.to(edited(step.status, replaced))
+    return draft.to(edited(draft.status, replaced))
 
 
 def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:

@@ -4,13 +4,13 @@ It holds the rows of all shards, and the one step that all trainers have complet
 suspension, and nothing is trained again. Where none was committed then, it is an earlier one, and the job goes back to
 it. What other shards lost before the anchor stays charged, as a number (docs/adr/0013, 0019).
 
-Without lockstep only an anchor where all trainers had met is of one step: the others hold more of some ranks. So all
+In a shadow mode only an anchor where all trainers had met is of one step: the others hold more of some ranks. So all
 meet before the job stops; if they have not, or the budget forbids that anchor, the job resumes as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Shard, Status, Trainer
@@ -19,7 +19,7 @@ from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import restorable
 from cpr_operator.reconcile.members import account_of, with_account, with_all_owed
 from cpr_operator.reconcile.observe import is_current, leader_report
-from cpr_operator.reconcile.pass_ import EventReason, Fact, PassInput, Step
+from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput
 from cpr_operator.reconcile.plan import after_resharding
 from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.recovery.decide import roll_back
@@ -39,44 +39,64 @@ def _changes(spec: CPRJobSpec, status: Status) -> Iterator[str]:
             yield f"{len(members)} {name} become {wanted}"
 
 
-def trainers_aligned(world: PassInput) -> bool:
+def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
+    """Whether a job with pods is to go on with another number of trainers: it stops, and resumes as so many."""
+    return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != spec.trainers.replicas
+
+
+def align_trainers(draft: Draft) -> Draft:
+    """Trainers whose number is to change come to one step first, where ranks stand at steps of their own.
+
+    Not before each shard has told what it lost, which takes pushes: at its worst that may not fit into the budget, and
+    then no anchor would do.
+    """
+    told = all(shard.lost_at is None for shard in draft.status.shards)
+    status = draft.status.evolve(meeting=told and wants_other_trainers(draft.spec, draft.status))
+    if not status.meeting or draft.status.meeting:
+        return draft.to(status)
+    message = f"{resizing(draft.spec, status)}: all go on to one step first, and are saved there"
+    key = f"meeting-{draft.observed.job.generation}"
+    return draft.to(status, Event("Normal", EventReason.MEETING, message, key))
+
+
+def trainers_aligned(observed: PassInput) -> bool:
     """Whether all trainers stand at one step, the newest anchor, or will when they are told to stop."""
-    if _is_synchronous(world):
+    if _is_synchronous(observed.job.spec):
         return True
-    leader, status = leader_report(world), world.job.status
+    leader, status = leader_report(observed), observed.before
     met = leader.met if leader is not None and is_current(status, leader) else None
     return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
 
 
-def resize(world: PassInput, no_pods: Mapping[str, Fact]) -> Step | None:
-    """The status of a suspended job whose spec names other numbers of members: a new generation of so many.
+def resize(draft: Draft) -> Draft | None:
+    """A suspended job whose spec names other numbers of members: a new generation of so many.
 
-    None if the job is to resume as it is. `no_pods`: the facts of members without pods.
+    None if the job is to resume as it is.
     """
-    status, lockstep = world.job.status, _is_synchronous(world)
-    reason = resizing(world.job.spec, status)
-    if not reason or not (lockstep or status.meeting):
+    spec, status, synchronous = draft.spec, draft.status, _is_synchronous(draft.spec)
+    reason = resizing(spec, status)
+    if not reason or not (synchronous or status.meeting):
         return None
     stands_at, owing = _stands_at(status), with_all_owed(status)
-    even = status.anchors if lockstep else status.anchors[-1:]
-    decision = roll_back(account_of(owing), even, reason)
-    if decision.anchor is None and not lockstep:
+    aligned = status.anchors if synchronous else status.anchors[-1:]
+    decision = roll_back(account_of(owing), aligned, reason)
+    if decision.anchor is None and not synchronous:
         return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
-    status = apply_rollback(world, Step(owing), no_pods, decision).status
-    status = _with_shards(world.job.spec, status, samples).evolve(anchors=restorable(status, even))
-    status = _with_trainers(status, world.job.spec.trainers.replicas)
+    status = apply_rollback(draft.to(owing), decision).status
+    status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
+    status = _with_trainers(status, spec.trainers.replicas)
     said = f"{reason}, all from the anchor of step {step}"
     if samples != stands_at:
         said += "; what was trained since then is trained again, because it was not saved as one anchor"
     elif status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
-    return Step(status, (Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"),))
+    return draft.to(status, Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"))
 
 
-def _is_synchronous(world: PassInput) -> bool:
-    return world.job.spec.trainers.dense_sync == "AllReduce"
+def _is_synchronous(spec: CPRJobSpec) -> bool:
+    return spec.trainers.dense_sync == "AllReduce"
 
 
 def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:

@@ -84,7 +84,7 @@ def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
     status = with_account(status, Account(replace(account.ledger, limit=limit), reserved))
     budget = world.job.spec.accuracy_budget.model_copy(update={"portion_of_lost_samples": after})
     changed = world.job.spec.model_copy(update={"accuracy_budget": budget})
-    moved = with_total(replace(world, job=replace(world.job, spec=changed)), status, total)
+    moved = with_total(changed, status, total)
     assert not is_overspent(moved)
     wanted = limit_of(after, total, len(lost))
     assert wanted <= moved.ledger.limit_sample_shards <= max(wanted, limit)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_operator.reconcile.apply_reports import apply_reports
-from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import PassInput
 from support.driver import world_in_mid_training
 
@@ -28,13 +28,13 @@ async def told(result: AnchorRef | None) -> PassInput:
 
 async def test_a_final_anchor_settles_the_dense_state_whatever_group_was_to_train_on() -> None:
     world = await told(RESULT)
-    status = apply_reports(world, observe(world))
+    status = apply_reports(begin(world)).status
     assert status.dense.reserved == ()
     assert status.ledger.ranges == (((200, 250),),) * len(status.shards)
 
 
 async def test_a_group_of_the_past_settles_nothing() -> None:
     world = await told(None)
-    status = apply_reports(world, observe(world))
+    status = apply_reports(begin(world)).status
     assert status.dense.reserved == ((100, 300),)
     assert status.ledger.ranges == world.job.status.ledger.ranges

@@ -9,7 +9,7 @@ import pytest
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.controller import read_report
 from cpr_operator.reconcile import PassInput
-from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Report
 from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from support.driver import BATCH, Driver, Scenario, spec
@@ -45,7 +45,7 @@ async def world_after(dense_sync: str) -> PassInput:
 )
 async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
     world = await world_after(dense_sync)
-    situation = recovery_input(world, world.job.status, observe(world))
-    assert situation is not None
-    assert situation.trainer_bound == bound
-    assert situation.dense_charged == (dense_sync == "AllReduce")
+    given = recovery_input(begin(world))
+    assert given is not None
+    assert given.trainer_bound == bound
+    assert given.dense_charged == (dense_sync == "AllReduce")

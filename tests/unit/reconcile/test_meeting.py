@@ -11,7 +11,7 @@ from cpr_operator.controller import read_report
 from cpr_operator.desired.rosters import trainer_roster
 from cpr_operator.reconcile import PassInput, reconcile
 from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.pass_ import NoPod
+from cpr_operator.reconcile.pass_ import Draft, NoPod
 from cpr_operator.reconcile.resize import resize, trainers_aligned
 from support.driver import TICK_S, Driver, Scenario, spec
 
@@ -95,11 +95,12 @@ async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None
     world = await world_of(meets=True)
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())
-    step = resize(with_status(world, status.evolve(phase="Suspended", meeting=met)), nobody)
-    assert (step is not None) == met
-    if step is not None:
-        assert len(step.status.trainers) == WANTED
-        assert step.status.anchors == status.anchors[-1:], "older ones are of two ranks"
+    suspended = with_status(world, status.evolve(phase="Suspended", meeting=met))
+    draft = resize(Draft(suspended, suspended.before, nobody))
+    assert (draft is not None) == met
+    if draft is not None:
+        assert len(draft.status.trainers) == WANTED
+        assert draft.status.anchors == status.anchors[-1:], "older ones are of two ranks"
 
 
 async def test_a_leader_that_does_not_answer_has_not_met() -> None:
