@@ -1,6 +1,7 @@
-"""A mypy plugin: `model.evolve(...)` takes the fields of its own model and their types, and nothing else.
+"""A mypy plugin: `model.evolve(...)` takes the fields of its own model, with their types.
 
-The signature is the one that pydantic's plugin gives to `model_construct`, with every field optional.
+The signature is the one that pydantic's plugin gives to `model_construct`, with every field
+optional. Where the model is not known (a bound type variable), mypy accepts no field at all.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Controller:
             return self._timing.running_s
         view, job = await set_finalizer(self._cluster, view, job)
         listed = await self._list(view, job, memory)
-        world = PassInput(
+        observed = PassInput(
             job=job,
             pods=memory.own_pods(view, listed),
             reports={},
@@ -151,14 +151,14 @@ class Controller:
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
-        world = await self._ask(world, first_round(world))
-        world = await self._ask(world, second_round(world))
-        memory.unheard = leader_report(world) is None
-        outcome = await decide(world)
+        observed = await self._ask(observed, first_round(observed))
+        observed = await self._ask(observed, second_round(observed))
+        memory.unheard = leader_report(observed) is None
+        outcome = await decide(observed)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
-            outcome = await decide(replace(world, key_lost=True))
+            outcome = await decide(replace(observed, key_lost=True))
         if words := await self._guarding.refusal(self._cluster, job, outcome):
-            outcome = refuse_pods(world, "CreateRefused", words)
+            outcome = refuse_pods(observed, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
         count = self._regular.add if memory.urgency is Priority.REGULAR else self._regular.discard
         count((view.namespace, view.name))
@@ -220,8 +220,8 @@ class Controller:
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
         return self._cluster.at(urgency_of(job.status, outcome))
 
-    async def _ask(self, world: PassInput, pods: tuple[PodView, ...]) -> PassInput:
-        """The world with the answers of these pods; one that does not answer, or not in our words, is left out.
+    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
+        """The input with the reports of these pods. A pod that does not answer with one is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
         """
@@ -229,9 +229,9 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            for uid in called_silent(heard(world, asked)) & asked.keys():
+            for uid in called_silent(heard(observed, asked)) & asked.keys():
                 asked[uid].cancel()
-        return heard(world, asked)
+        return heard(observed, asked)
 
     async def _report(self, pod: PodView) -> Report | None:
         """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
@@ -317,18 +317,20 @@ class Controller:
         return self._memories[key]
 
 
-async def decide(world: PassInput) -> Outcome:
+async def decide(observed: PassInput) -> Outcome:
     """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
-    spec = world.job.spec
-    if max(len(world.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
-        return reconcile(world)
-    return await asyncio.to_thread(reconcile, world)
+    spec = observed.job.spec
+    if max(len(observed.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
+        return reconcile(observed)
+    return await asyncio.to_thread(reconcile, observed)
 
 
-def heard(world: PassInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> PassInput:
-    """The world with the reports that have come in by now, by pod uid."""
+def heard(observed: PassInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> PassInput:
+    """The input with the reports that have come in by now, by pod uid."""
     came = ((uid, task.result()) for uid, task in asked.items() if task.done() and not task.cancelled())
-    return replace(world, reports={**world.reports, **{uid: report for uid, report in came if report is not None}})
+    return replace(
+        observed, reports={**observed.reports, **{uid: report for uid, report in came if report is not None}}
+    )
 
 
 def read_report(pod: PodView, answer: bytes) -> Report | None:

@@ -1,4 +1,4 @@
-"""What pods and reports tell, taken into the status: states, saves, losses, and the leader's figures."""
+"""Pods and reports, taken into the status: states, saves, losses, and the leader's figures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from cpr_operator.reconcile.observe import (
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, Terminating
 from cpr_operator.reconcile.plan import after_report
 
+_FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
+
 
 def apply_reports(draft: Draft) -> Draft:
     """The status with everything that the pods and reports of this pass tell."""
     draft = _apply_pods(draft)
-    # Shards before trainers, and members before the leader: what it says of the job is believed only
-    # once a shard serves its generation.
+    # Members before the leader, because what it says of the job is believed only once a shard
+    # serves its generation.
     draft = _apply_shards(draft)
     draft = _apply_trainers(draft)
     leader, status = leader_report(draft.observed), draft.status
@@ -187,9 +189,6 @@ def _settle_dense(status: Status, leader: TrainerReport) -> Status:
         for trainer in status.trainers:
             status = with_loss(status, trainer, lost)
     return with_account(status, account)
-
-
-_FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
 
 def _apply_figures(draft: Draft, report: TrainerReport) -> Status:

@@ -115,7 +115,7 @@ def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
 
 
 def outcome(draft: Draft) -> Outcome:
-    """What the pass wants: the status, and everything that the cluster lacks of what the status wants."""
+    """What the pass wants: the status, and all that the cluster lacks of it."""
     observed = draft.observed
     status = stamped(draft.before, draft.status)
     status = with_shown(status.evolve(observed_generation=observed.job.generation))

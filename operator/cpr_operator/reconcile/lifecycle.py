@@ -54,6 +54,19 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     "Failed": frozenset(),
 }
 
+#: Failures of members that ended well, or work, where that is of no use to the job.
+_UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
+_TOO_LATE = Failure(
+    Kind.UNDONE, "Late", "it restored a save older than the end, after which nobody trains", ended=False
+)
+#: Cause of a failed job, and reason of `Suspended`.
+EXCEEDED = "StartupDeadlineExceeded"
+#: A resume that took too long is tried again after so long.
+PAUSE_S = 300.0
+#: Conditions that may say why pods do not work.
+_TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
+_SHOWN = 8
+
 
 def settle_phase(draft: Draft) -> Draft:
     """The phase that follows from what was decided. A start that takes too long is given up."""
@@ -97,7 +110,7 @@ def start(observed: PassInput) -> Draft:
 
 
 def starting(draft: Draft) -> Draft:
-    """The conditions of a job whose pods are being created, for the first time or after a suspension."""
+    """The conditions of a job whose pods are being created: it starts or resumes."""
     return set_conditions(
         draft.to(draft.status.evolve(phase="Starting")),
         ConditionUpdate("Suspended", "False", "Active"),
@@ -126,7 +139,7 @@ def template_hash(spec: CPRJobSpec) -> str:
 
 
 def succeed(draft: Draft, result: Anchor) -> Draft:
-    """The final anchor is committed: the job has a model. Any reservation still open is charged in full."""
+    """The final anchor is committed. Any reservation that is still open is charged in full."""
     status = draft.status
     account = account_of(status).reserve(owed(status, result.samples))
     status = with_account(status, account.charge_reserved())
@@ -185,9 +198,10 @@ def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
 
 
 def complete(draft: Draft) -> Draft:
-    """The leader has trained everything: the job succeeds, or the facts say who has to come back for that.
+    """If the leader has trained everything, the job succeeds, or the facts say who has to come back.
 
-    Where more was lost than the budget allows, the end does not count, and the recovery rolls the job back.
+    The end does not count if more was lost than the budget allows. Then the recovery that follows
+    rolls the job back.
     """
     result, refused = result_of(draft.status, draft.facts), False
     if result is not None and is_awaited(draft.status):
@@ -200,16 +214,11 @@ def complete(draft: Draft) -> Draft:
     return replace(draft, facts=without_result(draft.status, draft.facts, refused=refused))
 
 
-_UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
-_TOO_LATE = Failure(
-    Kind.UNDONE, "Late", "it restored a save older than the end, after which nobody trains", ended=False
-)
-
-
 def is_awaited(status: Status) -> bool:
     """Whether a shard has not told what it lost: it may be more than was set aside, and more than a trainer told.
 
-    The process before it may have gone on for a while, if nobody saw it end. One that dies untold has a replacement.
+    The process before it may have gone on for a while, if nobody saw it end. A shard that dies
+    before it has told is replaced.
     """
     return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
 
@@ -240,7 +249,7 @@ def with_late_shards_lost(draft: Draft) -> Draft:
 
 
 def _restored_too_late(draft: Draft, shard: Shard) -> bool:
-    """Whether a replacement waits for pushes that nobody will send. One that stands at the end has told by now."""
+    """Whether a replacement waits for pushes that no trainer will send. Others have told by now."""
     report = report_of(draft.observed, shard)
     if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
         return False
@@ -265,15 +274,6 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
         nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
         found[leader] = Lost(None, nothing)
     return found
-
-
-#: Cause of a failed job, and reason of `Suspended`.
-EXCEEDED = "StartupDeadlineExceeded"
-#: A resume that took too long is tried again after so long.
-PAUSE_S = 300.0
-#: Conditions that may say why pods do not work.
-_TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
-_SHOWN = 8
 
 
 def overdue(draft: Draft) -> str:

@@ -17,15 +17,17 @@ from cpr_operator.recovery.account import Account
 M = TypeVar("M", Shard, Trainer)
 
 
+_MESSAGE_CHARS = 1024
+#: Failures of one incident are seen within so many seconds of its first.
+INCIDENT_S = 10.0
+
+
 class Edit(Protocol):
     """What becomes of any member's entry."""
 
     def __call__(self, member: M, /) -> M:
         """The entry after; itself if it stays as it is."""
         ...
-
-
-_MESSAGE_CHARS = 1024
 
 
 def replacement(observed: PassInput, member: M) -> M:
@@ -184,10 +186,6 @@ def with_all_owed(status: Status) -> Status:
     end = status.ledger.total_samples
     dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
     return with_account(status, account_of(status).reserve(owed(status, end), dense))
-
-
-#: Failures of one incident are seen within so many seconds of its first.
-INCIDENT_S = 10.0
 
 
 def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:

@@ -31,6 +31,13 @@ GRACE_SLACK_S = 1.0
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
 
 
+#: States of a leader's report that show its group at work.
+AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
+_QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
+#: A shard whose last save is so many times as old as planned is asked: it alone knows why.
+LATE = 3
+
+
 def is_settled(member: Shard | Trainer) -> bool:
     """Whether it works and has told all it has to: it is no part of a recovery or of a start."""
     working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES
@@ -124,10 +131,6 @@ def is_stuck(observed: PassInput, pod: PodView) -> bool:
     return pod.deleting_until is not None and observed.now >= pod.deleting_until + GRACE_SLACK_S
 
 
-#: States of a leader's report that show its group at work.
-AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
-
-
 def leader_report(observed: PassInput) -> TrainerReport | None:
     """The leader's report of this pass, if it answered."""
     status = observed.before
@@ -150,7 +153,7 @@ def takes_part(report: TrainerReport) -> bool:
 def is_premature(draft: Draft, leader: TrainerReport) -> bool:
     """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
 
-    The draft holds what shards told in this pass. Where none of them answered, the leader is believed.
+    The draft holds what shards told in this pass. If none of them answered, the leader is believed.
     """
     told = any(isinstance(report_of(draft.observed, shard), ShardReport) for shard in draft.status.shards)
     serving = any(shard.state == "Ready" for shard in draft.status.shards)
@@ -162,11 +165,6 @@ def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     origin = status.forks[-1].anchor if status.forks else None
     prefix = generation_prefix(uid, status.counters.generation) + "/"
     return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
-
-
-_QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
-#: A shard whose last save is so many times as old as planned is asked: it alone knows why.
-LATE = 3
 
 
 def first_round(observed: PassInput) -> tuple[PodView, ...]:

@@ -28,22 +28,22 @@ from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, susp
 
 #: What a pass does to a job that has pods, in this order.
 PHASES: tuple[Callable[[Draft], Draft], ...] = (
-    # Everything below decides on what members told in this pass.
+    # First, because every other phase decides on what members told in this pass.
     apply_reports,
-    # Needs the losses that were just told; a rollback later in the pass does not change who is wanted.
+    # After the reports: trainers align only once every shard has told its losses.
     align_trainers,
-    # Before the recovery: with the model in the store nobody is replaced, and where the end does not
-    # count, it is here that trainers which have ended become lost.
+    # Before the recovery: once the model is in the store, no lost trainer is replaced. If the end
+    # does not count, trainers that have ended become lost here.
     complete,
     # One decision over all members that are lost.
     recover,
-    # Rests on the failures and costs that the recovery has settled, and waits until it has.
+    # After the recovery, which settles the failures and costs that the plan rests on.
     update_plan,
-    # Follows from recovery and members. A start past its deadline ends here, with the job's old conditions.
+    # After the recovery, which the phase names. A start that is past its deadline ends here.
     settle_phase,
-    # Tell of the phase and the plan, so both are known.
+    # After the phase and the plan, because conditions tell of both.
     update_conditions,
-    # Compares the new conditions with those before.
+    # Last: events compare the conditions with those before the pass.
     tell_changes,
 )
 
@@ -65,11 +65,12 @@ def reconcile(observed: PassInput) -> Outcome:
 def _live(observed: PassInput) -> Outcome:
     """A job that is not over, of a contract that is spoken."""
     before, spec = observed.before, observed.job.spec
-    # A pod made with another key than the others would not be believed: all stop before one is made.
+    # First of all, because pods with different keys would not believe each other.
     if needs_new_key(observed):
         observed = with_new_key(observed)
         if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
             return outcome(suspend(observed, KEY_LOST))
+    # Before any recovery: a job that stops needs no replacements.
     resizes = wants_other_trainers(spec, before) and trainers_aligned(observed)
     if spec.suspend or before.phase == "Suspending" or resizes:
         return outcome(suspend(observed))

@@ -46,7 +46,7 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
 
 
 def update_plan(draft: Draft) -> Draft:
-    """The plan after a failure, or when its figures moved. While a recovery is under way the plan stays as it is."""
+    """A new plan after a failure, or if its figures moved. During a recovery the plan stays."""
     if draft.status.recovery is not None:
         return draft
     anew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None

@@ -51,15 +51,16 @@ SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
 def recover(draft: Draft) -> Draft:
     """The next step of whatever recovery is due; the job has Failed if there is none."""
     facts = draft.facts
-    # Entries without a pod, or with one that cannot be scheduled, hold no state: nothing is decided for them.
+    # First the members whose pod never ran. They hold no state, so there is nothing to decide.
     draft = _recreate_unseen(draft)
     draft = _drop_avoidance(draft)
-    # A pod that terminates may still save. Its replacement waits for that, and the decision waits, too.
+    # Before the decision, because a pod that terminates may still save: until it has ended, nobody
+    # knows what is lost.
     draft = _replace_terminating(draft)
-    # After that: one that was just given a predecessor is alive, and only an earlier one can be lost.
+    # Before the decision, too: a replacement that still waited holds nothing, so nothing is lost with it.
     draft = _replace_waiting(draft)
     draft = _carry_out(draft, _decision(draft))
-    # What was seen stays seen: conditions name the lost, whether they have a replacement by now or not.
+    # Conditions name all members that were seen lost, also those that have a replacement by now.
     return replace(draft, facts=facts)
 
 
@@ -140,7 +141,7 @@ def _drop_avoidance(draft: Draft) -> Draft:
 
 
 def _replace_terminating(draft: Draft) -> Draft:
-    """A shard that somebody deletes is replaced at once; the new one may not restore while the old one may save."""
+    """A shard whose pod terminates is replaced at once, but may not restore while the old pod may save."""
     replacements, name = {}, ""
     for shard in draft.status.shards:
         fact = draft.facts[shard.name]
@@ -162,7 +163,7 @@ def _replace_terminating(draft: Draft) -> Draft:
 
 
 def _replace_waiting(draft: Draft) -> Draft:
-    """A replacement that dies while it waits for its predecessor holds nothing: another one waits in its place."""
+    """A replacement that dies while it waits for its predecessor is replaced; no state is lost with it."""
     rest, replacements = dict(draft.facts), {}
     for shard in draft.status.shards:
         fact = draft.facts[shard.name]

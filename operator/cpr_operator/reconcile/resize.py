@@ -4,8 +4,9 @@ It holds the rows of all shards, and the one step that all trainers have complet
 suspension, and nothing is trained again. Where none was committed then, it is an earlier one, and the job goes back to
 it. What other shards lost before the anchor stays charged, as a number (docs/adr/0013, 0019).
 
-In a shadow mode only an anchor where all trainers had met is of one step: the others hold more of some ranks. So all
-meet before the job stops; if they have not, or the budget forbids that anchor, the job resumes as it is.
+In a shadow mode an anchor is aligned (all ranks are at the same step) only if all trainers had met
+there. So all meet before the job stops. If they have not, or the budget forbids that anchor, the job
+resumes as it is.
 """
 
 from __future__ import annotations

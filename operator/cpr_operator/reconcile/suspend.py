@@ -38,9 +38,9 @@ from cpr_operator.recovery.decide import (
     roll_back,
 )
 
-#: Why a job goes on under a new handshake key. A member reads its key once, at its start. One that is created after
-#: the Secret was lost would have none, and one under another key would be believed by nobody. So all stop, are saved,
-#: and resume: nothing is lost.
+#: Why a job stops to go on under a new handshake key. A member reads the key once, at its start. A
+#: member that is created after the Secret was lost would have none, and one with another key would
+#: not be believed. So all stop, are saved, and resume: nothing is lost.
 KEY_LOST = "the job's key was lost, and all members go on under a new one"
 #: The exit code of a shard that was told to stop before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
@@ -193,7 +193,7 @@ def _told_later(shard: Shard, now: float) -> float | None:
 
 
 def _with_deletes(draft: Draft) -> Draft:
-    """Without pods that nothing is awaited from, or that were waited for too long: first trainers, then shards."""
+    """Delete pods that have nothing left to save, or took too long: first trainers, then shards."""
     status, now = draft.status, draft.now
     patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or now
     until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)

@@ -1,4 +1,7 @@
-"""`evolve`: mypy knows the fields of each model. Were one of these accepted, its `type: ignore` would be unused."""
+"""`evolve`: mypy knows the fields of each model.
+
+If it accepted one of these calls, mypy would report the `type: ignore` beside it as unused.
+"""
 
 import pytest
 
