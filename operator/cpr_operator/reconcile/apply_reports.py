@@ -23,6 +23,7 @@ from cpr_operator.reconcile.observe import (
     is_settled,
     leader_report,
     on_lineage,
+    origin_of,
     report_of,
     takes_part,
 )
@@ -116,7 +117,7 @@ def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
 
 
 def _has_all(draft: Draft, report: ShardReport) -> bool:
-    """Whether the shard stands at the last step: it waits for no push any more."""
+    """Whether the shard has reached the last step, so that no push can be missing."""
     total = draft.status.ledger.total_samples
     return total > 0 and min(report.applied, default=0) >= steps_in(total, draft.spec.data.batch_size)
 
@@ -164,7 +165,7 @@ def _apply_trainer(draft: Draft, trainer: Trainer) -> Trainer:
 
 
 def _all_at_work(status: Status, facts: Mapping[str, Fact]) -> Status:
-    """A leader that trains has all shards and its whole group: nobody else has to be asked."""
+    """A leader that trains has all shards and its whole group, so no other member has to be asked."""
 
     def at_work(member: Member, name: str) -> bool:
         return member.lost_at is None and isinstance(facts[name], Alive)
@@ -225,14 +226,9 @@ def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
 
 def restorable(status: Status, anchors: tuple[Anchor, ...]) -> tuple[Anchor, ...]:
     """Those on the job's line: of this generation, or not after the anchor that it started from."""
-    origin = status.forks[-1].anchor if status.forks else None
-    fork_samples = origin.samples if origin else 0
-    kept = tuple(
-        anchor
-        for anchor in anchors
-        if anchor.generation == status.counters.generation or anchor.samples <= fork_samples
-    )
-    return kept[-MAX_ANCHORS:]
+    generation, origin = status.counters.generation, origin_of(status)
+    start = origin.samples if origin else 0
+    return tuple(a for a in anchors if a.generation == generation or a.samples <= start)[-MAX_ANCHORS:]
 
 
 def with_anchor(status: Status, anchor: Anchor, keep: int) -> Status:

@@ -38,7 +38,7 @@ STORE_PROBLEMS = frozenset(
 AT_RISK = 0.75
 #: What to do about an object that the API server did not take.
 REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
-#: Reasons of PodsReady=False for which nobody has to do anything, or which have an event of their own.
+#: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
 
 #: Conditions whose turning to this status is told by an event of this reason.
@@ -63,33 +63,33 @@ class ConditionUpdate:
     message: str = ""
 
 
-def with_conditions(status: Status, generation: int, now: float, *findings: ConditionUpdate) -> Status:
+def with_conditions(status: Status, generation: int, now: float, *updates: ConditionUpdate) -> Status:
     """The status with these conditions; the time of transition moves only when a condition's status does."""
     conditions = {condition.type: condition for condition in status.conditions}
-    for finding in findings:
-        old = conditions.get(finding.type)
-        moved = old is None or old.status != finding.status
-        conditions[finding.type] = Condition(
-            type=finding.type,
-            status=finding.status,
-            reason=finding.reason,
-            message=finding.message[:_MESSAGE_CHARS],
+    for update in updates:
+        old = conditions.get(update.type)
+        moved = old is None or old.status != update.status
+        conditions[update.type] = Condition(
+            type=update.type,
+            status=update.status,
+            reason=update.reason,
+            message=update.message[:_MESSAGE_CHARS],
             last_transition_time=now if moved or old is None else old.last_transition_time,
             observed_generation=generation,
         )
     return status.evolve(conditions=tuple(conditions.values()))
 
 
-def amended(status: Mapping[str, Any], generation: int, now: float, finding: ConditionUpdate) -> dict[str, Any]:
+def amended(status: Mapping[str, Any], generation: int, now: float, update: ConditionUpdate) -> dict[str, Any]:
     """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
     raw = status.get("conditions")
     others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
-    before = next((c for c in others if c.get("type") == finding.type), None)
+    before = next((c for c in others if c.get("type") == update.type), None)
     try:
         known = (Condition.model_validate(before),) if before else ()
     except ValidationError:
         known = ()
-    (condition,) = with_conditions(Status(conditions=known), generation, now, finding).conditions
+    (condition,) = with_conditions(Status(conditions=known), generation, now, update).conditions
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
@@ -141,7 +141,7 @@ def suspended(draft: Draft) -> ConditionUpdate:
 
 
 def pods_ready(draft: Draft) -> ConditionUpdate:
-    """Whether all members work; if not, the first that is in trouble, or who is waited for."""
+    """Whether all members work. If not, names the first one in trouble, or those that are awaited."""
     members = draft.status.members
     for name, fact in draft.facts.items():
         match fact:

@@ -1,15 +1,16 @@
 """Deleting a job with its saves (`snapshots.deleteWithJob`): a finalizer holds the job until a pod has removed them.
 
-First the job's pods go, so that nobody writes any more; then cleanup pods try, one after another. The finalizer goes
-when one of them ended well, and after so many attempts or so much time in any case: then an event says what is left
-and how to remove it. Nothing here is remembered but when it began: attempts are counted by the pods that are there.
+First the job's pods go, because they write saves. Then cleanup pods try, one after another. The
+finalizer goes when one of them has succeeded. After ATTEMPTS or LIMIT_S it goes in any case, and an
+event says what is left and how to remove it. The status holds only when the deletion began: attempts
+are counted by the pods that are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from pydantic import ValidationError
 
@@ -27,13 +28,15 @@ from cpr_operator.reconcile.lifecycle import template_hash
 from cpr_operator.reconcile.observe import is_stuck
 from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
 
+T = TypeVar("T")
+
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
 ATTEMPTS = 5
 FIRST_PAUSE_S = 10.0
 #: So long a deletion takes at most, whatever holds it up.
 LIMIT_S = 600.0
-#: What pods do at their end is of no use any more.
+#: Pods have nothing useful left to save.
 GRACE_S = 1
 
 
@@ -124,7 +127,7 @@ def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | 
     attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
-        return Finished(_word(newest))
+        return Finished(_message(Deleted, newest))
     hopeless = _hopeless(observed, since, newest)
     if hopeless:
         return GiveUp(hopeless)
@@ -202,7 +205,7 @@ def _trouble(observed: PassInput, newest: PodView | None) -> str:
         return "; ".join(observed.refusals.values())
     if newest is None:
         return "pods of the job are still there"
-    problem = _problem(newest)
+    problem = _message(Problem, newest)
     if problem is not None:
         return f"{problem.message} {problem.remedy}"
     happened = classify(newest)
@@ -215,16 +218,10 @@ def _exit_code(pod: PodView) -> int | None:
     return pod.container.exit_code if pod.ended and pod.container is not None else None
 
 
-def _word(pod: PodView) -> Deleted | None:
+def _message(cls: type[T], pod: PodView) -> T | None:
+    """The document in the pod's termination message, if it is of this class."""
     try:
-        return from_json(Deleted, pod.container.message) if pod.container else None
-    except ContractError:
-        return None
-
-
-def _problem(pod: PodView) -> Problem | None:
-    try:
-        return from_json(Problem, pod.container.message) if pod.container else None
+        return from_json(cls, pod.container.message) if pod.container else None
     except ContractError:
         return None
 

@@ -156,7 +156,7 @@ def _wake_after(draft: Draft) -> float | None:
 def _waits_for_others(observed: PassInput) -> bool:
     """Whether training stands still because a trainer waits for others, and not for the store, which it says.
 
-    It may name nobody yet: a connection that nothing comes through is not given up before the other end is silent.
+    It may name no member yet: a connection is not given up before its other end counts as silent.
     """
     trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
     paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)

@@ -104,7 +104,7 @@ def start(observed: PassInput) -> Draft:
         trainers=tuple(replacement(observed, Trainer(index=i)) for i in range(spec.trainers.replicas)),
     )
     status = with_total(spec, status, spec.data.samples or 0)
-    status = planned(spec, with_account(status, account_of(status)), anew=True)
+    status = planned(spec, with_account(status, account_of(status)), renew=True)
     message = f"{len(status.trainers)} trainers and {len(status.shards)} shards"
     return starting(Draft(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),)))
 
@@ -164,7 +164,7 @@ def fail(draft: Draft, cause: str, reason: str) -> Draft:
 
 
 def _end(draft: Draft, why: ConditionUpdate) -> Draft:
-    """The last conditions of a job, and the pods that it does not need any more."""
+    """The last conditions of a job. Its pods are deleted."""
     phase = draft.status.phase
     ready, recovering = ConditionUpdate("PodsReady", "False", phase), ConditionUpdate("Recovering", "False", phase)
     draft = set_conditions(draft, why, ready, recovering)
@@ -277,9 +277,9 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
 
 
 def overdue(draft: Draft) -> str:
-    """Who is late in a job that starts, in words; empty if nobody is.
+    """Which members of a starting job are late, in words; empty if none is.
 
-    Only time counts in which this operator was there: before, nobody told pods of each other.
+    Only time counts in which this operator was there, because it tells pods of each other.
     """
     deadline_s = draft.spec.failure_policy.startup_deadline_seconds
     leader = leader_report(draft.observed)

@@ -18,7 +18,7 @@ M = TypeVar("M", Shard, Trainer)
 
 
 _MESSAGE_CHARS = 1024
-#: Failures of one incident are seen within so many seconds of its first.
+#: Failures of one incident are seen within this time, in seconds, of the first.
 INCIDENT_S = 10.0
 
 

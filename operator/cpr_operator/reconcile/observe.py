@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.status import TERMINAL_PHASES, Member, Shard, Status, Trainer
+from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
 from cpr_operator.reconcile.pass_ import (
@@ -34,7 +34,7 @@ TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Fini
 #: States of a leader's report that show its group at work.
 AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
 _QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
-#: A shard whose last save is so many times as old as planned is asked: it alone knows why.
+#: A shard is asked if its last save is this many times as old as planned: it alone knows why.
 LATE = 3
 
 
@@ -109,7 +109,7 @@ def _silent(
         return {}
     living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
     peers = {
-        # A newcomer misses nobody until it has joined: nobody waits for its word.
+        # A replacement misses no heartbeat until it has joined, so its word is not waited for.
         name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
         for name, m in living.items()
     }
@@ -127,7 +127,7 @@ def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapp
 
 
 def is_stuck(observed: PassInput, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
+    """Whether the pod's grace is over: it stays only because its node does not answer."""
     return pod.deleting_until is not None and observed.now >= pod.deleting_until + GRACE_SLACK_S
 
 
@@ -160,17 +160,22 @@ def is_premature(draft: Draft, leader: TrainerReport) -> bool:
     return leader.state in AT_WORK and leader.result is None and told and not serving
 
 
+def origin_of(status: Status) -> Anchor | None:
+    """The anchor that this generation started from; None: step 0."""
+    return status.forks[-1].anchor if status.forks else None
+
+
 def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
     """Whether a save is of this generation of the job `uid`, or of where that started."""
-    origin = status.forks[-1].anchor if status.forks else None
+    origin = origin_of(status)
     prefix = generation_prefix(uid, status.counters.generation) + "/"
     return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
 
 
 def first_round(observed: PassInput) -> tuple[PodView, ...]:
-    """The leader, everybody who is not known to work, and shards whose saves do not come.
+    """The leader, members that are not known to work, and shards whose saves are overdue.
 
-    All, where the leader did not answer the last time: nobody is to wait for it first.
+    All members, if the leader did not answer the last time: its deadline is not waited for again.
     """
     status = observed.before
     if status.phase in _QUIET:
@@ -181,7 +186,7 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
 
 
 def second_round(observed: PassInput) -> tuple[PodView, ...]:
-    """After the first: all others, if the leader cannot tell how far training is, or misses somebody who works."""
+    """All others, if the leader cannot tell how far training is, or misses a member that works."""
     status = observed.before
     if status.phase in _QUIET:
         return ()
@@ -196,7 +201,7 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
 
 
 def called_silent(observed: PassInput) -> frozenset[str]:
-    """The uids of members that work, as far as known, and whose heartbeat somebody misses by the reports so far.
+    """The uids of members that work, as far as known, but that some report calls silent.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
     """

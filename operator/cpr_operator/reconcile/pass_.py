@@ -129,7 +129,7 @@ class NoPod:
 
 @dataclass(frozen=True, slots=True)
 class NeverSeen:
-    """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
+    """Wanted, never seen. With a `refusal` its create certainly did not happen; else it may have."""
 
     refusal: str
 
@@ -160,7 +160,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """It is over, or nobody can reach it. `pod` is None if it is gone."""
+    """It has ended, or cannot be reached. `pod` is None if it is gone."""
 
     pod: PodView | None
     failure: Failure

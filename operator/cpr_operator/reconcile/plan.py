@@ -19,8 +19,8 @@ from cpr_operator.reconcile.pass_ import Draft, EventReason
 _SAME = 0.05
 
 
-def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
-    """The status with the plan that fits it, made anew or because its figures moved.
+def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
+    """The status with the plan that fits it: a new one if `renew`, or if its figures moved.
 
     The old one stays while its figures hold. If they moved and the new one would hardly do anything else, its interval
     stays, so that rosters stay as they are; but conditions and people are told by the new figures.
@@ -38,7 +38,7 @@ def planned(spec: CPRJobSpec, status: Status, *, anew: bool) -> Status:
         inputs=choice.figures(),
         reason=choice.reason,
     )
-    if not anew and old is not None:
+    if not renew and old is not None:
         if not policy.moved(old.inputs, new.inputs):
             return status
         new = _refreshed(old, new)
@@ -49,8 +49,8 @@ def update_plan(draft: Draft) -> Draft:
     """A new plan after a failure, or if its figures moved. During a recovery the plan stays."""
     if draft.status.recovery is not None:
         return draft
-    anew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None
-    return draft.to(planned(draft.spec, draft.status, anew=anew))
+    renew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None
+    return draft.to(planned(draft.spec, draft.status, renew=renew))
 
 
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cpr_operator.api.status import MAX_FORKS, Fork, Member, Overhead, Predecessor, Progress, Recovery, Shard, Status
+from cpr_operator.api.status import (
+    MAX_FORKS,
+    Anchor,
+    Fork,
+    Member,
+    Overhead,
+    Predecessor,
+    Progress,
+    Recovery,
+    Shard,
+    Status,
+)
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
 from cpr_operator.reconcile.apply_reports import restorable
@@ -21,12 +32,10 @@ from cpr_operator.reconcile.members import (
     with_account,
     with_shards,
 )
-from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report
+from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, origin_of
 from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Lost, NeverSeen, Terminating
 from cpr_operator.reconcile.plan import after_recovery
 from cpr_operator.reconcile.recovery_input import (
-    anchors_before_origin,
-    anchors_before_result,
     damaged_origin,
     damaged_result,
     recovery_input,
@@ -54,8 +63,8 @@ def recover(draft: Draft) -> Draft:
     # First the members whose pod never ran. They hold no state, so there is nothing to decide.
     draft = _recreate_unseen(draft)
     draft = _drop_avoidance(draft)
-    # Before the decision, because a pod that terminates may still save: until it has ended, nobody
-    # knows what is lost.
+    # Before the decision, because a pod that terminates may still save. What is lost is known only
+    # when it has ended.
     draft = _replace_terminating(draft)
     # Before the decision, too: a replacement that still waited holds nothing, so nothing is lost with it.
     draft = _replace_waiting(draft)
@@ -72,12 +81,16 @@ def _decision(draft: Draft) -> Decision | None:
     if failed is not None:
         return failed
     if damaged_origin(draft):
-        older = anchors_before_origin(status)
+        older = _anchors_before(status, origin_of(status))
         return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
-        return roll_back(account, anchors_before_result(status), "the final anchor is damaged")
+        return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
     given = recovery_input(draft)
     return decide(given) if given is not None else None
+
+
+def _anchors_before(status: Status, damaged: Anchor | None) -> tuple[Anchor, ...]:
+    return tuple(anchor for anchor in status.anchors if damaged and anchor.samples < damaged.samples)
 
 
 def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
@@ -186,7 +199,7 @@ def _wait(draft: Draft, decision: WaitForReport) -> Draft:
 
 
 def _finish(draft: Draft) -> Draft:
-    """A recovery is over when everybody works and the leader trains in the present group and generation."""
+    """A recovery is over when all members work and the leader trains in the present group."""
     status, leader, now = draft.status, leader_report(draft.observed), draft.now
     if status.recovery is None:
         return draft
@@ -215,7 +228,7 @@ def avoided(member: Member, failure: Failure) -> str:
 
 
 def apply_replacement(draft: Draft, decision: Replace) -> Draft:
-    """New incarnations of the lost members and of nobody else; leave to restore for those that wait."""
+    """New incarnations of the lost members only; leave to restore for those that wait."""
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
     draft = _replace_lost(draft, kind)
     status, grants = draft.status, {grant.index: grant for grant in decision.shards}

@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
-from cpr_operator.api.status import Anchor, Shard, Status, Trainer
+from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, is_current, leader_report, on_lineage, report_of, takes_part
+from cpr_operator.reconcile.observe import (
+    GRACE_SLACK_S,
+    is_current,
+    leader_report,
+    on_lineage,
+    origin_of,
+    report_of,
+    takes_part,
+)
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, NeverSeen, PassInput, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
 
@@ -24,7 +32,7 @@ def recovery_input(draft: Draft) -> RecoveryInput | None:
     below_floor = _dense_below_floor(draft)
     if not losses and not lost_trainers and below_floor is None:
         return None
-    # Where one waits because of a dense save's age, nobody is there to have the dense state from.
+    # A trainer that waits because the dense save is too old found no other to copy the state from.
     survivors = tuple(t.index for t in draft.status.trainers if below_floor is None and _survives(draft, t))
     failures = [failure for t in draft.status.trainers if (failure := _failure(draft, t))]
     flushes = [save for failure in failures if (save := flush_of(draft.observed, failure))]
@@ -66,7 +74,7 @@ def flush_of(observed: PassInput, failure: Failure) -> SaveRef | None:
 
 
 def loss_of(observed: PassInput, shard: Shard, failure: Failure | None) -> Loss:
-    """What a shard's successor will find: the flush, or else the last save that is known.
+    """What a shard's replacement will find: the flush, or else the last save that is known.
 
     Only the leader's present report rules out that there is a newer save, and only if the shard's end was seen.
     """
@@ -85,27 +93,13 @@ def damaged_origin(draft: Draft) -> bool:
         isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
         for fact in draft.facts.values()
     )
-    return bool(draft.status.forks and draft.status.forks[-1].anchor) and (told or ended)
+    return origin_of(draft.status) is not None and (told or ended)
 
 
 def damaged_result(status: Status) -> bool:
     """Whether a shard does not find its save of the final anchor."""
     end = status.result.samples if status.result else 0
     return any(s.state == "BelowFloor" and s.saved_samples < min(s.floor_samples, end) for s in status.shards)
-
-
-def anchors_before_origin(status: Status) -> tuple[Anchor, ...]:
-    """Anchors older than the one that this generation started from, oldest first."""
-    return _before(status, status.forks[-1].anchor if status.forks else None)
-
-
-def anchors_before_result(status: Status) -> tuple[Anchor, ...]:
-    """Anchors older than the final one, oldest first."""
-    return _before(status, status.result)
-
-
-def _before(status: Status, newest: Anchor | None) -> tuple[Anchor, ...]:
-    return tuple(anchor for anchor in status.anchors if newest and anchor.samples < newest.samples)
 
 
 def _losses(draft: Draft) -> Iterator[Loss]:
@@ -154,7 +148,7 @@ def _trainer_bound(draft: Draft) -> int | None:
     """How many samples any shard can have applied, as trainers know it: in a new group those that were saved before."""
     saved = max(draft.status.dense.saved_samples, *(shard.saved_samples for shard in draft.status.shards))
     if any(t.lost_at is None and _never_ran(draft.facts[t.name]) for t in draft.status.trainers):
-        return saved  # nobody trains without it
+        return saved  # the group does not train without it
     bounds = []
     for trainer in draft.status.trainers:
         report = report_of(draft.observed, trainer)
@@ -177,7 +171,7 @@ def _applied(draft: Draft) -> Iterator[int]:
 
 
 def _samples_with(draft: Draft, report: ShardReport, slack: int) -> int:
-    """The samples up to the last step that a shard applied of any rank, and so many steps more."""
+    """The samples up to the last step that a shard applied of any rank, and `slack` steps more."""
     batch, total = draft.spec.data.batch_size, draft.status.ledger.total_samples
     steps = report.applied_step + slack if report.applied_step else 0
     return samples_at(steps, batch, total or steps * batch)

@@ -41,12 +41,12 @@ def _changes(spec: CPRJobSpec, status: Status) -> Iterator[str]:
 
 
 def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
-    """Whether a job with pods is to go on with another number of trainers: it stops, and resumes as so many."""
+    """Whether a job with pods is to stop and resume with another number of trainers."""
     return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != spec.trainers.replicas
 
 
 def align_trainers(draft: Draft) -> Draft:
-    """Trainers whose number is to change come to one step first, where ranks stand at steps of their own.
+    """Before their number changes, trainers in a shadow mode come to one common step.
 
     Not before each shard has told what it lost, which takes pushes: at its worst that may not fit into the budget, and
     then no anchor would do.
@@ -70,7 +70,7 @@ def trainers_aligned(observed: PassInput) -> bool:
 
 
 def resize(draft: Draft) -> Draft | None:
-    """A suspended job whose spec names other numbers of members: a new generation of so many.
+    """A new generation of a suspended job whose spec names other numbers of members.
 
     None if the job is to resume as it is.
     """
@@ -101,7 +101,7 @@ def _is_synchronous(spec: CPRJobSpec) -> bool:
 
 
 def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
-    """The status with so many shards as the spec wants, at an anchor of so many samples."""
+    """The status with the shards that the spec wants, at an anchor of `samples` samples."""
     before, wanted = len(status.shards), spec.shards.replicas
     if before == wanted:
         return status

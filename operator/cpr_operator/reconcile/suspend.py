@@ -127,7 +127,7 @@ def _stop(draft: Draft, why: str) -> Draft:
 
 
 def resume(observed: PassInput) -> Draft:
-    """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
+    """New incarnations of all members, in the next group, with what the spec asks for now."""
     draft = Draft(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
     draft = resize(draft) or _restore(draft)
     counters = draft.status.counters
@@ -149,7 +149,7 @@ def resume(observed: PassInput) -> Draft:
         recovery=None,
         resume_at=None,
     )
-    return starting(draft.to(planned(draft.spec, status, anew=True)))
+    return starting(draft.to(planned(draft.spec, status, renew=True)))
 
 
 def _restore(draft: Draft) -> Draft:
@@ -207,7 +207,7 @@ def _with_deletes(draft: Draft) -> Draft:
 
 
 def _with_ends(draft: Draft) -> Draft:
-    """The status with what members that have ended left behind; their entries name no pod any more."""
+    """The status with what members that have ended left behind. Their entries name no pod."""
     pods = {pod.name: pod for pod in draft.observed.pods}
     for trainer in draft.status.trainers:
         draft = draft.to(_with_trainers_end(draft, trainer, pods.get(trainer.pod)))
