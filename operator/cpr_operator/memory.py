@@ -79,7 +79,7 @@ class Memory:
         """Last words are kept while somebody's entry still names their pod, before the pass or after it."""
         kept = {pod.uid for pod in listed}
         for status in statuses:
-            kept |= {member.uid for member in (*status.shards, *status.trainers)}
+            kept |= {member.uid for member in status.members}
             kept |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
         self.last_words = {uid: pod for uid, pod in self.last_words.items() if uid in kept}
 

@@ -12,8 +12,8 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_job, read_report
-from cpr_operator.reconcile import Timing, World
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile import PassInput, Timing
+from cpr_operator.reconcile.members import account_of
 from support.fake_cluster import FakeCluster, When
 
 TOTAL = 2000
@@ -133,13 +133,13 @@ class Driver:
             self.cluster.tick(TICK_S)
             await self.controller.run_pass("default", "job")
 
-    async def world(self) -> World:
+    async def world(self) -> PassInput:
         """What the next pass would see, with a report of every pod that answers."""
         job = read_job(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
         answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
         reports = {uid: report for uid, report in answers.items() if report is not None}
-        return World(job, pods, reports, now=self.cluster.now)
+        return PassInput(job, pods, reports, now=self.cluster.now)
 
     def status(self) -> Status:
         """The status as it is, or was last; parsed once per version."""
@@ -208,7 +208,7 @@ class Driver:
                 assert len(serving) <= 1, f"two incarnations of shard {index} serve"
 
 
-async def world_in_mid_training(trainers: int) -> World:
+async def world_in_mid_training(trainers: int) -> PassInput:
     """A job that trains, with a report of everybody."""
     driver = Driver(Scenario("half", (), spec(trainers__replicas=trainers)))
     await driver.passes(10)

@@ -6,7 +6,7 @@ import pytest
 
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.deadline import EXCEEDED, PAUSE_S
+from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
 from support.driver import TICK_S, Driver, Scenario, spec
 from support.fake_cluster import FakeCluster
 from support.story import after, phase, suspend, trained

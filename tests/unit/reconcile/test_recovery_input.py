@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.reconcile import World
-from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.situation import STEPS_UNDER_WAY, situation_of
-from cpr_operator.reconcile.world import Report
+from cpr_operator.reconcile import PassInput
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.pass_ import Report
+from cpr_operator.reconcile.recovery_input import STEPS_UNDER_WAY, recovery_input
 from support.driver import BATCH, Driver, Scenario, spec
 
 STARTED = 700
 FASTEST_STEP = 12
 
 
-async def world_after(dense_sync: str) -> World:
+async def world_after(dense_sync: str) -> PassInput:
     """Trainer 1, which was at step 12, and shard 0 are gone; trainer 0 has started 700 samples."""
     driver = Driver(Scenario("half", (), spec(trainers__denseSync=dense_sync)))
     await driver.passes(10)
@@ -40,7 +40,7 @@ async def world_after(dense_sync: str) -> World:
 )
 async def test_without_lockstep_shards_know_how_far_the_fastest_was(dense_sync: str, bound: int) -> None:
     world = await world_after(dense_sync)
-    situation = situation_of(world, world.job.status, observe(world))
-    assert situation is not None
-    assert situation.trainer_bound == bound
-    assert situation.dense_charged == (dense_sync == "AllReduce")
+    given = recovery_input(begin(world))
+    assert given is not None
+    assert given.trainer_bound == bound
+    assert given.dense_charged == (dense_sync == "AllReduce")
