@@ -32,26 +32,26 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
-from cpr_operator.finalizer import hold, release, spared_by
+from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
 from cpr_operator.reconcile import (
     Hold,
     Job,
     Outcome,
+    PassInput,
     Report,
     Timing,
-    World,
     called_silent,
     first_round,
-    held_back,
     reconcile,
+    refuse_pods,
     second_round,
 )
-from cpr_operator.reconcile.conditions import Finding, amended
+from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.reports import leader_report
-from cpr_operator.reconcile.world import EventReason, RosterPatch
+from cpr_operator.reconcile.observe import leader_report
+from cpr_operator.reconcile.pass_ import EventReason, RosterPatch
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
@@ -131,19 +131,19 @@ class Controller:
             return AGAIN_S
 
     async def _pass(self, view: JobView, memory: Memory) -> float | None:
-        job = await self._read(view)
+        job = await self._read(view, memory)
         if job is None:
             return self._timing.running_s
-        view, job = await hold(self._cluster, view, job)
+        view, job = await set_finalizer(self._cluster, view, job)
         listed = await self._list(view, job, memory)
-        world = World(
+        observed = PassInput(
             job=job,
             pods=memory.own_pods(view, listed),
             reports={},
             now=self._clock(),
             refusals=memory.refusals | memory.guarded.refusals,
             hold=await self._hold() if self._hold and job.status.start_time is None else None,
-            spared=await spared_by(self._cluster, job),
+            kept_anchors=await kept_for_others(self._cluster, job),
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
@@ -151,17 +151,16 @@ class Controller:
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
         )
-        world = await self._ask(world, first_round(world))
-        world = await self._ask(world, second_round(world))
-        memory.unheard = leader_report(world) is None
-        outcome = await decide(world)
+        observed = await self._ask(observed, first_round(observed))
+        observed = await self._ask(observed, second_round(observed))
+        memory.unheard = leader_report(observed) is None
+        outcome = await decide(observed)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
-            outcome = await decide(replace(world, key_lost=True))
+            outcome = await decide(replace(observed, key_lost=True))
         if words := await self._guarding.refusal(self._cluster, job, outcome):
-            outcome = held_back(world, "CreateRefused", words)
+            outcome = refuse_pods(observed, "CreateRefused", words)
         memory.urgency = urgency_of(job.status, outcome)
-        count = self._regular.add if memory.urgency is Priority.REGULAR else self._regular.discard
-        count((view.namespace, view.name))
+        self._count(view, memory)
         written = await self._write(view, job.status, outcome, memory)
         memory.forget_words(listed, job.status, outcome.status)
         await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
@@ -171,17 +170,29 @@ class Controller:
         wanted_s = outcome.wake_after_s
         return None if wanted_s is None else wake_s(wanted_s, memory.urgency, len(self._regular))
 
-    async def _read(self, view: JobView) -> Job | None:
+    def _count(self, view: JobView, memory: Memory) -> None:
+        """Note whether the job trains on. What was read of such a job is not kept: its next pass is far off."""
+        if memory.urgency is Priority.REGULAR:
+            self._regular.add((view.namespace, view.name))
+            memory.job = None
+        else:
+            self._regular.discard((view.namespace, view.name))
+
+    async def _read(self, view: JobView, memory: Memory) -> Job | None:
         """The job as the core reads it; None, with a condition, if it cannot be read: its pods are left alone then."""
-        identity = JobId(view.namespace, view.name, view.uid)
+        version = (view.uid, view.resource_version)
+        # A version never changes, and most passes find the one of the pass before.
+        if memory.job is not None and memory.read_version == version:
+            return memory.job
         try:
-            status, spec = parse_status(view.status), parse_spec(view.spec)
-            return Job(identity, view.generation, view.deleting, spec, status, held=FINALIZER in view.finalizers)
+            memory.job, memory.read_version = read_job(view), version
         except InvalidSpecError as error:
             await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job anew")
         except InvalidStatusError as error:
             remedy = "run the version of the operator that wrote it, or undo the edit (--subresource=status)"
             await self._tell_unreadable(view, "InvalidStatus", f"{error}; {remedy}")
+        else:
+            return memory.job
         return None
 
     async def _tell_unreadable(self, view: JobView, reason: str, message: str) -> None:
@@ -191,7 +202,7 @@ class Controller:
                 await self._emit(self._cluster, view, left_by(view, f"the job cannot be read: {message}"))
                 await release(self._cluster, view)
             return
-        finding = Finding("PodsReady", "False", reason, message)
+        finding = ConditionUpdate("PodsReady", "False", reason, message)
         after = amended(view.status, view.generation, self._clock(), finding)
         if after["conditions"] == view.status.get("conditions"):
             return
@@ -218,8 +229,8 @@ class Controller:
     def _at(self, job: Job, outcome: Outcome) -> Cluster:
         return self._cluster.at(urgency_of(job.status, outcome))
 
-    async def _ask(self, world: World, pods: tuple[PodView, ...]) -> World:
-        """The world with the answers of these pods; one that does not answer, or not in our words, is left out.
+    async def _ask(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
+        """The input with the reports of these pods. A pod that does not answer with one is left out.
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
         """
@@ -227,9 +238,9 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            for uid in called_silent(heard(world, asked)) & asked.keys():
+            for uid in called_silent(heard(observed, asked)) & asked.keys():
                 asked[uid].cancel()
-        return heard(world, asked)
+        return heard(observed, asked)
 
     async def _report(self, pod: PodView) -> Report | None:
         """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
@@ -315,18 +326,27 @@ class Controller:
         return self._memories[key]
 
 
-async def decide(world: World) -> Outcome:
+def read_job(view: JobView) -> Job:
+    """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError."""
+    identity = JobId(view.namespace, view.name, view.uid)
+    status, spec = parse_status(view.status), parse_spec(view.spec)
+    return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
+
+
+async def decide(observed: PassInput) -> Outcome:
     """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
-    spec = world.job.spec
-    if max(len(world.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
-        return reconcile(world)
-    return await asyncio.to_thread(reconcile, world)
+    spec = observed.job.spec
+    if max(len(observed.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
+        return reconcile(observed)
+    return await asyncio.to_thread(reconcile, observed)
 
 
-def heard(world: World, asked: Mapping[str, asyncio.Task[Report | None]]) -> World:
-    """The world with the reports that have come in by now, by pod uid."""
+def heard(observed: PassInput, asked: Mapping[str, asyncio.Task[Report | None]]) -> PassInput:
+    """The input with the reports that have come in by now, by pod uid."""
     came = ((uid, task.result()) for uid, task in asked.items() if task.done() and not task.cancelled())
-    return replace(world, reports={**world.reports, **{uid: report for uid, report in came if report is not None}})
+    return replace(
+        observed, reports={**observed.reports, **{uid: report for uid, report in came if report is not None}}
+    )
 
 
 def read_report(pod: PodView, answer: bytes) -> Report | None:

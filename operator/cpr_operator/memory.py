@@ -12,6 +12,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.guarding import Guarded
+from cpr_operator.reconcile import Job
 
 #: A refused create is tried again after so long, doubling up to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
@@ -28,7 +29,8 @@ class Memory:
     `guarded` is about the objects around the pods. `refusals` are the server's words by pod name. `urgency` is that of
     the last pass. `events` counts what a watch saw of the job's pods, and `listed` how much of it there was when they
     were listed last. `version` is the resourceVersion of the last status written, and `written_at` its time.
-    `unheard` says that the leader did not answer.
+    `unheard` says that the leader did not answer. `job` is the job as it was read last, at `read_version`: its uid and
+    resourceVersion.
     """
 
     guarded: Guarded
@@ -45,6 +47,8 @@ class Memory:
     events: int = 0
     listed: int = 0
     unheard: bool = False
+    job: Job | None = None
+    read_version: tuple[str, str] = ("", "")
 
     @property
     def reading(self) -> Priority:
@@ -75,7 +79,7 @@ class Memory:
         """Last words are kept while somebody's entry still names their pod, before the pass or after it."""
         kept = {pod.uid for pod in listed}
         for status in statuses:
-            kept |= {member.uid for member in (*status.shards, *status.trainers)}
+            kept |= {member.uid for member in status.members}
             kept |= {shard.predecessor.uid for shard in status.shards if shard.predecessor}
         self.last_words = {uid: pod for uid, pod in self.last_words.items() if uid in kept}
 

@@ -60,7 +60,7 @@ def wake_s(wanted_s: float, urgency: Priority, running_jobs: int) -> float:
 def all_seen(status: Status, pods: tuple[PodView, ...]) -> bool:
     """Whether the list has the pod of every member. One that is missing from a cache may be there all the same."""
     uids = {pod.uid for pod in pods}
-    return all(member.uid in uids for member in (*status.shards, *status.trainers))
+    return all(member.uid in uids for member in status.members)
 
 
 def _has_effects(outcome: Outcome) -> bool:

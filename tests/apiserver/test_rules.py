@@ -14,7 +14,7 @@ import yaml
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.figures import with_shown
+from cpr_operator.reconcile.apply_reports import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Document, edited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Mapping
@@ -10,9 +11,9 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller, read_report
-from cpr_operator.reconcile import Timing, World
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.controller import Controller, read_job, read_report
+from cpr_operator.reconcile import PassInput, Timing
+from cpr_operator.reconcile.members import account_of
 from support.fake_cluster import FakeCluster, When
 
 TOTAL = 2000
@@ -28,10 +29,6 @@ Action = Callable[[FakeCluster], None]
 
 #: May raise before or after the n-th call that changes the cluster.
 Fault = Callable[[str, int, When], None]
-
-
-def no_fault(_call: str, _number: int, _when: When) -> None:
-    """Everything goes well."""
 
 
 class Crash(Exception):  # noqa: N818 -- not an error of anybody's
@@ -91,33 +88,58 @@ class Life:
 class Driver:
     """Runs one scenario with one controller at a time; a crashed one is replaced by a new one."""
 
-    def __init__(self, scenario: Scenario, fault: Fault = no_fault) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.cluster = FakeCluster(TOTAL)
-        self.cluster.fault = fault
         self.cluster.on_pod = self._pod_changed
         self.cluster.add_job("job", scenario.spec or spec())
         self.controller = self._controller()
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
         self._status = Status()
+        self._story = list(scenario.story)
+        self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
 
     async def run(self) -> Life:
-        story = list(self.scenario.story)
-        end = self.cluster.now + self.scenario.deadline_s
-        while not self._over() or story:
-            if self.cluster.now > end:
-                raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
-            if story and story[0][0](self.cluster):
-                story.pop(0)[1](self.cluster)
-                self.due = self.cluster.now
-            self.cluster.tick(TICK_S)
-            if self.cluster.now >= self.due:
-                await self._pass()
-            self._check()
+        """Go on to the end."""
+        while not self._over() or self._story:
+            await self.step()
         phases = [str(status["phase"]) for status in self.cluster.statuses]
         return Life(self.cluster, self.status(), phases)
+
+    async def step(self) -> None:
+        """One tick, with the pass that is due and what the scenario has happen."""
+        if self.cluster.now > self._end:
+            raise AssertionError(f"{self.scenario.name} never ends: {self.status().model_dump_json(indent=1)}")
+        if self._story and self._story[0][0](self.cluster):
+            self._story.pop(0)[1](self.cluster)
+            self.due = self.cluster.now
+        self.cluster.tick(TICK_S)
+        if self.cluster.now >= self.due:
+            await self._pass()
+        self._check()
+
+    def copy(self) -> Driver:
+        """The same moment once more, from which things may go another way. What never changes is shared."""
+        shared = [self.scenario, self._status, *self.cluster.statuses, *self.cluster.jobs.values()]
+        shared += [pod.manifest["spec"] for pod in self.cluster.pods.values()]
+        shared += [memory.job for memory in self.controller._memories.values()]
+        return copy.deepcopy(self, {id(each): each for each in shared})
+
+    async def passes(self, count: int) -> None:
+        """So many passes, a tick apart."""
+        for _ in range(count):
+            self.cluster.tick(TICK_S)
+            await self.controller.run_pass("default", "job")
+
+    async def world(self) -> PassInput:
+        """What the next pass would see, with a report of every pod that answers."""
+        job = read_job(await self.cluster.get_job("default", "job"))
+        pods = tuple(pod.view() for pod in self.cluster.pods.values())
+        answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
+        reports = {uid: report for uid, report in answers.items() if report is not None}
+        return PassInput(job, pods, reports, now=self.cluster.now)
 
     def status(self) -> Status:
         """The status as it is, or was last; parsed once per version."""
@@ -150,11 +172,14 @@ class Driver:
     def _controller(self) -> Controller:
         return Controller(
             self.cluster,
-            lambda: self.cluster.now,
+            self._clock,
             timing=TIMING,
             new_key=lambda: f"key-{next(KEYS)}",
             rng=random.Random(1),
         )
+
+    def _clock(self) -> float:
+        return self.cluster.now
 
     def _pod_changed(self, job: str, pod: Any) -> None:
         self.controller.saw("default", job, pod)
@@ -183,17 +208,10 @@ class Driver:
                 assert len(serving) <= 1, f"two incarnations of shard {index} serve"
 
 
-async def world_in_mid_training(trainers: int) -> World:
+async def world_in_mid_training(trainers: int) -> PassInput:
     """A job that trains, with a report of everybody."""
-    stopped = Scenario("half", (), spec(trainers__replicas=trainers))
-    driver = Driver(stopped)
-    for _ in range(10):
-        driver.cluster.tick(0.25)
-        await driver.controller.run_pass("default", "job")
-    job = await driver.controller._read(await driver.cluster.get_job("default", "job"))
-    assert job is not None
-    assert job.status.phase == "Running"
-    pods = tuple(pod.view() for pod in driver.cluster.pods.values())
-    plane = driver.cluster.plane()
-    answers = {pod.uid: read_report(pod, plane.report(pod.name) or b"") for pod in pods}
-    return World(job, pods, {uid: r for uid, r in answers.items() if r is not None}, now=driver.cluster.now)
+    driver = Driver(Scenario("half", (), spec(trainers__replicas=trainers)))
+    await driver.passes(10)
+    world = await driver.world()
+    assert world.job.status.phase == "Running"
+    return world

@@ -51,6 +51,14 @@ class Pod:
         return str(self.manifest["metadata"]["name"])
 
     @property
+    def owner_uid(self) -> str:
+        return str(self.meta["ownerReferences"][0]["uid"])
+
+    @property
+    def role(self) -> str:
+        return str(self.meta["labels"][env.LABEL_ROLE])
+
+    @property
     def meta(self) -> dict[str, Any]:
         return self.manifest["metadata"]  # type: ignore[no-any-return]
 
@@ -60,8 +68,8 @@ class Pod:
         return PodView(
             name=self.name,
             uid=self.uid,
-            owner_uid=self.meta["ownerReferences"][0]["uid"],
-            role=labels[env.LABEL_ROLE],
+            owner_uid=self.owner_uid,
+            role=self.role,
             index=int(labels[env.LABEL_INDEX]),
             incarnation=int(labels[env.LABEL_INCARNATION]),
             phase=self.phase,
@@ -93,7 +101,7 @@ class FakeNodes:
         self.mail_s = 0.0  # from an annotation to the file that a process reads
         self.history: list[tuple[str, str]] = []  # (created pods' names, uids) in order
         self._uids = 0
-        self._mail: list[tuple[float, Callable[[], None]]] = []
+        self._mail: list[tuple[float, Pod, str]] = []  # when who gets which roster
 
     # for tests
 
@@ -184,7 +192,7 @@ class FakeNodes:
 
     def send(self, pod: Pod, roster: str) -> None:
         """The annotation reaches the process in time."""
-        self._mail.append((self.now + self.mail_s, lambda: self._tell(pod, roster)))
+        self._mail.append((self.now + self.mail_s, pod, roster))
         self._deliver()
 
     def report(self, pod: Pod) -> bytes | None:
@@ -195,10 +203,10 @@ class FakeNodes:
 
     def _deliver(self) -> None:
         """Let processes read the annotations that their kubelets know by now."""
-        due = [deliver for at, deliver in self._mail if at <= self.now]
-        self._mail = [(at, deliver) for at, deliver in self._mail if at > self.now]
-        for deliver in due:
-            deliver()
+        due = [mail for mail in self._mail if mail[0] <= self.now]
+        self._mail = [mail for mail in self._mail if mail[0] > self.now]
+        for _, pod, roster in due:
+            self._tell(pod, roster)
 
     def _tell(self, pod: Pod, roster: str) -> None:
         if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster):
@@ -210,7 +218,7 @@ class FakeNodes:
         return allowed[self._uids % len(allowed)] if allowed else ""
 
     def _plane_of(self, pod: Pod) -> DataPlane:
-        owner = pod.view().owner_uid
+        owner = pod.owner_uid
         if owner not in self.planes:
             self.planes[owner] = DataPlane(_job_spec(pod), self.total)
         return self.planes[owner]
@@ -238,10 +246,10 @@ class FakeNodes:
 
     def _start(self, pod: Pod) -> None:
         pod.phase, pod.container = "Running", ContainerView("Running")
-        if pod.view().role == env.ROLE_CLEANUP:
+        if pod.role == env.ROLE_CLEANUP:
             pod.ends_at = self.now + CLEANUP_S
             return
-        kind = ShardRoster if pod.view().role == env.ROLE_SHARD else TrainerRoster
+        kind = ShardRoster if pod.role == env.ROLE_SHARD else TrainerRoster
         roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])
         plane = self._plane_of(pod)
         plane.spec = _job_spec(pod)
@@ -251,7 +259,7 @@ class FakeNodes:
     def _finish(self, pod: Pod) -> bool:
         """End a process whose time has come; whether it is over."""
         plane = self._plane_of(pod)
-        if pod.view().role == env.ROLE_CLEANUP:
+        if pod.role == env.ROLE_CLEANUP:
             self._end(pod, *plane.clean_up(_arguments(pod)))
             return True
         process = plane.process(pod.name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+
 import pytest
 
 from support.deletions import MANIFOLD, end_of_deletion
-from support.driver import Fault, Life, Scenario
+from support.driver import Driver, Fault, Life, Scenario
 from support.fake_cluster import When
 from support.scenarios import SCENARIOS
 
@@ -18,6 +20,25 @@ def fault_at(number: int, when: When, error: Exception) -> Fault:
             raise error
 
     return fault
+
+
+async def struck(
+    scenario: Scenario, points: Iterable[tuple[int, When]], error: Exception
+) -> AsyncIterator[tuple[int, When, Life]]:
+    """The life of the scenario with an error at each of these calls, which come in their order.
+
+    Lives are the same up to the step in which the call is made, so each begins with a copy of the
+    calm one, as it was before that step.
+    """
+    calm = Driver(scenario)
+    before = calm.copy()
+    for number, when in points:
+        while len(calm.cluster.calls) <= number:
+            before = calm.copy()
+            await calm.step()
+        driver = before.copy()
+        driver.cluster.fault = fault_at(number, when, error)
+        yield number, when, await driver.run()
 
 
 def end_of(life: Life, scenario: Scenario) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from cpr_operator.api.status import Status
-from cpr_operator.reconcile.edit import account_of
+from cpr_operator.reconcile.members import account_of
 from support.driver import Life
 from support.storms import Storm, StormDriver, charged, missing, missing_portion, missing_row_updates
 

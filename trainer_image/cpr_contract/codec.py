@@ -7,15 +7,21 @@ import enum
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: Reads one plain JSON value.
+Decoder = Callable[[Any], Any]
 
 
 class ContractError(ValueError):
     """A document does not have the shape that the contract gives it; the message names the field."""
+
+
+class _MismatchError(ValueError):
+    """A value of another shape. The text begins with the path from the value that was read."""
 
 
 def to_json(document: Any) -> str:
@@ -57,60 +63,116 @@ def from_json(cls: type[T], text: str | bytes) -> T:
 
 def from_dict(cls: type[T], value: Any) -> T:
     """Read a document from plain JSON values; raises `ContractError` as `from_json` does."""
-    return typing.cast("T", _decode(cls, value, cls.__name__))
+    try:
+        return typing.cast("T", _decoder(typing.cast("Any", cls))(value))
+    except _MismatchError as error:
+        raise ContractError(f"{cls.__name__}{error}") from error
+
+
+# Types are looked at once: what remains for each document is one call per value. Paths are put
+# together only when something is wrong.
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _decode(kind: Any, value: Any, where: str) -> Any:
+def _decoder(kind: Any) -> Decoder:
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(typing.cast("type", kind), value, where)
-    origin = typing.get_origin(kind)
+        return _dataclass_decoder(typing.cast("type", kind))
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:
-        inner = [a for a in typing.get_args(kind) if a is not type(None)]
-        return None if value is None else _decode(inner[0], value, where)
+        return _optional_decoder(next(part for part in parts if part is not type(None)))
     if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), value, where)
+        return _tuple_decoder(parts)
     if origin is typing.Literal:
-        if value not in typing.get_args(kind):
-            raise ContractError(f"{where}: {value!r} is not one of {typing.get_args(kind)}")
+        return _literal_decoder(parts)
+    if issubclass(kind, enum.Enum):
+        return _enum_decoder(kind)
+    return _scalar_decoder(kind)
+
+
+def _dataclass_decoder(cls: type) -> Decoder:
+    hints = typing.get_type_hints(cls)
+    fields = tuple((field.name, _decoder(hints[field.name]), _is_required(field)) for field in dataclasses.fields(cls))
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _MismatchError(f": expected an object, found {type(value).__name__}")
+        arguments = {}
+        for name, read, required in fields:
+            if name in value:
+                try:
+                    arguments[name] = read(value[name])
+                except _MismatchError as error:
+                    raise _MismatchError(f".{name}{error}") from error
+            elif required:
+                raise _MismatchError(f".{name} is missing")
+        return cls(**arguments)
+
+    return decode
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _optional_decoder(kind: Any) -> Decoder:
+    read = _decoder(kind)
+    return lambda value: None if value is None else read(value)
+
+
+def _tuple_decoder(kinds: tuple[Any, ...]) -> Decoder:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004 -- tuple[X, ...]
+        each = _decoder(kinds[0])
+        return lambda value: tuple(_item(each, i, item) for i, item in enumerate(_list(value)))
+    readers = tuple(_decoder(kind) for kind in kinds)
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        if len(_list(value)) != len(readers):
+            raise _MismatchError(f": expected {len(readers)} items, found {len(value)}")
+        return tuple(_item(read, i, item) for i, (read, item) in enumerate(zip(readers, value, strict=True)))
+
+    return decode
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _MismatchError(f": expected a list, found {type(value).__name__}")
+    return value
+
+
+def _item(read: Decoder, index: int, item: Any) -> Any:
+    try:
+        return read(item)
+    except _MismatchError as error:
+        raise _MismatchError(f"[{index}]{error}") from error
+
+
+def _literal_decoder(values: tuple[Any, ...]) -> Decoder:
+    def decode(value: Any) -> Any:
+        if value not in values:
+            raise _MismatchError(f": {value!r} is not one of {values}")
         return value
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+
+    return decode
+
+
+def _enum_decoder(kind: type[enum.Enum]) -> Decoder:
+    def decode(value: Any) -> enum.Enum:
         try:
             return kind(value)
         except ValueError as error:
-            raise ContractError(f"{where}: {error}") from error
-    return _decode_scalar(kind, value, where)
+            raise _MismatchError(f": {error}") from error
+
+    return decode
 
 
-def _decode_dataclass(cls: type, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ContractError(f"{where}: expected an object, found {type(value).__name__}")
-    arguments = {}
-    for field in dataclasses.fields(cls):
-        if field.name in value:
-            arguments[field.name] = _decode(_hints(cls)[field.name], value[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ContractError(f"{where}.{field.name} is missing")
-    return cls(**arguments)
+def _scalar_decoder(kind: type) -> Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _MismatchError(f": expected {kind.__name__}, found {value!r}")
+        return value
 
-
-def _decode_tuple(parts: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ContractError(f"{where}: expected a list, found {type(value).__name__}")
-    if len(parts) == 2 and parts[1] is Ellipsis:  # noqa: PLR2004 -- tuple[X, ...]
-        return tuple(_decode(parts[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if len(parts) != len(value):
-        raise ContractError(f"{where}: expected {len(parts)} items, found {len(value)}")
-    return tuple(_decode(part, item, f"{where}[{i}]") for i, (part, item) in enumerate(zip(parts, value, strict=True)))
-
-
-def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ContractError(f"{where}: expected {kind.__name__}, found {value!r}")
-    return value
+    return decode

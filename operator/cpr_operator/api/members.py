@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,8 @@ Role = Literal["shard", "trainer"]
 class Member(Model):
     """What shards and trainers have in common: one entry per index, about its newest incarnation."""
 
+    role: ClassVar[Role]
+
     index: Count
     """The member's number, from 0."""
     incarnation: Count = 0
@@ -56,6 +58,11 @@ class Member(Model):
     roster: Count = 0
     """The roster number at which what this member is told last changed: an older annotation is written anew."""
 
+    @property
+    def name(self) -> str:
+        """How reports and messages call it, as shard/3."""
+        return f"{self.role}/{self.index}"
+
 
 class Predecessor(Model):
     """The pod before a shard's newest one, while it may still commit a flush."""
@@ -70,6 +77,8 @@ class Predecessor(Model):
 
 class Shard(Member):
     """One embedding shard."""
+
+    role: ClassVar[Role] = "shard"
 
     state: ShardPhase = "Pending"
     """Where it stands."""
@@ -95,6 +104,8 @@ class Shard(Member):
 
 class Trainer(Member):
     """One trainer."""
+
+    role: ClassVar[Role] = "trainer"
 
     state: TrainerPhase = "Pending"
     """Where it stands."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Never, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -43,6 +43,16 @@ class Model(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values under the names of the API; absent values are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def evolve(self, **changes: Never) -> Self:
+        """A copy with some fields set anew; the model itself where it has those values already.
+
+        Nothing is validated: mypy checks names and types, which it knows from tools/mypy_evolve.py.
+        """
+        fields: dict[str, object] = dict(changes)
+        if all(getattr(self, name) == value for name, value in fields.items()):
+            return self
+        return self.model_copy(update=fields)
 
 
 class SpecModel(Model):

@@ -360,6 +360,11 @@ class Status(Model):
     """What fault tolerance has cost."""
 
     @property
+    def members(self) -> tuple[Shard | Trainer, ...]:
+        """All shards, then all trainers."""
+        return (*self.shards, *self.trainers)
+
+    @property
     def lost_row_updates(self) -> int | None:
         """Row updates that are lost, on all shards; None while one has yet to tell."""
         told = [shard.lost_row_updates for shard in self.shards]

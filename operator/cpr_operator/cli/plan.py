@@ -21,7 +21,7 @@ from cpr_operator.policy import open_loop
 from cpr_operator.policy.law import Mode
 from cpr_operator.policy.whatif import WhatIf, halved_and_doubled, turns
 from cpr_operator.policy.words import duration
-from cpr_operator.reconcile.planning import plan_inputs
+from cpr_operator.reconcile.plan import plan_inputs
 
 MODES: tuple[Mode, ...] = ("Partial", "Full")
 #: What CPR's equations plan, without the promise.

@@ -14,7 +14,7 @@ from cpr_operator.cli.progress import Progress, event_line
 from cpr_operator.cli.snapshot import Pace, Snapshot
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.reconcile.reports import takes_part
+from cpr_operator.reconcile.observe import takes_part
 
 LOOK_EVERY_S = 0.2
 REPORT_DEADLINE_S = 1.0

@@ -12,11 +12,11 @@ from cpr_contract.exits import Problem
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
+from cpr_operator.cluster.protocol import Event
 from cpr_operator.failures import Trouble
-from cpr_operator.reconcile.edit import account_of
-from cpr_operator.reconcile.observe import Alive, Fact, Lost, Unborn, is_settled, member_name, role_of
-from cpr_operator.reconcile.reports import leader_report
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.observe import is_settled, leader_report
+from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Fact, Lost, NeverSeen, PassInput
 
 #: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
 STORE_PROBLEMS = frozenset(
@@ -38,14 +38,23 @@ STORE_PROBLEMS = frozenset(
 AT_RISK = 0.75
 #: What to do about an object that the API server did not take.
 REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
-#: Reasons of PodsReady=False for which nobody has to do anything, or which have an event of their own.
+#: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
+
+#: Conditions whose turning to this status is told by an event of this reason.
+WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
+    ("PodsReady", "False", EventReason.POD_STUCK),
+    ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
+    ("DataOutdated", "True", EventReason.DATA_OUTDATED),
+    ("PrecisionEmulated", "True", EventReason.PRECISION_EMULATED),
+    ("BudgetExhausted", "True", EventReason.BUDGET_EXHAUSTED),
+)
 
 _MESSAGE_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConditionUpdate:
     """What a condition says now."""
 
     type: ConditionType
@@ -54,91 +63,116 @@ class Finding:
     message: str = ""
 
 
-def with_findings(status: Status, generation: int, now: float, *findings: Finding) -> Status:
+def with_conditions(status: Status, generation: int, now: float, *updates: ConditionUpdate) -> Status:
     """The status with these conditions; the time of transition moves only when a condition's status does."""
     conditions = {condition.type: condition for condition in status.conditions}
-    for finding in findings:
-        old = conditions.get(finding.type)
-        moved = old is None or old.status != finding.status
-        conditions[finding.type] = Condition(
-            type=finding.type,
-            status=finding.status,
-            reason=finding.reason,
-            message=finding.message[:_MESSAGE_CHARS],
+    for update in updates:
+        old = conditions.get(update.type)
+        moved = old is None or old.status != update.status
+        conditions[update.type] = Condition(
+            type=update.type,
+            status=update.status,
+            reason=update.reason,
+            message=update.message[:_MESSAGE_CHARS],
             last_transition_time=now if moved or old is None else old.last_transition_time,
             observed_generation=generation,
         )
-    return change(status, conditions=tuple(conditions.values()))  # type: ignore[no-any-return]
+    return status.evolve(conditions=tuple(conditions.values()))
 
 
-def amended(status: Mapping[str, Any], generation: int, now: float, finding: Finding) -> dict[str, Any]:
+def amended(status: Mapping[str, Any], generation: int, now: float, update: ConditionUpdate) -> dict[str, Any]:
     """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
     raw = status.get("conditions")
     others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
-    before = next((c for c in others if c.get("type") == finding.type), None)
+    before = next((c for c in others if c.get("type") == update.type), None)
     try:
         known = (Condition.model_validate(before),) if before else ()
     except ValidationError:
         known = ()
-    (condition,) = with_findings(Status(conditions=known), generation, now, finding).conditions
+    (condition,) = with_conditions(Status(conditions=known), generation, now, update).conditions
     return {**status, "conditions": [*(c for c in others if c is not before), condition.to_dict()]}
 
 
-def findings(world: World, status: Status, facts: Mapping[str, Fact]) -> Iterator[Finding]:
-    """All that this pass can say about a job that has pods."""
-    yield suspended(world, status)
-    yield pods_ready(world, status, facts)
-    yield recovering(status, facts)
-    yield from reports_available(world, status)
-    yield from budget(status)
-    yield from snapshots(world, status)
-    yield from data(world)
-    yield from precision(status)
+def set_conditions(draft: Draft, *updates: ConditionUpdate) -> Draft:
+    """The draft with these conditions."""
+    return draft.to(with_conditions(draft.status, draft.observed.job.generation, draft.now, *updates))
 
 
-def suspended(world: World, status: Status) -> Finding:
+def update_conditions(draft: Draft) -> Draft:
+    """All conditions of a job that has pods, as far as this pass can tell."""
+    return set_conditions(
+        draft,
+        suspended(draft),
+        pods_ready(draft),
+        recovering(draft.status, draft.facts),
+        *reports_available(draft),
+        *budget(draft.status),
+        *snapshots(draft),
+        *data(draft.observed),
+        *precision(draft.status),
+    )
+
+
+def tell_changes(draft: Draft) -> Draft:
+    """Events of what has changed: all pods work, a condition turned bad, a pod was refused."""
+    before, status = draft.before, draft.status
+    news = []
+    if status.phase == "Running" and before.phase == "Starting":
+        news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
+    for kind, wrong, reason in WARNINGS:
+        old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
+        if new is None or new.status != wrong or new.reason in EXPECTED:
+            continue
+        if old is None or old.reason != new.reason:
+            news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
+    for pod, words in draft.observed.refusals.items():
+        news.append(Event("Warning", EventReason.REFUSED, f"{words}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    return draft.to(status, *news)
+
+
+def suspended(draft: Draft) -> ConditionUpdate:
     """Not while there are pods; but a change that only a suspended job can take in waits for it."""
-    wanted, there = world.job.spec.shards.replicas, len(status.shards)
+    wanted, there = draft.spec.shards.replicas, len(draft.status.shards)
     if wanted == there:
-        return Finding("Suspended", "False", "Active")
-    return Finding(
+        return ConditionUpdate("Suspended", "False", "Active")
+    return ConditionUpdate(
         "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job has {there} shards"
     )
 
 
-def pods_ready(world: World, status: Status, facts: Mapping[str, Fact]) -> Finding:
-    """Whether all members work; if not, the first that is in trouble, or who is waited for."""
-    members = (*status.shards, *status.trainers)
-    for name, fact in facts.items():
+def pods_ready(draft: Draft) -> ConditionUpdate:
+    """Whether all members work. If not, names the first one in trouble, or those that are awaited."""
+    members = draft.status.members
+    for name, fact in draft.facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
-                return Finding("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
-            case Unborn(refusal=words) if words:
-                return Finding("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
+                return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
+            case NeverSeen(refusal=words) if words:
+                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
             case _:
                 pass
-    for pod_name, words in world.refusals.items():
-        return Finding("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
-    waiting = [member_name(role_of(m), m.index) for m in members if not is_settled(m)]
+    for pod_name, words in draft.observed.refusals.items():
+        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
+    waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
-        return Finding("PodsReady", "True", "AllReady", f"{len(members)} pods work")
-    return Finding("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
+        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods work")
+    return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")  # noqa: PLR2004 -- enough for a message
 
 
-def recovering(status: Status, facts: Mapping[str, Fact]) -> Finding:
+def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
     """Whether a recovery is under way, why, and what holds it up."""
     if status.recovery is None:
-        return Finding("Recovering", "False", "NoFailure")
+        return ConditionUpdate("Recovering", "False", "NoFailure")
     stuck = [
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
     said = (status.recovery.reason, _goes_on(status), *stuck)
-    return Finding("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
+    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
 
 
 def _goes_on(status: Status) -> str:
@@ -147,16 +181,17 @@ def _goes_on(status: Status) -> str:
     return f"training goes on up to sample {until}" if status.progress.samples < until else ""
 
 
-def reports_available(world: World, status: Status) -> Iterator[Finding]:
+def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
     """Whether the leader answers. That it does not is no evidence of anything else."""
-    if leader_report(world) is not None:
-        yield Finding("ReportsAvailable", "True", "LeaderAnswers")
+    status = draft.status
+    if leader_report(draft.observed) is not None:
+        yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
         message = "the leader does not answer on its HTTP port; see its log, and the network policies"
-        yield Finding("ReportsAvailable", "False", "NoAnswer", message)
+        yield ConditionUpdate("ReportsAvailable", "False", "NoAnswer", message)
 
 
-def budget(status: Status) -> Iterator[Finding]:
+def budget(status: Status) -> Iterator[ConditionUpdate]:
     """How much of the accuracy budget is gone, and whether the next failure still fits into the rest.
 
     Both by the figures that the plan in force rests on, so that nothing flaps between two plans.
@@ -172,20 +207,20 @@ def budget(status: Status) -> Iterator[Finding]:
     least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
         message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, and {left} are left"
-        yield Finding("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
-        yield Finding("BudgetExhausted", "False", "Enough", words)
+        yield ConditionUpdate("BudgetExhausted", "False", "Enough", words)
     worst = _worst_failure(status)
     if ledger.limit > 0 and used >= AT_RISK * book.limit:
-        yield Finding("BudgetAtRisk", "True", "AlmostSpent", words)
+        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", words)
     elif worst > left:
         message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
-        yield Finding("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
     elif _exposed(status) > left:
         message = f"{words}: a failure now loses more than the {left} that are left; {_at_risk(status)}"
-        yield Finding("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
+        yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
-        yield Finding("BudgetAtRisk", "False", "Enough", words)
+        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", words)
 
 
 def _worst_failure(status: Status) -> float:
@@ -211,15 +246,15 @@ def _exposed(status: Status) -> float:
     return max(at_risk, default=0) * plan.inputs.get("lostPerFailure", 1.0)
 
 
-def snapshots(world: World, status: Status) -> Iterator[Finding]:
+def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
     """Whether saves are written and read without trouble, as far as those say who answered."""
-    problem = store_problem(world)
+    problem = store_problem(draft.observed)
     if problem is not None:
         who, what = problem
-        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(status)}"
-        yield Finding("SnapshotsDegraded", "True", what.reason, message)
-    elif leader_report(world) is not None or not status.conditions:
-        yield Finding("SnapshotsDegraded", "False", "Healthy")
+        message = f"{who}: {what.message}; {what.remedy}; {_at_risk(draft.status)}"
+        yield ConditionUpdate("SnapshotsDegraded", "True", what.reason, message)
+    elif leader_report(draft.observed) is not None or not draft.status.conditions:
+        yield ConditionUpdate("SnapshotsDegraded", "False", "Healthy")
 
 
 def _at_risk(status: Status) -> str:
@@ -228,38 +263,40 @@ def _at_risk(status: Status) -> str:
     return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
 
 
-def store_problem(world: World) -> tuple[str, Problem] | None:
+def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
     """The first problem with saves that a pod reports, and whose it is."""
-    names = {m.uid: member_name(role_of(m), m.index) for m in (*world.job.status.shards, *world.job.status.trainers)}
-    for uid, report in world.reports.items():
+    names = {m.uid: m.name for m in observed.before.members}
+    for uid, report in observed.reports.items():
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
             return names[uid], report.problem
     return None
 
 
-def data(world: World) -> Iterator[Finding]:
+def data(observed: PassInput) -> Iterator[ConditionUpdate]:
     """Whether files lie where the data is which came too late for this job, as far as its leader says."""
-    report = leader_report(world)
+    report = leader_report(observed)
     if report is not None and report.new_files:
         message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
-        yield Finding("DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)")
+        yield ConditionUpdate(
+            "DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)"
+        )
 
 
-def precision(status: Status) -> Iterator[Finding]:
+def precision(status: Status) -> Iterator[ConditionUpdate]:
     """Whether processors of trainers lack the instructions of the job's precision, as the trainers have told.
 
     A trainer that starts, or has another problem, may tell it yet: meanwhile the condition stays as it is.
     """
-    slow = [member_name("trainer", t.index) for t in status.trainers if t.problem == PRECISION_EMULATED]
+    slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
     told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
     if slow:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
         text = f"{message}: training is far slower than in fp32; {remedy}"
-        yield Finding("PrecisionEmulated", "True", "NoInstructions", text)
+        yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
     elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
         message = "the processors of all trainers have bf16 instructions"
-        yield Finding("PrecisionEmulated", "False", "Instructions", message)
+        yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion

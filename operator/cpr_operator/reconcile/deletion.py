@@ -1,15 +1,16 @@
 """Deleting a job with its saves (`snapshots.deleteWithJob`): a finalizer holds the job until a pod has removed them.
 
-First the job's pods go, so that nobody writes any more; then cleanup pods try, one after another. The finalizer goes
-when one of them ended well, and after so many attempts or so much time in any case: then an event says what is left
-and how to remove it. Nothing here is remembered but when it began: attempts are counted by the pods that are there.
+First the job's pods go, because they write saves. Then cleanup pods try, one after another. The
+finalizer goes when one of them has succeeded. After ATTEMPTS or LIMIT_S it goes in any case, and an
+event says what is left and how to remove it. The status holds only when the deletion began: attempts
+are counted by the pods that are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from pydantic import ValidationError
 
@@ -17,15 +18,17 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_operator.api.spec import Store
-from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
-from cpr_operator.reconcile.life import template_hash
-from cpr_operator.reconcile.observe import GRACE_SLACK_S
-from cpr_operator.reconcile.world import EventReason, Job, Outcome, PodDelete, World, change
+from cpr_operator.reconcile.lifecycle import template_hash
+from cpr_operator.reconcile.observe import is_stuck
+from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
+
+T = TypeVar("T")
 
 FINALIZER = f"{env.GROUP}/delete-saves"
 #: So often a cleanup is tried; the pause after an attempt is twice the one before.
@@ -33,7 +36,7 @@ ATTEMPTS = 5
 FIRST_PAUSE_S = 10.0
 #: So long a deletion takes at most, whatever holds it up.
 LIMIT_S = 600.0
-#: What pods do at their end is of no use any more.
+#: Pods have nothing useful left to save.
 GRACE_S = 1
 
 
@@ -52,7 +55,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Finished:
     """All is deleted."""
 
     deleted: Deleted | None
@@ -65,88 +68,89 @@ class GiveUp:
     reason: str
 
 
-def is_held(job: Job) -> bool:
+def wants_finalizer(job: Job) -> bool:
     """Whether the finalizer belongs on a job: from before its first pods until it is deleted."""
     return job.spec.snapshots.delete_with_job
 
 
-def delete(world: World) -> Outcome:
+def delete(observed: PassInput) -> Outcome:
     """The next step of deleting a job, which goes when nothing holds it."""
-    job, status = world.job, world.job.status
-    if not job.held:
-        return Outcome(status)
-    if not is_held(job) or status.runtime is None:  # it never wrote anything
-        return Outcome(status, release=True)
-    since = world.now if status.deleting_since is None else status.deleting_since
-    status = change(status, deleting_since=since)
-    writers = [pod for pod in live_pods(world.pods) if pod.role != env.ROLE_CLEANUP and not _is_stuck(world, pod)]
+    job, before = observed.job, observed.before
+    if not job.has_finalizer:
+        return Outcome(before)
+    if not wants_finalizer(job) or before.runtime is None:  # it never wrote anything
+        return Outcome(before, release=True)
+    since = observed.now if before.deleting_since is None else before.deleting_since
+    status = before.evolve(deleting_since=since)
+    writers = [pod for pod in live_pods(observed.pods) if pod.role != env.ROLE_CLEANUP and not is_stuck(observed, pod)]
     going = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
         for pod in writers
         if pod.deleting_until is None
     )
-    match decide(world, since, writing=bool(writers)):
+    match decide(observed, since, writing=bool(writers)):
         case Wait(again_s=again_s):
             return Outcome(status, deletes=going, wake_after_s=again_s)
         case Try(attempt=attempt):
-            return _attempt(world, status, attempt)
-        case Done(deleted=deleted):
-            return Outcome(status, events=(_deleted(world, deleted),), release=True)
+            return _attempt(Draft(observed, status), attempt)
+        case Finished(deleted=deleted):
+            return Outcome(status, events=(_deleted(observed, deleted),), release=True)
         case GiveUp(reason=reason):
             return Outcome(status, deletes=going, events=(_left_of(job, reason),), release=True)
         case verdict:
             assert_never(verdict)
 
 
-def _attempt(world: World, status: Status, attempt: int) -> Outcome:
+def _attempt(draft: Draft, attempt: int) -> Outcome:
     """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
-    if words := _refused(world, status):
-        return Outcome(status, events=(_left_of(world.job, words),), release=True)
+    job, status = draft.observed.job, draft.status
+    if words := _refused(draft):
+        return Outcome(status, events=(_left_of(job, words),), release=True)
     try:
-        pod = cleanup_pod(pod_plan(world.job.id, world.job.spec, status), attempt, world.spared)
+        pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
         reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
-        return Outcome(status, events=(_left_of(world.job, reason),), release=True)
-    return Outcome(status, creates=(pod,), wake_after_s=world.timing.changing_s)
+        return Outcome(status, events=(_left_of(job, reason),), release=True)
+    return Outcome(status, creates=(pod,), wake_after_s=draft.observed.timing.changing_s)
 
 
-def _refused(world: World, status: Status) -> str:
+def _refused(draft: Draft) -> str:
     """Why the template may not become a pod; what the job has started with may."""
-    spec, runtime = world.job.spec, status.runtime
-    if world.restriction is None or (runtime is not None and runtime.template_hash == template_hash(spec)):
+    restriction, runtime = draft.observed.restriction, draft.status.runtime
+    if restriction is None or (runtime is not None and runtime.template_hash == template_hash(draft.spec)):
         return ""
-    return world.restriction.refuses_trainers(spec)
+    return restriction.refuses_trainers(draft.spec)
 
 
-def decide(world: World, since: float, *, writing: bool) -> Wait | Try | Done | GiveUp:
+def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
     """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
-    attempts = (pod for pod in world.pods if pod.role == env.ROLE_CLEANUP)
+    attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
-        return Done(_word(newest))
-    hopeless = _hopeless(world, since, newest)
+        return Finished(_message(Deleted, newest))
+    hopeless = _hopeless(observed, since, newest)
     if hopeless:
         return GiveUp(hopeless)
     if writing or (newest is not None and not newest.ended):
-        return Wait(world.timing.changing_s)
+        return Wait(observed.timing.changing_s)
     if newest is None:
         return Try(1)
-    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - world.now
+    pause_s = newest.created + FIRST_PAUSE_S * 2.0 ** (newest.incarnation - 1) - observed.now
     return Try(newest.incarnation + 1) if pause_s <= 0 else Wait(pause_s)
 
 
-def _hopeless(world: World, since: float, newest: PodView | None) -> str:
+def _hopeless(observed: PassInput, since: float, newest: PodView | None) -> str:
     """Why there is no point in going on; empty if there is."""
-    if world.terminating:
+    if observed.terminating:
         return "the namespace is being deleted, and nothing can be created in it"
-    if world.now >= since + LIMIT_S:
-        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(world, newest)}"
+    if observed.now >= since + LIMIT_S:
+        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
     if newest is not None and newest.ended and newest.incarnation >= ATTEMPTS:
-        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(world, newest)}"
+        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(observed, newest)}"
     return ""
 
 
-def spared(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
+def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
     """The anchors (keys) of a job that others still need to start from.
 
     Anybody may write a key into a job of his own, so only those count that have begun with it: jobs of the same
@@ -164,10 +168,10 @@ def location(store: Store) -> str:
     return f"s3://{inner} --endpoint {store.endpoint}"
 
 
-def _deleted(world: World, deleted: Deleted | None) -> Event:
+def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
-    kept = ", ".join(key for key in world.spared if key not in unreadable)
+    kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
     said = f"deleted {amount}"
     said += f"; kept what other jobs restore from: {kept}" if kept else ""
     said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
@@ -195,13 +199,13 @@ def _left(uid: str, where: str, reason: str) -> Event:
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
 
-def _trouble(world: World, newest: PodView | None) -> str:
+def _trouble(observed: PassInput, newest: PodView | None) -> str:
     """What keeps the newest attempt from ending well, as far as anybody says."""
-    if world.refusals:
-        return "; ".join(world.refusals.values())
+    if observed.refusals:
+        return "; ".join(observed.refusals.values())
     if newest is None:
         return "pods of the job are still there"
-    problem = _problem(newest)
+    problem = _message(Problem, newest)
     if problem is not None:
         return f"{problem.message} {problem.remedy}"
     happened = classify(newest)
@@ -214,16 +218,10 @@ def _exit_code(pod: PodView) -> int | None:
     return pod.container.exit_code if pod.ended and pod.container is not None else None
 
 
-def _word(pod: PodView) -> Deleted | None:
+def _message(cls: type[T], pod: PodView) -> T | None:
+    """The document in the pod's termination message, if it is of this class."""
     try:
-        return from_json(Deleted, pod.container.message) if pod.container else None
-    except ContractError:
-        return None
-
-
-def _problem(pod: PodView) -> Problem | None:
-    try:
-        return from_json(Problem, pod.container.message) if pod.container else None
+        return from_json(cls, pod.container.message) if pod.container else None
     except ContractError:
         return None
 
@@ -241,8 +239,3 @@ def _shares_saves(job: Job, other: JobView) -> bool:
     places = (store.get("endpoint"), store.get("bucket"), store.get("prefix", ""))
     own = job.spec.snapshots.store
     return other.namespace == job.id.namespace and places == (own.endpoint, own.bucket, own.prefix)
-
-
-def _is_stuck(world: World, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
-    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S

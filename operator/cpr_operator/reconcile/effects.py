@@ -5,23 +5,27 @@ Only creates follow from a change of the status: a create whose answer was lost 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
+from cpr_contract.processor import PRECISION_EMULATED
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
-from cpr_operator.reconcile.observe import role_of
-from cpr_operator.reconcile.world import PodDelete, RosterPatch, World, change
-
-M = TypeVar("M", bound=Member)
+from cpr_operator.reconcile.apply_reports import with_shown
+from cpr_operator.reconcile.members import M
+from cpr_operator.reconcile.observe import leader_report
+from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete, RosterPatch
+from cpr_operator.reconcile.plan import plan_news
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
+#: Looking again grows to this part of the time that was waited already.
+PATIENCE = 0.1
 
 
 def stamped(before: Status, after: Status) -> Status:
@@ -30,7 +34,7 @@ def stamped(before: Status, after: Status) -> Status:
     old, new = Rosters(_unnumbered(before)), Rosters(_unnumbered(after))
 
     def stamp(member: M, *, told: bool) -> M:
-        return member if told else change(member, roster=number)
+        return member if told else member.evolve(roster=number)
 
     contents = {s.index: old.shard(s, s.incarnation) for s in before.shards}
     shards = tuple(stamp(s, told=contents.get(s.index) == new.shard(s, s.incarnation)) for s in after.shards)
@@ -40,22 +44,22 @@ def stamped(before: Status, after: Status) -> Status:
     trainers = tuple(stamp(t, told=same and incarnations.get(t.index) == t.incarnation) for t in after.trainers)
     if shards == after.shards and trainers == after.trainers:
         return after
-    return change(after, shards=shards, trainers=trainers, counters=change(after.counters, roster=number))  # type: ignore[no-any-return]
+    return after.evolve(shards=shards, trainers=trainers, counters=after.counters.evolve(roster=number))
 
 
 def _unnumbered(status: Status) -> Status:
-    return change(status, counters=change(status.counters, roster=0))  # type: ignore[no-any-return]
+    return status.evolve(counters=status.counters.evolve(roster=0))
 
 
-def creates(world: World, after: Status) -> Iterator[Manifest]:
+def creates(observed: PassInput, after: Status) -> Iterator[Manifest]:
     """Pods of incarnations that this pass decided, and of those whose create was refused: shards, then trainers."""
     if after.runtime is None:
         return
-    before = {(role_of(m), m.index): m.incarnation for m in _members(world.job.status)}
-    plan, told = pod_plan(world.job.id, world.job.spec, after), Rosters(after)
-    for member in _members(after):
-        decided = before.get((role_of(member), member.index)) != member.incarnation
-        if decided or (not member.uid and member.pod in world.refusals):
+    before = {(m.role, m.index): m.incarnation for m in observed.before.members}
+    plan, told = pod_plan(observed.job.id, observed.job.spec, after), Rosters(after)
+    for member in after.members:
+        decided = before.get((member.role, member.index)) != member.incarnation
+        if decided or (not member.uid and member.pod in observed.refusals):
             yield pod_manifest(plan, told.document(member, member.incarnation), member.avoid)
 
 
@@ -73,11 +77,11 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
     )
 
 
-def deletes(world: World, after: Status) -> Iterator[PodDelete]:
+def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
     """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted."""
-    newest = {(role_of(m), m.index): m.incarnation for m in _members(after)}
-    for pod in world.pods:
-        incarnation = newest.get((pod.role, pod.index))  # type: ignore[arg-type]
+    newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
+    for pod in observed.pods:
+        incarnation = newest.get((pod.role, pod.index))
         if pod.deleting_until is not None or incarnation is None or pod.incarnation >= incarnation:
             continue
         if pod.phase in LIVE_PHASES:
@@ -86,17 +90,17 @@ def deletes(world: World, after: Status) -> Iterator[PodDelete]:
             yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
 
 
-def rosters(world: World, after: Status) -> Iterator[RosterPatch]:
+def rosters(observed: PassInput, after: Status) -> Iterator[RosterPatch]:
     """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
 
     At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.
     """
-    members = {(role_of(m), m.index): m for m in _members(after)}
+    members: Mapping[tuple[str, int], Shard | Trainer] = {(m.role, m.index): m for m in after.members}
     flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
     told = Rosters(after)
-    early = after.phase == "Starting" and not all(m.host for m in _members(after))
-    for pod in sorted(world.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
-        member = members.get((pod.role, pod.index))  # type: ignore[arg-type]
+    early = after.phase == "Starting" and not all(m.host for m in after.members)
+    for pod in sorted(observed.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
+        member = members.get((pod.role, pod.index))
         if member is None or pod.phase not in LIVE_PHASES or pod.uid in flushing:
             continue
         if pod.roster_version >= member.roster or pod.incarnation > member.incarnation:
@@ -110,5 +114,62 @@ def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.phase in LIVE_PHASES)
 
 
-def _members(status: Status) -> tuple[Shard | Trainer, ...]:
-    return (*status.shards, *status.trainers)
+def outcome(draft: Draft) -> Outcome:
+    """What the pass wants: the status, and all that the cluster lacks of it."""
+    observed = draft.observed
+    status = stamped(draft.before, draft.status)
+    status = with_shown(status.evolve(observed_generation=observed.job.generation))
+    active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
+    stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
+    return Outcome(
+        status=status,
+        creates=tuple(creates(observed, status)) if active else (),
+        deletes=tuple(deletes(observed, status)) if draft.deletes is None else draft.deletes,
+        rosters=tuple(rosters(observed, status)) if active or status.phase == "Suspending" else (),
+        guarded=active,
+        events=(*draft.events, *plan_news(draft.before, status)),
+        # A member is about to be called silent, and training stands still until it is replaced.
+        wake_after_s=observed.timing.changing_s / 2 if stalled else _wake_after(draft.to(status)),
+        stalled=stalled,
+    )
+
+
+def _wake_after(draft: Draft) -> float | None:
+    """Often while something is awaited, less often the longer it takes, seldom while all is well."""
+    timing, status = draft.observed.timing, draft.status
+    phase = status.phase
+    if phase == "Suspended" and status.resume_at is not None:
+        return max(timing.changing_s, min(timing.running_s, status.resume_at - draft.now))
+    if phase in {"Suspended", "Pending"}:
+        return timing.running_s if phase == "Pending" or draft.spec.suspend else timing.changing_s
+    if phase == "Running" and leader_report(draft.observed) is None:
+        return timing.changing_s
+    if phase == "Running":
+        return max(timing.floor_s, min(timing.running_s, _save_interval(draft) / 2))
+    if phase in TERMINAL_PHASES or phase in {"Finishing", "Suspending"} or status.meeting:
+        return timing.changing_s
+    since = status.recovery.since if status.recovery else status.start_time or draft.now
+    patience = PATIENCE * max(draft.now - since, 0.0)
+    return min(max(timing.changing_s, patience), timing.running_s)
+
+
+def _waits_for_others(observed: PassInput) -> bool:
+    """Whether training stands still because a trainer waits for others, and not for the store, which it says.
+
+    It may name no member yet: a connection is not given up before its other end counts as silent.
+    """
+    trainers = (report for report in observed.reports.values() if isinstance(report, TrainerReport))
+    paused = (report.problem for report in trainers if report.state is TrainerState.PAUSED)
+    return any(problem is None or problem.reason == PRECISION_EMULATED for problem in paused)
+
+
+def _is_missed(observed: PassInput, members: Sequence[Shard | Trainer]) -> bool:
+    """Whether a member that should work is called silent, though not by enough to replace it."""
+    missed = {name for report in observed.reports.values() for name in report.silent}
+    return not missed.isdisjoint(member.name for member in members if member.state != "Finished")
+
+
+def _save_interval(draft: Draft) -> float:
+    """The shorter of the two intervals between saves: what is known of saves should not be older than they are."""
+    dense, plan = float(draft.spec.snapshots.dense_interval_seconds), draft.status.plan
+    return min(plan.interval_seconds, dense) if plan else dense

@@ -1,50 +1,61 @@
-"""Successors, and the record of why they were needed."""
+"""Entries of members: the next incarnation, the record of failures, and the budget's account."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, FailureRecord, Member, Shard, Status, Trainer
+from cpr_contract.manifests import RowUpdates
+from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, Budget, FailureRecord, Member, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.names import JobId, pod_name
+from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
-from cpr_operator.reconcile.incidents import begins_incident
-from cpr_operator.reconcile.observe import Fact, Lost, member_name, role_of
-from cpr_operator.reconcile.world import EventReason, Step, World, change
+from cpr_operator.ledger import Ledger, Ranges, shown
+from cpr_operator.reconcile.pass_ import Draft, EventReason, Lost, PassInput
+from cpr_operator.recovery.account import Account
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", Shard, Trainer)
+
 
 _MESSAGE_CHARS = 1024
+#: Failures of one incident are seen within this time, in seconds, of the first.
+INCIDENT_S = 10.0
 
 
-def successor(job: JobId, member: M, now: float, **fields: object) -> M:
+class Edit(Protocol):
+    """What becomes of any member's entry."""
+
+    def __call__(self, member: M, /) -> M:
+        """The entry after; itself if it stays as it is."""
+        ...
+
+
+def replacement(observed: PassInput, member: M) -> M:
     """The member's next incarnation, before its pod is created. Its number is used once, whatever becomes of it."""
     incarnation = member.incarnation + 1
-    return change(  # type: ignore[no-any-return]
-        member,
+    return member.evolve(
         incarnation=incarnation,
-        pod=pod_name(job, role_of(member), member.index, incarnation),
+        pod=pod_name(observed.job.id, member.role, member.index, incarnation),
         uid="",
         node="",
         host="",
         port_base=0,
         state="Pending",
-        started_at=now,
+        started_at=observed.now,
         problem="",
-        **fields,
     )
 
 
-def record(world: World, step: Step, member: Member, failure: Failure, action: str) -> Step:
+def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft:
     """Count a failure, once per role, index and incarnation, and say so."""
-    status, role = step.status, role_of(member)
+    status, role, now = draft.status, member.role, draft.now
     known = {(f.role, f.index, f.incarnation) for f in status.failures}
     if (role, member.index, member.incarnation) in known:
-        return step
-    counts = begins_incident(status, member, failure, world.now)
+        return draft
+    counts = begins_incident(status, member, failure, now)
     entry = FailureRecord(
-        time=world.now,
+        time=now,
         role=role,
         index=member.index,
         incarnation=member.incarnation,
@@ -57,52 +68,163 @@ def record(world: World, step: Step, member: Member, failure: Failure, action: s
         counted=counts,
         action=action,
     )
-    counted = (world.now,) if counts else ()
-    oldest = world.now - world.job.spec.failure_policy.restart_limit.window_seconds
-    status = change(
-        status,
+    counted = (now,) if counts else ()
+    oldest = now - draft.spec.failure_policy.restart_limit.window_seconds
+    status = status.evolve(
         failures=(*status.failures, entry)[-MAX_FAILURES:],
         restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
         restarts=status.restarts + 1,
     )
-    name = member_name(role, member.index)
-    message = f"{name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
-    return step.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
+    message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
+    return draft.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
-def edited(status: Status, edit: Callable[[Shard | Trainer], Shard | Trainer]) -> Status:
+def edited(status: Status, edit: Edit) -> Status:
     """The status with every member as `edit` gives it; the same object where it gives all back as they were."""
-    shards, trainers = tuple(map(edit, status.shards)), tuple(map(edit, status.trainers))
+    shards, trainers = tuple(edit(s) for s in status.shards), tuple(edit(t) for t in status.trainers)
     if shards == status.shards and trainers == status.trainers:
         return status
-    return change(status, shards=shards, trainers=trainers)  # type: ignore[no-any-return]
+    return status.evolve(shards=shards, trainers=trainers)
 
 
 def with_shards(status: Status, entries: Mapping[int, Shard]) -> Status:
     """The status with these entries of shards, by index."""
     if not entries:
         return status
-    return change(status, shards=tuple(entries.get(s.index, s) for s in status.shards))  # type: ignore[no-any-return]
+    return status.evolve(shards=tuple(entries.get(s.index, s) for s in status.shards))
 
 
-def record_lost(world: World, step: Step, facts: Mapping[str, Fact], action: str) -> Step:
+def record_lost(draft: Draft, action: str) -> Draft:
     """Record the failures of all that are lost in this pass."""
-    for member in (*step.status.shards, *step.status.trainers):
-        fact = facts[member_name(role_of(member), member.index)]
+    for member in draft.status.members:
+        fact = draft.facts[member.name]
         if isinstance(fact, Lost):
-            step = record(world, step, member, fact.failure, action)
-    return step
+            draft = record(draft, member, fact.failure, action)
+    return draft
 
 
-def with_loss(status: Status, member: Member, **loss: object) -> Status:
-    """The status with what a member's last failure has cost, now that it is known: fields of its record."""
-    key = (role_of(member), member.index, None)
-    failures = tuple(change(f, **loss) if (f.role, f.index, f.lost_samples) == key else f for f in status.failures)
-    return change(status, failures=failures)  # type: ignore[no-any-return]
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a failure has cost: samples and row updates that are lost, and samples that trainers pushed again."""
+
+    samples: int
+    row_updates: RowUpdates | None = None
+    replayed: int = 0
+    replayed_in_order: bool = True
 
 
-def replace_entry(status: Status, old: Member, new: Member) -> Status:
-    """The status with `new` in the place of `old`."""
-    field = "shards" if role_of(old) == "shard" else "trainers"
-    entries = getattr(status, field)  # by index
-    return status.model_copy(update={field: (*entries[: old.index], new, *entries[old.index + 1 :])})
+def with_cost(status: Status, member: Member, cost: Cost) -> Status:
+    """The status with what a member's last failure has cost, now that it is known."""
+    key = (member.role, member.index, None)
+
+    def told(record: FailureRecord) -> FailureRecord:
+        if (record.role, record.index, record.lost_samples) != key:
+            return record
+        record = record.evolve(
+            lost_samples=cost.samples,
+            replayed_samples=cost.replayed,
+            replayed_in_order=cost.replayed_in_order,
+        )
+        if cost.row_updates is None:
+            return record
+        return record.evolve(lost_row_updates=cost.row_updates.lost, lost_row_updates_exact=cost.row_updates.exact)
+
+    return status.evolve(failures=tuple(told(record) for record in status.failures))
+
+
+def with_trainer(status: Status, entry: Trainer) -> Status:
+    """The status with this entry of a trainer, in the place of the one of its index."""
+    return status.evolve(trainers=tuple(entry if t.index == entry.index else t for t in status.trainers))
+
+
+def account_of(status: Status) -> Account:
+    """The budget's account as the status holds it."""
+    book = status.ledger
+    lost = book.ranges or ((),) * len(status.shards)
+    return Account(
+        ledger=Ledger(
+            total=book.total_samples,
+            # Version 0.1.0 left a limit below what was carried over by less than one sample-shard.
+            limit=max(book.limit_sample_shards, book.carried_sample_shards),
+            lost=lost,
+            running=book.running_sample_shards,
+            carried=book.carried_sample_shards,
+        ),
+        reserved=tuple(shard.reserved for shard in status.shards),
+        dense=status.dense.reserved,
+    )
+
+
+def owed(status: Status, end: int) -> dict[int, Ranges]:
+    """The worst that shards can miss which have not told, in a model that stands at `end` samples."""
+    untold = [shard for shard in status.shards if shard.lost_at is not None]
+    oldest = {s.index: s.floor_samples if s.owes_from is None else s.owes_from for s in untold}
+    return {index: ((first, end),) for index, first in oldest.items() if first < end}
+
+
+def is_overspent(status: Status) -> bool:
+    """Whether more is lost than the budget allows. 0 is lost and 0 allowed while the total is not known."""
+    return account_of(status).ledger.left < 0
+
+
+def with_account(status: Status, account: Account) -> Status:
+    """The status with this account, its portions for people included."""
+    ledger, whole = account.ledger, account.ledger
+    limit, spent = shown(ledger.limit, whole), shown(ledger.spent, whole)
+    reserved = shown(account.set_aside, whole)
+    shards = tuple(shard.evolve(reserved=ranges) for shard, ranges in zip(status.shards, account.reserved, strict=True))
+    budget = Budget(
+        limit=limit,
+        spent=spent,
+        reserved=min(reserved, 1.0),
+        remaining=max(round(limit - spent - reserved, 12), 0.0),
+        running_sum=shown(ledger.running, whole),
+        rollbacks=status.budget.rollbacks if status.budget else 0,
+    )
+    book = status.ledger.evolve(
+        total_samples=ledger.total,
+        limit_sample_shards=ledger.limit,
+        ranges=ledger.lost,
+        running_sample_shards=ledger.running,
+        carried_sample_shards=ledger.carried,
+    )
+    dense = status.dense.evolve(reserved=account.dense)
+    return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
+
+
+def with_all_owed(status: Status) -> Status:
+    """The status of a job without pods that goes back to an anchor: what members have not told yet is set aside.
+
+    Nobody asks them any more. From the save that it was given leave to restore, a member may have missed everything up
+    to the anchor, whichever that will be.
+    """
+    end = status.ledger.total_samples
+    dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
+    return with_account(status, account_of(status).reserve(owed(status, end), dense))
+
+
+def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:
+    """Whether a failure counts: its kind does, and it does not belong to an incident that is counted already.
+
+    A member belongs to an incident once: one that fails again, however soon, begins another.
+    """
+    if not failure.counts_as_restart:
+        return False
+    alike = [f for f in status.failures if (f.role, f.kind) == (member.role, failure.kind)]
+    if not alike:
+        return True
+    # Of a large incident the first record may be gone: only the last failures are kept.
+    first = next((n for n, record in reversed([*enumerate(alike)]) if record.counted), 0)
+    return alike[first].time < now - INCIDENT_S or member.index in {record.index for record in alike[first:]}
+
+
+def new_incidents(draft: Draft) -> int:
+    """How many incidents the members that are lost in this pass add to those counted."""
+    lost = ((m, draft.facts.get(m.name)) for m in draft.status.members)
+    return len(
+        {
+            (member.role, fact.failure.kind)
+            for member, fact in lost
+            if isinstance(fact, Lost) and begins_incident(draft.status, member, fact.failure, draft.now)
+        }
+    )

@@ -1,17 +1,28 @@
-"""From pods and reports to one fact per member: does its newest incarnation live, and if not, what happened."""
+"""What a pass sees of the members: whom to ask, what reports are worth, and one fact per member."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from cpr_contract.exits import ExitCode
-from cpr_operator.api.status import Member, Shard, Trainer
+from cpr_contract.manifests import generation_prefix
+from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
-from cpr_operator.desired.names import Role
 from cpr_operator.failures import Failure, Trouble, classify, hung
+from cpr_operator.reconcile.pass_ import (
+    Alive,
+    Done,
+    Draft,
+    Fact,
+    Lost,
+    NeverSeen,
+    NoPod,
+    PassInput,
+    Report,
+    Terminating,
+)
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
-from cpr_operator.reconcile.world import Report, World
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
 GRACE_SLACK_S = 1.0
@@ -20,106 +31,60 @@ GRACE_SLACK_S = 1.0
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
 
 
-@dataclass(frozen=True, slots=True)
-class NoPod:
-    """No pod was ever wanted."""
+#: States of a leader's report that show its group at work.
+AT_WORK = frozenset({TrainerState.TRAINING, TrainerState.MEETING, TrainerState.FINISHING, TrainerState.FINISHED})
+_QUIET = TERMINAL_PHASES | {"Pending", "Suspending", "Suspended"}
+#: A shard is asked if its last save is this many times as old as planned: it alone knows why.
+LATE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Unborn:
-    """Wanted, never seen. With a `refusal` its create certainly did not happen; without, nobody knows."""
-
-    refusal: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """It starts or runs; `trouble` says why it does not run yet."""
-
-    pod: PodView
-    trouble: Trouble | None
-
-
-@dataclass(frozen=True, slots=True)
-class Going:
-    """Somebody deletes it, and its process may still save what it holds, until `until`."""
-
-    pod: PodView
-    failure: Failure
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A trainer that trained everything: `message` is what it left in its termination file."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """It is over, or nobody can reach it. `pod` is None if it is gone."""
-
-    pod: PodView | None
-    failure: Failure
-
-
-Fact = NoPod | Unborn | Alive | Going | Done | Lost
-
-
-def member_name(role: Role, index: int) -> str:
-    """How members are called in reports and messages."""
-    return f"{role}/{index}"
-
-
-def role_of(member: Member) -> Role:
-    """The role of a status entry."""
-    return "shard" if isinstance(member, Shard) else "trainer"
-
-
-def is_settled(member: Member) -> bool:
+def is_settled(member: Shard | Trainer) -> bool:
     """Whether it works and has told all it has to: it is no part of a recovery or of a start."""
-    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES  # type: ignore[attr-defined]
+    working = member.state == "Ready" if isinstance(member, Shard) else member.state in TRAINING_STATES
     return working and member.lost_at is None
 
 
-def observe(world: World) -> Mapping[str, Fact]:
+def begin(observed: PassInput) -> Draft:
+    """The draft that a pass over a job with pods begins with."""
+    return Draft(observed, observed.before, observe(observed))
+
+
+def observe(observed: PassInput) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
-    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in world.pods}
-    status = world.job.status
-    everybody: tuple[Shard | Trainer, ...] = (*status.shards, *status.trainers)
-    members = {member_name(role_of(m), m.index): m for m in everybody}
-    facts = {name: _fact(world, member, pods) for name, member in members.items()}
-    for name, verdict in _silent(world, members, facts).items():
+    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in observed.pods}
+    status = observed.before
+    members = {m.name: m for m in status.members}
+    facts = {name: _fact(observed, member, pods) for name, member in members.items()}
+    for name, verdict in _silent(observed, members, facts).items():
         match facts[name]:
-            case Alive(pod=pod) | Going(pod=pod):
+            case Alive(pod=pod) | Terminating(pod=pod):
                 facts[name] = Lost(pod, hung(verdict.witnesses, verdict.beside))
             case _:
                 pass
     return facts
 
 
-def report_of(world: World, member: Member) -> Report | None:
+def report_of(observed: PassInput, member: Member) -> Report | None:
     """The member's own report of this pass, if its newest incarnation answered."""
-    report = world.reports.get(member.uid) if member.uid else None
-    if report is None or report.job_uid != world.job.id.uid:
+    report = observed.reports.get(member.uid) if member.uid else None
+    if report is None or report.job_uid != observed.job.id.uid:
         return None
     return report if (report.index, report.incarnation) == (member.index, member.incarnation) else None
 
 
-def _fact(world: World, member: Member, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
-    pod = pods.get((role_of(member), member.index, member.incarnation))
+def _fact(observed: PassInput, member: Shard | Trainer, pods: Mapping[tuple[str, int, int], PodView]) -> Fact:
+    pod = pods.get((member.role, member.index, member.incarnation))
     if member.incarnation == 0:
         return NoPod()
     if pod is None and not member.uid:
-        return Unborn(world.refusals.get(member.pod, ""))
-    if pod is None and member.state == "Finished":  # type: ignore[attr-defined]
+        return NeverSeen(observed.refusals.get(member.pod, ""))
+    if pod is None and member.state == "Finished":
         return Done("")
     match classify(pod):
         case Failure() as failure:
             until = pod.deleting_until if pod else None
-            going = not failure.ended and until is not None and world.now < until + GRACE_SLACK_S
-            return Going(pod, failure, until) if going and pod and until else Lost(pod, failure)
+            going = not failure.ended and until is not None and observed.now < until + GRACE_SLACK_S
+            return Terminating(pod, failure, until) if going and pod and until else Lost(pod, failure)
         case trouble:
             return _unharmed(pod, trouble) if pod else NoPod()
 
@@ -131,29 +96,133 @@ def _unharmed(pod: PodView, trouble: Trouble | None) -> Fact:
     return Alive(pod, trouble)
 
 
-def _silent(world: World, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]) -> Mapping[str, Verdict]:
+def _silent(
+    observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
+) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
-    generation, missed = world.job.status.counters.generation, {}
+    generation, missed = observed.before.counters.generation, {}
     for name, fact in facts.items():
-        report = world.reports.get(members[name].uid) if isinstance(fact, Alive) else None
+        report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
         if report is not None and report.silent and report.counters.generation == generation:
             missed[name] = report.silent
     if not missed:
         return {}
-    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Going)}
+    living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
     peers = {
-        # A newcomer misses nobody until it has joined: nobody waits for its word.
-        name: Peer(role_of(m), m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
+        # A replacement misses no heartbeat until it has joined, so its word is not waited for.
+        name: Peer(m.role, m.node, is_settled(m), isinstance(facts[name], Alive) and m.lost_at is None)
         for name, m in living.items()
     }
-    return judge(peers, missed, _fallen(world, members))
+    return judge(peers, missed, _fallen(observed, members))
 
 
-def _fallen(world: World, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
+def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:
     """Nodes on which a member fell silent so lately that others there may have done so at the same moment."""
-    silence_s = world.job.spec.failure_policy.silence_seconds
+    silence_s = observed.job.spec.failure_policy.silence_seconds
     return {
         m.avoid: name
         for name, m in members.items()
-        if m.avoid and m.lost_at is not None and world.now - m.lost_at <= silence_s
+        if m.avoid and m.lost_at is not None and observed.now - m.lost_at <= silence_s
     }
+
+
+def is_stuck(observed: PassInput, pod: PodView) -> bool:
+    """Whether the pod's grace is over: it stays only because its node does not answer."""
+    return pod.deleting_until is not None and observed.now >= pod.deleting_until + GRACE_SLACK_S
+
+
+def leader_report(observed: PassInput) -> TrainerReport | None:
+    """The leader's report of this pass, if it answered."""
+    status = observed.before
+    if status.leader is None or status.leader >= len(status.trainers):
+        return None
+    report = report_of(observed, status.trainers[status.leader])
+    return report if isinstance(report, TrainerReport) else None
+
+
+def is_current(status: Status, report: ShardReport | TrainerReport) -> bool:
+    """Whether the report is about the present generation."""
+    return report.counters.generation == status.counters.generation
+
+
+def takes_part(report: TrainerReport) -> bool:
+    """Whether the trainer holds the dense state and knows how far training is: a newcomer does not, until it joined."""
+    return report.state in TRAINING_STATES and (report.state is not TrainerState.PAUSED or report.samples_started > 0)
+
+
+def is_premature(draft: Draft, leader: TrainerReport) -> bool:
+    """Whether a leader says that it is at work before any shard serves its generation: that is of the one before.
+
+    The draft holds what shards told in this pass. If none of them answered, the leader is believed.
+    """
+    told = any(isinstance(report_of(draft.observed, shard), ShardReport) for shard in draft.status.shards)
+    serving = any(shard.state == "Ready" for shard in draft.status.shards)
+    return leader.state in AT_WORK and leader.result is None and told and not serving
+
+
+def origin_of(status: Status) -> Anchor | None:
+    """The anchor that this generation started from; None: step 0."""
+    return status.forks[-1].anchor if status.forks else None
+
+
+def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
+    """Whether a save is of this generation of the job `uid`, or of where that started."""
+    origin = origin_of(status)
+    prefix = generation_prefix(uid, status.counters.generation) + "/"
+    return save.key.startswith(prefix) or save.samples == (origin.samples if origin else 0)
+
+
+def first_round(observed: PassInput) -> tuple[PodView, ...]:
+    """The leader, members that are not known to work, and shards whose saves are overdue.
+
+    All members, if the leader did not answer the last time: its deadline is not waited for again.
+    """
+    status = observed.before
+    if status.phase in _QUIET:
+        return ()
+    members = observed.before.members
+    wanted = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
+    return _pods(observed, members if observed.unheard else wanted)
+
+
+def second_round(observed: PassInput) -> tuple[PodView, ...]:
+    """All others, if the leader cannot tell how far training is, or misses a member that works."""
+    status = observed.before
+    if status.phase in _QUIET:
+        return ()
+    leader = next((m for m in status.trainers if _leads(observed, m)), None)
+    report = observed.reports.get(leader.uid) if leader else None
+    settled = [m for m in observed.before.members if is_settled(m)]
+    missed = {m.name for m in settled} & set(report.silent if report else ())
+    if isinstance(report, TrainerReport) and takes_part(report) and not missed:
+        return ()
+    asked = {pod.uid for pod in first_round(observed)}
+    return tuple(pod for pod in _pods(observed, settled) if pod.uid not in asked)
+
+
+def called_silent(observed: PassInput) -> frozenset[str]:
+    """The uids of members that work, as far as known, but that some report calls silent.
+
+    A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
+    """
+    missed = {name for report in observed.reports.values() for name in report.silent}
+    return frozenset(m.uid for m in observed.before.members if is_settled(m) and m.name in missed)
+
+
+def _pods(observed: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
+    """Those whose process runs and has an address; a member that was just created is known by its name."""
+    names = {m.pod for m in members}
+    return tuple(pod for pod in observed.pods if pod.name in names and pod.host and pod.phase == "Running")
+
+
+def _saves_late(status: Status, member: Member) -> bool:
+    """Whether much more was trained since a shard's last save than the plan expects between two of them."""
+    plan, speed = status.plan, status.policy.samples_per_second
+    if not isinstance(member, Shard) or plan is None or speed is None:
+        return False
+    usual_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
+    return status.progress.samples - member.saved_samples > LATE * usual_s * speed
+
+
+def _leads(observed: PassInput, member: Member) -> bool:
+    return isinstance(member, Trainer) and member.index == observed.before.leader

@@ -1,93 +1,122 @@
-"""Way B through the house: members are lost, and one decision over all of them is made and carried out."""
+"""Members are lost: one decision over all of them is made and carried out on the status."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
-from cpr_operator.api.status import Predecessor, Shard, Status, Trainer
-from cpr_operator.cluster.protocol import Event
-from cpr_operator.failures import Kind
-from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
-from cpr_operator.reconcile.avoid import avoided, relent
-from cpr_operator.reconcile.edit import account_of, is_overspent
-from cpr_operator.reconcile.incidents import new_incidents
-from cpr_operator.reconcile.learning import after_recovery
-from cpr_operator.reconcile.members import edited, record, record_lost, successor, with_shards
-from cpr_operator.reconcile.observe import (
-    Fact,
-    Going,
-    Lost,
-    Unborn,
-    is_settled,
-    member_name,
-    role_of,
+from cpr_operator.api.status import (
+    MAX_FORKS,
+    Anchor,
+    Fork,
+    Member,
+    Overhead,
+    Predecessor,
+    Progress,
+    Recovery,
+    Shard,
+    Status,
 )
-from cpr_operator.reconcile.reports import AT_WORK, is_current, leader_report
-from cpr_operator.reconcile.situation import (
-    anchors_before_origin,
-    anchors_before_result,
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.failures import UNSCHEDULABLE, Failure, Kind
+from cpr_operator.reconcile.apply_reports import restorable
+from cpr_operator.reconcile.lifecycle import fail
+from cpr_operator.reconcile.members import (
+    M,
+    account_of,
+    edited,
+    is_overspent,
+    new_incidents,
+    record,
+    record_lost,
+    replacement,
+    with_account,
+    with_shards,
+)
+from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, origin_of
+from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Lost, NeverSeen, Terminating
+from cpr_operator.reconcile.plan import after_recovery
+from cpr_operator.reconcile.recovery_input import (
     damaged_origin,
     damaged_result,
-    situation_of,
+    recovery_input,
 )
-from cpr_operator.reconcile.world import EventReason, Step, World, change
 from cpr_operator.recovery.decide import (
     Decision,
     FailJob,
     Replace,
     RollBack,
-    Situation,
+    ShardGrant,
     WaitForReport,
     decide,
+    roll_back,
 )
-from cpr_operator.recovery.decide import roll_back as back_to
+
+#: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
+KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
+#: Kinds of failure after which the node itself may be gone, though its object still says Ready.
+SILENT_ENDS = frozenset({Kind.HUNG, Kind.NODE_LOST})
 
 
-def recover(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, FailJob | None]:
-    """The next step of whatever recovery is due, and why the job is to end, if it is."""
-    step = _bear_again(world, step, facts)
-    step = relent(world, step, facts)
-    step = _succeed_going(world, step, facts)
-    step, facts = _replace_waiting(world, step, facts)
-    decision = _decision(world, step.status, facts)
-    match decision:
-        case None:
-            return _finish(world, step), None
-        case Replace():
-            return replace_members(world, step, facts, decision), None
-        case RollBack():
-            return roll_back(world, step, facts, decision), None
-        case WaitForReport():
-            return step.to(_waiting(world, step.status, facts, decision)), None
-        case FailJob():
-            return record_lost(world, step, facts, "Fail"), decision
+def recover(draft: Draft) -> Draft:
+    """The next step of whatever recovery is due; the job has Failed if there is none."""
+    facts = draft.facts
+    # First the members whose pod never ran. They hold no state, so there is nothing to decide.
+    draft = _recreate_unseen(draft)
+    draft = _drop_avoidance(draft)
+    # Before the decision, because a pod that terminates may still save. What is lost is known only
+    # when it has ended.
+    draft = _replace_terminating(draft)
+    # Before the decision, too: a replacement that still waited holds nothing, so nothing is lost with it.
+    draft = _replace_waiting(draft)
+    draft = _carry_out(draft, _decision(draft))
+    # Conditions name all members that were seen lost, also those that have a replacement by now.
+    return replace(draft, facts=facts)
 
 
-def _decision(world: World, status: Status, facts: Mapping[str, Fact]) -> Decision | None:
+def _decision(draft: Draft) -> Decision | None:
+    status, account = draft.status, account_of(draft.status)
     if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
-        return back_to(account_of(status), status.anchors, "more was lost than the budget allows")
-    failed = _hopeless(world, status, facts)
+        return roll_back(account, status.anchors, "more was lost than the budget allows")
+    failed = _hopeless(draft)
     if failed is not None:
         return failed
-    if damaged_origin(world, status, facts):
-        older = anchors_before_origin(status)
-        return back_to(account_of(status), older, "the anchor that this generation started from is damaged")
+    if damaged_origin(draft):
+        older = _anchors_before(status, origin_of(status))
+        return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
-        return back_to(account_of(status), anchors_before_result(status), "the final anchor is damaged")
-    situation: Situation | None = situation_of(world, status, facts)
-    return decide(situation) if situation is not None else None
+        return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
+    given = recovery_input(draft)
+    return decide(given) if given is not None else None
 
 
-def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJob | None:
+def _anchors_before(status: Status, damaged: Anchor | None) -> tuple[Anchor, ...]:
+    return tuple(anchor for anchor in status.anchors if damaged and anchor.samples < damaged.samples)
+
+
+def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
+    match decision:
+        case None:
+            return _finish(draft)
+        case Replace():
+            return apply_replacement(draft, decision)
+        case RollBack():
+            return apply_rollback(draft, decision)
+        case WaitForReport():
+            return _wait(draft, decision)
+        case FailJob():
+            return fail(record_lost(draft, "Fail"), decision.cause, decision.reason)
+
+
+def _hopeless(draft: Draft) -> FailJob | None:
     """Whether the failures of this pass end the job: one that would come again, or too many."""
-    lost = [fact.failure for fact in facts.values() if isinstance(fact, Lost)]
-    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(world, status, facts)
+    lost = [fact.failure for fact in draft.facts.values() if isinstance(fact, Lost)]
+    is_origin = any(f.kind is Kind.DAMAGED for f in lost) and damaged_origin(draft)
     for failure in lost:
         if failure.permanent and not (failure.kind is Kind.DAMAGED and is_origin):
             return FailJob(failure.kind, failure.message)
-    limit = world.job.spec.failure_policy.restart_limit
-    counted = new_incidents(status, facts, world.now)
-    earlier = sum(time > world.now - limit.window_seconds for time in status.restart_times)
+    limit = draft.spec.failure_policy.restart_limit
+    counted = new_incidents(draft)
+    earlier = sum(time > draft.now - limit.window_seconds for time in draft.status.restart_times)
     if counted and earlier + counted > limit.count:
         last = next(failure for failure in lost if failure.counts_as_restart)
         return FailJob(
@@ -98,86 +127,224 @@ def _hopeless(world: World, status: Status, facts: Mapping[str, Fact]) -> FailJo
     return None
 
 
-def _bear_again(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
+def _recreate_unseen(draft: Draft) -> Draft:
     """A pod that was wanted and never seen may exist yet: its number is given up, and the next one taken."""
 
-    def heir(member: Shard | Trainer) -> Shard | Trainer:
-        fact = facts[member_name(role_of(member), member.index)]
-        if not isinstance(fact, Unborn) or fact.refusal:
+    def recreated(member: M) -> M:
+        fact = draft.facts[member.name]
+        if not isinstance(fact, NeverSeen) or fact.refusal:
             return member
-        return successor(world.job.id, member, member.started_at or world.now)
+        # The startup deadline counts from the first attempt.
+        return replacement(draft.observed, member).evolve(started_at=member.started_at or draft.now)
 
-    return step.to(edited(step.status, heir))
+    return draft.to(edited(draft.status, recreated))
 
 
-def _succeed_going(world: World, step: Step, facts: Mapping[str, Fact]) -> Step:
-    """A shard that somebody deletes gets its successor at once; it may not restore while the old one may save."""
-    heirs, name = {}, ""
-    for shard in step.status.shards:
-        fact = facts[member_name("shard", shard.index)]
-        if not isinstance(fact, Going):
+def _drop_avoidance(draft: Draft) -> Draft:
+    """Where the scheduler knows no other node, the next try may go anywhere: the silent one may be all there is."""
+
+    def unbound(member: M) -> M:
+        match draft.facts[member.name]:
+            case Alive(trouble=trouble) if member.avoid and trouble and trouble.reason == UNSCHEDULABLE:
+                return replacement(draft.observed, member).evolve(avoid="")
+            case _:
+                return member
+
+    return draft.to(edited(draft.status, unbound))
+
+
+def _replace_terminating(draft: Draft) -> Draft:
+    """A shard whose pod terminates is replaced at once, but may not restore while the old pod may save."""
+    replacements, name = {}, ""
+    for shard in draft.status.shards:
+        fact = draft.facts[shard.name]
+        if not isinstance(fact, Terminating):
             continue
-        name = member_name("shard", shard.index)
-        step = record(world, step, shard, fact.failure, "ReplaceShards")
+        name = shard.name
+        draft = record(draft, shard, fact.failure, "ReplaceShards")
         before = shard.predecessor or Predecessor(pod=fact.pod.name, uid=fact.pod.uid, until=fact.until)
-        heirs[shard.index] = successor(
-            world.job.id,
-            shard,
-            world.now,
-            lost_at=shard.lost_at or world.now,
+        replacements[shard.index] = replacement(draft.observed, shard).evolve(
+            lost_at=shard.lost_at or draft.now,
             may_restore=False,
             predecessor=before,
             avoid=avoided(shard, fact.failure),
         )
-    if not heirs:
-        return step
+    if not replacements:
+        return draft
     reason = f"{name} is being deleted: its successor waits for what it still saves"
-    return step.to(under_recovery(world, with_shards(step.status, heirs), "ReplaceShards", reason))
+    return under_recovery(draft.to(with_shards(draft.status, replacements)), "ReplaceShards", reason)
 
 
-def _replace_waiting(world: World, step: Step, facts: Mapping[str, Fact]) -> tuple[Step, Mapping[str, Fact]]:
-    """A successor that dies while it waits for its predecessor holds nothing: another one waits in its place."""
-    rest, heirs = dict(facts), {}
-    for shard in step.status.shards:
-        name = member_name("shard", shard.index)
-        fact = facts[name]
-        if shard.predecessor is None or not isinstance(fact, Lost) or _hopeless(world, step.status, {name: fact}):
+def _replace_waiting(draft: Draft) -> Draft:
+    """A replacement that dies while it waits for its predecessor is replaced; no state is lost with it."""
+    rest, replacements = dict(draft.facts), {}
+    for shard in draft.status.shards:
+        fact = draft.facts[shard.name]
+        if shard.predecessor is None or not isinstance(fact, Lost):
             continue
-        step = record(world, step, shard, fact.failure, "ReplaceShards")
-        heirs[shard.index] = successor(world.job.id, shard, world.now, avoid=avoided(shard, fact.failure))
-        rest[name] = Unborn("")
-    return step.to(with_shards(step.status, heirs)), rest
+        if _hopeless(replace(draft, facts={shard.name: fact})):
+            continue
+        draft = record(draft, shard, fact.failure, "ReplaceShards")
+        replacements[shard.index] = replacement(draft.observed, shard).evolve(avoid=avoided(shard, fact.failure))
+        rest[shard.name] = NeverSeen("")
+    return replace(draft.to(with_shards(draft.status, replacements)), facts=rest)
 
 
-def _waiting(world: World, status: Status, facts: Mapping[str, Fact], decision: WaitForReport) -> Status:
+def _wait(draft: Draft, decision: WaitForReport) -> Draft:
     """Nothing is decided yet: the lost are shown as lost."""
-
-    def shown(shard: Shard) -> Shard:
-        lost = isinstance(facts[member_name("shard", shard.index)], Lost)
-        return change(shard, state="Lost") if lost else shard
-
-    shards = tuple(shown(shard) for shard in status.shards)
-    status = change(status, shards=shards)
+    status = draft.status
+    lost = {s.index: s.evolve(state="Lost") for s in status.shards if isinstance(draft.facts[s.name], Lost)}
     kind = status.recovery.kind if status.recovery else "ReplaceShards"
-    return under_recovery(world, status, kind, decision.reason)
+    return under_recovery(draft.to(with_shards(status, lost)), kind, decision.reason)
 
 
-def _finish(world: World, step: Step) -> Step:
-    """A recovery is over when everybody works and the leader trains in the present group and generation."""
-    status, leader = step.status, leader_report(world)
+def _finish(draft: Draft) -> Draft:
+    """A recovery is over when all members work and the leader trains in the present group."""
+    status, leader, now = draft.status, leader_report(draft.observed), draft.now
     if status.recovery is None:
-        return step
-    waiting = tuple(member_name(role_of(m), m.index) for m in (*status.shards, *status.trainers) if not is_settled(m))
+        return draft
+    waiting = tuple(m.name for m in status.members if not is_settled(m))
     trains = leader is not None and leader.state in AT_WORK and is_current(status, leader)
     if waiting or not trains or leader is None or leader.counters.group != status.counters.group:
-        recovery = change(status.recovery, waiting_for=waiting[:32])
-        return step.to(change(status, recovery=recovery))
-    took = world.now - status.recovery.since
+        return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
+    took = now - status.recovery.since
     failures = tuple(
-        change(f, recovery_seconds=max(world.now - f.time, 0.0)) if f.recovery_seconds is None else f
-        for f in status.failures
+        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None else f for f in status.failures
     )
     message = f"training again after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
-    status = after_recovery(world.job.spec, status, world.now)
-    return step.to(change(status, recovery=None, failures=failures), event)
+    status = after_recovery(draft.spec, status, now)
+    return draft.to(status.evolve(recovery=None, failures=failures), event)
+
+
+def avoided(member: Member, failure: Failure) -> str:
+    """The node that the replacement of a lost member keeps off; empty if any will do.
+
+    While the member has not worked again, what was avoided stays avoided.
+    """
+    if failure.kind in SILENT_ENDS:
+        return member.node
+    return member.avoid if member.lost_at is not None else ""
+
+
+def apply_replacement(draft: Draft, decision: Replace) -> Draft:
+    """New incarnations of the lost members only; leave to restore for those that wait."""
+    kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
+    draft = _replace_lost(draft, kind)
+    status, grants = draft.status, {grant.index: grant for grant in decision.shards}
+    shards = {s.index: _granted(s, grants[s.index], draft.now) for s in status.shards if s.index in grants}
+    counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
+    status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
+    account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
+    if decision.dense is not None:
+        dense = status.dense.evolve(floor_samples=decision.dense.floor, saved_samples=decision.dense.floor)
+        status = status.evolve(dense=dense)
+    draft = under_recovery(draft.to(with_account(status, account)), kind, decision.reason, decision.lost)
+    return draft.to(draft.status, _event(draft.status, EventReason.REPLACING, decision.reason))
+
+
+def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
+    """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
+    draft = _replace_lost(draft, "RollBack")
+    status, samples = draft.status, decision.anchor.samples if decision.anchor else 0
+    generation = status.counters.generation + 1
+    lost_trainer = any(isinstance(draft.facts.get(t.name), Lost) for t in status.trainers)
+    account = account_of(status).roll_back(samples)
+    status = status.evolve(
+        counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
+        forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],
+        shards=tuple(_sent_back(shard, samples) for shard in status.shards),
+        trainers=tuple(
+            t.evolve(lost_at=None, state="Pending" if t.state == "Pending" else "Starting") for t in status.trainers
+        ),
+        dense=status.dense.evolve(saved_samples=samples, floor_samples=samples),
+        result=None,
+        overhead=_with_lost_time(status, samples),
+        progress=_sent_back_to(status.progress, samples, decision.anchor.step if decision.anchor else 0),
+        failures=tuple(
+            f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack") if f.recovery_seconds is None else f
+            for f in status.failures
+        ),
+    )
+    status = status.evolve(anchors=restorable(status, status.anchors))
+    draft = under_recovery(draft.to(with_account(status, account)), "RollBack", decision.reason, decision.lost)
+    status = draft.status
+    if status.budget is not None:
+        status = status.evolve(budget=status.budget.evolve(rollbacks=status.budget.rollbacks + 1))
+    where = f"step {decision.anchor.step}" if decision.anchor else "step 0"
+    return draft.to(status, _event(status, EventReason.ROLLING_BACK, f"back to {where}: {decision.reason}"))
+
+
+def under_recovery(draft: Draft, kind: str, reason: str, lost: tuple[int, ...] = ()) -> Draft:
+    """The status with the recovery under way, in which the state of the shards `lost` was lost.
+
+    It began when the first one began, is as grave as the gravest, and one failure of all shards that were lost in it.
+    """
+    status = draft.status
+    before = status.recovery or Recovery(kind=kind, since=draft.now, degraded_before=status.progress.degraded_samples)
+    if before.kind in KINDS:
+        kind = KINDS[max(KINDS.index(before.kind), KINDS.index(kind))] if kind in KINDS else before.kind
+    lost = tuple(sorted({*before.lost_shards, *lost}))
+    recovery = before.evolve(kind=kind, reason=reason, lost_shards=lost, waiting_for=())
+    return draft.to(status.evolve(recovery=recovery))
+
+
+def _replace_lost(draft: Draft, action: str) -> Draft:
+    draft = record_lost(draft, action)
+
+    def replaced(member: M) -> M:
+        fact = draft.facts[member.name]
+        if not isinstance(fact, Lost):
+            return member
+        avoid, lost_at = avoided(member, fact.failure), member.lost_at or draft.now
+        return replacement(draft.observed, member).evolve(lost_at=lost_at, avoid=avoid)
+
+    return draft.to(edited(draft.status, replaced))
+
+
+def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:
+    floor = grant.floor
+    owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
+    return shard.evolve(
+        floor_samples=floor,
+        saved_samples=floor,
+        owes_from=owes_from,
+        # What trainers were allowed before they may have used; it is set aside still.
+        allowance=max(shard.allowance, grant.allowance),
+        lost_at=shard.lost_at or now,
+        may_restore=True,
+        predecessor=None,
+    )
+
+
+def _sent_back(shard: Shard, samples: int) -> Shard:
+    return shard.evolve(
+        floor_samples=samples,
+        saved_samples=samples,
+        reserved=(),
+        owes_from=None,
+        allowance=0,
+        lost_row_updates=None,
+        may_restore=True,
+        predecessor=None,
+        lost_at=None,
+        state="Pending" if shard.state == "Pending" else "Restoring",
+    )
+
+
+def _sent_back_to(progress: Progress, samples: int, step: int) -> Progress:
+    """Where training goes on after a rollback; from there on what is trained again counts as training."""
+    samples, step = min(samples, progress.samples), min(step, progress.step)
+    return progress.evolve(samples=samples, step=step, percent=100 * samples // max(progress.total_samples, 1))
+
+
+def _with_lost_time(status: Status, samples: int) -> Overhead:
+    """With the time that it took to train what is undone. It was all trained in the progress, or undone before."""
+    rate, undone = status.policy.samples_per_second, status.progress.samples - samples
+    seconds = undone / rate if rate and undone > 0 else 0.0
+    return status.overhead.evolve(lost_seconds=status.overhead.lost_seconds + seconds)
+
+
+def _event(status: Status, reason: EventReason, message: str) -> Event:
+    counters = status.counters
+    return Event("Normal", reason, message, f"{reason}-{counters.generation}-{counters.group}-{status.restarts}")

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.replay import replay_of
 from cpr_operator.api.status import Shard, Status, Trainer
-from cpr_operator.reconcile.observe import Alive, Fact, Going, member_name, report_of
-from cpr_operator.reconcile.reports import is_current
-from cpr_operator.reconcile.world import World
-from cpr_operator.recovery.decide import Loss, Situation
+from cpr_operator.reconcile.observe import is_current, report_of
+from cpr_operator.reconcile.pass_ import Alive, Draft, Terminating
+from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 
-def with_replay(world: World, status: Status, facts: Mapping[str, Fact], situation: Situation) -> Situation:
-    """The situation with what trainers push again, if the job replays."""
-    if not replay_of(world.job.spec).memory_bytes:
-        return situation
-    reports = {t.index: _report(world, status, t) for t in status.trainers}
-    living = {t.index for t in status.trainers if isinstance(_fact(facts, t), Alive | Going)}
+def with_replay(draft: Draft, given: RecoveryInput) -> RecoveryInput:
+    """The input with what trainers push again, if the job replays."""
+    if not replay_of(draft.spec).memory_bytes:
+        return given
+    status = draft.status
+    reports = {trainer.index: _report(draft, trainer) for trainer in status.trainers}
+    living = {t.index for t in status.trainers if isinstance(draft.facts[t.name], Alive | Terminating)}
     kept = [report for index, report in reports.items() if index in living and report is not None]
     return replace(
-        situation,
-        losses=tuple(_loss(loss, status, kept) for loss in situation.losses),
-        unheard=tuple(t for t in situation.survivors if t in living and reports[t] is None),
-        bereft=_bereft(status, situation),
+        given,
+        losses=tuple(_loss(loss, status, kept) for loss in given.losses),
+        unheard=tuple(t for t in given.survivors if t in living and reports[t] is None),
+        bereft=_bereft(status, given),
     )
 
 
@@ -48,10 +47,10 @@ def _was_serving(shard: Shard) -> bool:
     return shard.lost_at is None and shard.predecessor is None and shard.state in {"Ready", "Lost"}
 
 
-def _bereft(status: Status, situation: Situation) -> tuple[tuple[int, int], ...]:
+def _bereft(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]:
     """Shards that have leave, have not told what they lost, and miss what a lost trainer was to push again."""
-    decided = {loss.index for loss in situation.losses}
-    if not situation.lost_trainers:
+    decided = {loss.index for loss in given.losses}
+    if not given.lost_trainers:
         return ()
     return tuple(
         (shard.index, shard.floor_samples if shard.owes_from is None else shard.owes_from)
@@ -60,10 +59,6 @@ def _bereft(status: Status, situation: Situation) -> tuple[tuple[int, int], ...]
     )
 
 
-def _report(world: World, status: Status, trainer: Trainer) -> TrainerReport | None:
-    report = report_of(world, trainer)
-    return report if isinstance(report, TrainerReport) and is_current(status, report) else None
-
-
-def _fact(facts: Mapping[str, Fact], trainer: Trainer) -> Fact:
-    return facts[member_name("trainer", trainer.index)]
+def _report(draft: Draft, trainer: Trainer) -> TrainerReport | None:
+    report = report_of(draft.observed, trainer)
+    return report if isinstance(report, TrainerReport) and is_current(draft.status, report) else None

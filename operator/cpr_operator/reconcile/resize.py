@@ -4,26 +4,26 @@ It holds the rows of all shards, and the one step that all trainers have complet
 suspension, and nothing is trained again. Where none was committed then, it is an earlier one, and the job goes back to
 it. What other shards lost before the anchor stays charged, as a number (docs/adr/0013, 0019).
 
-Without lockstep only an anchor where all trainers had met is of one step: the others hold more of some ranks. So all
-meet before the job stops; if they have not, or the budget forbids that anchor, the job resumes as it is.
+In a shadow mode an anchor is aligned (all ranks are at the same step) only if all trainers had met
+there. So all meet before the job stops. If they have not, or the budget forbids that anchor, the job
+resumes as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.act import roll_back
-from cpr_operator.reconcile.edit import account_of, with_account, with_all_owed
-from cpr_operator.reconcile.figures import restorable
-from cpr_operator.reconcile.learning import after_resharding
-from cpr_operator.reconcile.observe import Fact
-from cpr_operator.reconcile.reports import is_current, leader_report
-from cpr_operator.reconcile.world import EventReason, Step, World, change
-from cpr_operator.recovery.decide import roll_back as back_to
+from cpr_operator.reconcile.apply_reports import restorable
+from cpr_operator.reconcile.members import account_of, with_account, with_all_owed
+from cpr_operator.reconcile.observe import is_current, leader_report
+from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput
+from cpr_operator.reconcile.plan import after_resharding
+from cpr_operator.reconcile.recover import apply_rollback
+from cpr_operator.recovery.decide import roll_back
 
 
 def resizing(spec: CPRJobSpec, status: Status) -> str:
@@ -40,48 +40,68 @@ def _changes(spec: CPRJobSpec, status: Status) -> Iterator[str]:
             yield f"{len(members)} {name} become {wanted}"
 
 
-def have_met(world: World) -> bool:
+def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
+    """Whether a job with pods is to stop and resume with another number of trainers."""
+    return status.phase not in {"Pending", "Suspended"} and len(status.trainers) != spec.trainers.replicas
+
+
+def align_trainers(draft: Draft) -> Draft:
+    """Before their number changes, trainers in a shadow mode come to one common step.
+
+    Not before each shard has told what it lost, which takes pushes: at its worst that may not fit into the budget, and
+    then no anchor would do.
+    """
+    told = all(shard.lost_at is None for shard in draft.status.shards)
+    status = draft.status.evolve(meeting=told and wants_other_trainers(draft.spec, draft.status))
+    if not status.meeting or draft.status.meeting:
+        return draft.to(status)
+    message = f"{resizing(draft.spec, status)}: all go on to one step first, and are saved there"
+    key = f"meeting-{draft.observed.job.generation}"
+    return draft.to(status, Event("Normal", EventReason.MEETING, message, key))
+
+
+def trainers_aligned(observed: PassInput) -> bool:
     """Whether all trainers stand at one step, the newest anchor, or will when they are told to stop."""
-    if _in_lockstep(world):
+    if _is_synchronous(observed.job.spec):
         return True
-    leader, status = leader_report(world), world.job.status
+    leader, status = leader_report(observed), observed.before
     met = leader.met if leader is not None and is_current(status, leader) else None
     return met is not None and bool(status.anchors) and status.anchors[-1].key == met.key
 
 
-def resize(world: World, nobody: Mapping[str, Fact]) -> Step | None:
-    """The status of a suspended job whose spec names other numbers of members: a new generation of so many.
+def resize(draft: Draft) -> Draft | None:
+    """A new generation of a suspended job whose spec names other numbers of members.
 
-    None if the job is to resume as it is. `nobody`: the facts of members without pods.
+    None if the job is to resume as it is.
     """
-    status, lockstep = world.job.status, _in_lockstep(world)
-    reason = resizing(world.job.spec, status)
-    if not reason or not (lockstep or status.meeting):
+    spec, status, synchronous = draft.spec, draft.status, _is_synchronous(draft.spec)
+    reason = resizing(spec, status)
+    if not reason or not (synchronous or status.meeting):
         return None
     stands_at, owing = _stands_at(status), with_all_owed(status)
-    even = status.anchors if lockstep else status.anchors[-1:]
-    decision = back_to(account_of(owing), even, reason)
-    if decision.anchor is None and not lockstep:
+    aligned = status.anchors if synchronous else status.anchors[-1:]
+    decision = roll_back(account_of(owing), aligned, reason)
+    if decision.anchor is None and not synchronous:
         return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
-    status = roll_back(world, Step(owing), nobody, decision).status
-    status = change(_with_shards(world.job.spec, status, samples), anchors=restorable(status, even))
-    status = _with_trainers(status, world.job.spec.trainers.replicas)
+    status = apply_rollback(draft.to(owing), decision).status
+    status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
+    status = _with_trainers(status, spec.trainers.replicas)
     said = f"{reason}, all from the anchor of step {step}"
-    if samples == stands_at:
-        status = change(status, budget=change(status.budget, rollbacks=rollbacks))
-    else:
+    if samples != stands_at:
         said += "; what was trained since then is trained again, because it was not saved as one anchor"
-    return Step(status, (Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"),))
+    elif status.budget is not None:
+        status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
+    return draft.to(status, Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"))
 
 
-def _in_lockstep(world: World) -> bool:
-    return world.job.spec.trainers.dense_sync == "AllReduce"
+def _is_synchronous(spec: CPRJobSpec) -> bool:
+    return spec.trainers.dense_sync == "AllReduce"
 
 
 def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
-    """The status with so many shards as the spec wants, at an anchor of so many samples."""
+    """The status with the shards that the spec wants, at an anchor of `samples` samples."""
     before, wanted = len(status.shards), spec.shards.replicas
     if before == wanted:
         return status
@@ -91,7 +111,7 @@ def _with_shards(spec: CPRJobSpec, status: Status, samples: int) -> Status:
     shards = tuple(
         Shard(index=i, incarnation=newest, floor_samples=samples, saved_samples=samples) for i in range(wanted)
     )
-    status = change(status, shards=shards, policy=after_resharding(status.policy, before, wanted))
+    status = status.evolve(shards=shards, policy=after_resharding(status.policy, before, wanted))
     return with_account(status, account)
 
 
@@ -100,7 +120,7 @@ def _with_trainers(status: Status, wanted: int) -> Status:
         return status
     newest = max(trainer.incarnation for trainer in status.trainers)
     trainers = tuple(Trainer(index=i, incarnation=newest) for i in range(wanted))
-    return change(status, trainers=trainers, leader=0)  # type: ignore[no-any-return]
+    return status.evolve(trainers=trainers, leader=0)
 
 
 def _stands_at(status: Status) -> int:

@@ -7,110 +7,171 @@ then, so no operator can miss it. Only a pod that does not stop in time is delet
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
 
+from cpr_contract.key import KEY_CHANGED
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, Member, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.pod import grace_s
 from cpr_operator.failures import Failure, classify
-from cpr_operator.reconcile.act import replace_members, roll_back, under_recovery
-from cpr_operator.reconcile.edit import account_of, with_all_owed
-from cpr_operator.reconcile.figures import with_anchor
-from cpr_operator.reconcile.learning import after_failure
-from cpr_operator.reconcile.life import runtime
-from cpr_operator.reconcile.members import replace_entry, successor
-from cpr_operator.reconcile.observe import GRACE_SLACK_S, Fact, NoPod, member_name, role_of
-from cpr_operator.reconcile.planning import planned
-from cpr_operator.reconcile.resize import have_met, resize, resizing
-from cpr_operator.reconcile.situation import end_of_predecessor, flush_of, loss_of
-from cpr_operator.reconcile.world import EventReason, PodDelete, Step, World, change
-from cpr_operator.recovery.decide import FailJob, Loss, Replace, RollBack, Situation, WaitForReport, decide
-from cpr_operator.recovery.decide import roll_back as back_to
+from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_termination_message
+from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
+from cpr_operator.reconcile.lifecycle import EXCEEDED, runtime, starting, succeed
+from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_all_owed, with_trainer
+from cpr_operator.reconcile.observe import begin, is_stuck
+from cpr_operator.reconcile.pass_ import Draft, EventReason, NoPod, PassInput, PodDelete
+from cpr_operator.reconcile.plan import after_failure, planned
+from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
+from cpr_operator.reconcile.recovery_input import end_of_predecessor, flush_of, loss_of
+from cpr_operator.reconcile.resize import resize, resizing, trainers_aligned
+from cpr_operator.recovery.decide import (
+    FailJob,
+    Loss,
+    RecoveryInput,
+    Replace,
+    RollBack,
+    WaitForReport,
+    decide,
+    roll_back,
+)
 
-M = TypeVar("M", bound=Member)
-
+#: Why a job stops to go on under a new handshake key. A member reads the key once, at its start. A
+#: member that is created after the Secret was lost would have none, and one with another key would
+#: not be believed. So all stop, are saved, and resume: nothing is lost.
+KEY_LOST = "the job's key was lost, and all members go on under a new one"
 #: The exit code of a shard that was told to stop before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
 
 
-def suspend(world: World, why: str = "") -> tuple[Step, tuple[PodDelete, ...]]:
-    """The next step of suspending, and the pods to delete in it. `why`: if neither `suspend` nor numbers ask for it."""
-    before = world.job.status
+def needs_new_key(observed: PassInput) -> bool:
+    """Whether the key of a job that has started is gone, or a member found another one in its place."""
+    status = observed.before
+    if status.runtime is None or status.runtime.key_digest == observed.key_digest:
+        return False
+    return observed.key_lost or _is_replaced(observed)
+
+
+def with_new_key(observed: PassInput) -> PassInput:
+    """The input of a pass in which pods are made with the next key."""
+    status = observed.before
+    if status.runtime is None:
+        return observed
+    status = status.evolve(runtime=status.runtime.evolve(key_digest=observed.key_digest))
+    return replace(observed, job=replace(observed.job, status=status))
+
+
+def _is_replaced(observed: PassInput) -> bool:
+    status = observed.before
+    own = {member.pod for member in status.members}
+    ends = (classify(pod) for pod in observed.pods if pod.name in own)
+    return any(isinstance(end, Failure) and end.problem and end.problem.reason == KEY_CHANGED for end in ends)
+
+
+def waits_to_resume(observed: PassInput) -> bool:
+    """Whether a suspended job waits until it is resumed again."""
+    resume_at = observed.before.resume_at
+    return resume_at is not None and observed.now < resume_at
+
+
+def suspend(observed: PassInput, why: str = "") -> Draft:
+    """The next step of a suspension. `why`: it begins now, and neither by the spec's `suspend` nor by its numbers."""
+    draft = begin(observed)
+    result = result_of(draft.status, draft.facts)
+    if result is not None:
+        # The job has its model already: it is over, and need not resume for that.
+        done = succeed(draft.to(with_termination_message(draft.status, draft.facts)), result)
+        if not is_overspent(done.status):
+            return done
+    draft = _stop(draft, why)
+    return set_conditions(draft, _suspended(draft, why))
+
+
+def _suspended(draft: Draft, why: str) -> ConditionUpdate:
+    """Whether all pods are gone, and why they go."""
+    status, spec = draft.status, draft.spec
+    state = truth(status.phase == "Suspended")
+    before = next((c.message for c in status.conditions if c.type == "Suspended"), "")
+    if spec.suspend:
+        return ConditionUpdate("Suspended", state, status.phase, "spec.suspend is true")
+    if status.resume_at is not None:
+        return ConditionUpdate("Suspended", state, EXCEEDED, before)
+    return ConditionUpdate("Suspended", state, status.phase, resizing(spec, status) or why or before)
+
+
+def _stop(draft: Draft, why: str) -> Draft:
+    """The status with what ended members left, and the pods to delete."""
+    before, observed = draft.before, draft.observed
     if before.phase == "Pending":
-        return Step(change(before, phase="Suspended")), ()
+        return replace(draft.to(before.evolve(phase="Suspended")), deletes=())
     if before.phase == "Suspended":
-        return Step(change(before, resume_at=None)), tuple(_deletes(world, before))
-    since = world.now if before.suspending_since is None else before.suspending_since
-    step = Step(change(_recorded(world), phase="Suspending", suspending_since=since))
+        return _with_deletes(draft.to(before.evolve(resume_at=None)))
+    since = draft.now if before.suspending_since is None else before.suspending_since
+    draft = _with_ends(draft)
+    draft = draft.to(draft.status.evolve(phase="Suspending", suspending_since=since))
     if before.phase != "Suspending":
-        step = Step(change(step.status, meeting=before.meeting and have_met(world)))
-        why = "" if world.job.spec.suspend else f"{resizing(world.job.spec, before) or why}: "
+        status = draft.status.evolve(meeting=before.meeting and trainers_aligned(observed))
+        why = "" if draft.spec.suspend else f"{resizing(draft.spec, before) or why}: "
         message = f"{why}saving, then removing all pods"
-        said = Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}")
-        step = step.to(step.status, said)
-    if any(not _is_stuck(world, pod) for pod in world.pods):
-        return step, tuple(_deletes(world, step.status))
+        draft = draft.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
+    if any(not is_stuck(observed, pod) for pod in observed.pods):
+        return _with_deletes(draft)
+    lost = tuple(shard.index for shard in draft.status.shards if shard.state == "Lost")
+    draft = under_recovery(draft, "ReplaceShards", "suspended", lost)
+    status = after_failure(draft.spec, draft.status, draft.now)
+    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None)
     done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
-    lost = tuple(shard.index for shard in step.status.shards if shard.state == "Lost")
-    status = under_recovery(world, step.status, "ReplaceShards", "suspended", lost)
-    status = after_failure(world.job.spec, status, world.now)
-    return step.to(change(status, phase="Suspended", suspending_since=None, recovery=None), done), ()
+    return replace(draft.to(status, done), deletes=())
 
 
-def resume(world: World) -> Step:
-    """New incarnations of all, in the next group, from what was saved; the runtime is frozen anew."""
-    job, status = world.job.id, world.job.status
-    nobody = {member_name(role_of(m), m.index): NoPod() for m in (*status.shards, *status.trainers)}
-    step = resize(world, nobody) or _restored(world, nobody)
-    status = change(
-        step.status,
-        start_time=world.now,
-        runtime=runtime(world),
-        counters=change(step.status.counters, group=step.status.counters.group + 1),
+def resume(observed: PassInput) -> Draft:
+    """New incarnations of all members, in the next group, with what the spec asks for now."""
+    draft = Draft(observed, observed.before, {member.name: NoPod() for member in observed.before.members})
+    draft = resize(draft) or _restore(draft)
+    counters = draft.status.counters
+    status = draft.status.evolve(
+        start_time=draft.now,
+        runtime=runtime(observed),
+        counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
-            successor(
-                job,
-                shard,
-                world.now,
-                lost_at=_told_later(shard, world.now),
+            replacement(observed, shard).evolve(
+                lost_at=_told_later(shard, draft.now),
                 floor_samples=shard.saved_samples,  # what it saved last: an older save would be a loss
                 allowance=0,
                 avoid="",
             )
-            for shard in step.status.shards
+            for shard in draft.status.shards
         ),
-        trainers=tuple(successor(job, t, world.now, lost_at=None, avoid="") for t in step.status.trainers),
+        trainers=tuple(replacement(observed, t).evolve(lost_at=None, avoid="") for t in draft.status.trainers),
         meeting=False,
         recovery=None,
         resume_at=None,
-        phase="Starting",
     )
-    return step.to(planned(world.job.spec, status, anew=True))
+    return starting(draft.to(planned(draft.spec, status, renew=True)))
 
 
-def _restored(world: World, nobody: Mapping[str, Fact]) -> Step:
+def _restore(draft: Draft) -> Draft:
     """The status with leave to restore what was flushed, or to go back to an anchor."""
-    status = world.job.status
-    decision = decide(_situation(world.job.spec, status))
+    status = draft.status
+    decision = decide(_recovery_input(draft.spec, status))
     said = Event("Normal", EventReason.RESUMED, decision.reason, f"resumed-{status.counters.group}")
     match decision:
         case Replace():
-            return Step(replace_members(world, Step(status), nobody, decision).status, (said,))
+            return draft.to(apply_replacement(draft, decision).status, said)
         case RollBack():
             owing = with_all_owed(status)
-            decision = back_to(account_of(owing), status.anchors, decision.reason, decision.lost)
-            return roll_back(world, Step(owing, (said,)), nobody, decision)
+            decision = roll_back(account_of(owing), status.anchors, decision.reason, decision.lost)
+            return apply_rollback(draft.to(owing, said), decision)
         case WaitForReport() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
 
 
-def _situation(spec: CPRJobSpec, status: Status) -> Situation:
+def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:
     """Nobody is left; what was flushed says how far training had come."""
     flushed = tuple(shard.saved_samples for shard in status.shards if shard.state != "Lost")
-    return Situation(
+    return RecoveryInput(
         mode=status.plan.mode if status.plan else "Partial",
         account=account_of(status),
         losses=tuple(Loss(shard.index, shard.saved_samples) for shard in status.shards if shard.state == "Lost"),
@@ -131,61 +192,66 @@ def _told_later(shard: Shard, now: float) -> float | None:
     return now if shard.state == "Lost" else shard.lost_at
 
 
-def _deletes(world: World, status: Status) -> Iterator[PodDelete]:
-    """Pods that nothing is awaited from, or that let themselves be waited for too long: first trainers, then shards."""
-    patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or world.now
+def _with_deletes(draft: Draft) -> Draft:
+    """Delete pods that have nothing left to save, or took too long: first trainers, then shards."""
+    status, now = draft.status, draft.now
+    patience_s, since = grace_s(status.policy.commit_seconds), status.suspending_since or now
     until = dict.fromkeys((t.uid for t in status.trainers), since + patience_s)
     until |= dict.fromkeys((s.uid for s in status.shards), since + 2 * patience_s)
-    for pod in world.pods:
-        if pod.deleting_until is None and world.now >= until.get(pod.uid, world.now):
-            yield PodDelete(pod.name, pod.uid, "the job is suspended")
+    deletes = tuple(
+        PodDelete(pod.name, pod.uid, "the job is suspended")
+        for pod in draft.observed.pods
+        if pod.deleting_until is None and now >= until.get(pod.uid, now)
+    )
+    return replace(draft, deletes=deletes)
 
 
-def _recorded(world: World) -> Status:
-    """The status with what members that have ended left behind; their entries name no pod any more."""
-    status, pods = world.job.status, {pod.name: pod for pod in world.pods}
-    for trainer in status.trainers:
-        status = _trainer_recorded(world, status, trainer, pods.get(trainer.pod))
-    told = not any(trainer.uid for trainer in status.trainers)
-    shards = tuple(_shard_recorded(world, shard, pods, told=told) for shard in status.shards)
-    return change(status, shards=shards)  # type: ignore[no-any-return]
+def _with_ends(draft: Draft) -> Draft:
+    """The status with what members that have ended left behind. Their entries name no pod."""
+    pods = {pod.name: pod for pod in draft.observed.pods}
+    for trainer in draft.status.trainers:
+        draft = draft.to(_with_trainers_end(draft, trainer, pods.get(trainer.pod)))
+    told = not any(trainer.uid for trainer in draft.status.trainers)
+    shards = tuple(_with_shards_end(draft.observed, shard, pods, told=told) for shard in draft.status.shards)
+    return draft.to(draft.status.evolve(shards=shards))
 
 
-def _trainer_recorded(world: World, status: Status, trainer: Trainer, pod: PodView | None) -> Status:
-    if pod is not None and _runs(world, pod):
-        return replace_entry(status, trainer, change(trainer, uid=pod.uid, state="Flushing"))
+def _with_trainers_end(draft: Draft, trainer: Trainer, pod: PodView | None) -> Status:
+    status = draft.status
+    if pod is not None and _runs(draft.observed, pod):
+        return with_trainer(status, trainer.evolve(uid=pod.uid, state="Flushing"))
     failure = _failure(pod)
-    save = flush_of(world, failure) if failure else None
+    save = flush_of(draft.observed, failure) if failure else None
     if save is not None and save.samples > status.dense.saved_samples:
-        status = change(status, dense=change(status.dense, saved_samples=save.samples))
+        status = status.evolve(dense=status.dense.evolve(saved_samples=save.samples))
     if failure is not None and failure.anchor is not None:
-        status = with_anchor(status, Anchor.of(failure.anchor), world.job.spec.snapshots.keep)
-    return replace_entry(status, trainer, _without_pod(trainer, "Pending"))
+        status = with_anchor(status, Anchor.of(failure.anchor), draft.spec.snapshots.keep)
+    return with_trainer(status, _without_pod(trainer).evolve(state="Pending"))
 
 
-def _shard_recorded(world: World, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
+def _with_shards_end(observed: PassInput, shard: Shard, pods: Mapping[str, PodView], *, told: bool) -> Shard:
     """Pending once its save is known, Lost if it ended without one."""
     pod = pods.get(shard.pod)
     if shard.predecessor is not None:
-        over, failure = end_of_predecessor(world, shard)
+        over, failure = end_of_predecessor(observed, shard)
         if not over:  # the pod that waits for it holds nothing
-            return change(shard, uid="")  # type: ignore[no-any-return]
-    elif pod is not None and _runs(world, pod):
-        return change(shard, uid=pod.uid, state="Flushing" if told else shard.state)  # type: ignore[no-any-return]
+            return shard.evolve(uid="")
+    elif pod is not None and _runs(observed, pod):
+        return shard.evolve(uid=pod.uid, state="Flushing" if told else shard.state)
     elif (not shard.uid) if pod is None else (pod.phase == "Pending"):  # recorded before, or its process never ran
-        return _without_pod(shard, shard.state)
+        return _without_pod(shard)
     else:
         failure = _failure(pod)
-    loss = loss_of(world, shard, failure)
+    loss = loss_of(observed, shard, failure)
     # One that nothing was lost on before, and that no trainer's push was lost on either.
     untouched = shard.lost_at is None and failure is not None and failure.exit_code == TERMINATED
     kept = loss.flushed or untouched
-    shard = change(shard, saved_samples=loss.saved, predecessor=None, may_restore=True)
-    return _without_pod(shard, "Pending" if kept else "Lost")
+    shard = shard.evolve(saved_samples=loss.saved, predecessor=None, may_restore=True)
+    return _without_pod(shard).evolve(state="Pending" if kept else "Lost")
 
 
-def _without_pod(member: M, state: str) -> M:
-    return change(member, pod="", uid="", state=state)  # type: ignore[no-any-return]
+def _without_pod(member: M) -> M:
+    return member.evolve(pod="", uid="")
 
 
 def _failure(pod: PodView | None) -> Failure | None:
@@ -193,11 +259,6 @@ def _failure(pod: PodView | None) -> Failure | None:
     return happened if isinstance(happened, Failure) else None
 
 
-def _runs(world: World, pod: PodView) -> bool:
+def _runs(observed: PassInput, pod: PodView) -> bool:
     """Whether a process runs that may save something."""
-    return pod.phase != "Pending" and not pod.ended and not _is_stuck(world, pod)
-
-
-def _is_stuck(world: World, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because nobody reaches its node."""
-    return pod.deleting_until is not None and world.now >= pod.deleting_until + GRACE_SLACK_S
+    return pod.phase != "Pending" and not pod.ended and not is_stuck(observed, pod)

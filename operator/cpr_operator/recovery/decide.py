@@ -28,7 +28,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class RecoveryInput:
     """Everything the decision rests on.
 
     `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
@@ -128,9 +128,9 @@ class FailJob:
 Decision = Replace | RollBack | WaitForReport | FailJob
 
 
-def decide(situation: Situation) -> Decision:
+def decide(given: RecoveryInput) -> Decision:
     """What becomes of the lost members. Partial recovery if it is allowed and fits into the budget, else a rollback."""
-    s = situation
+    s = given
     if not s.survivors and not s.shard_state:
         everybody = tuple(range(len(s.account.reserved)))
         return roll_back(s.account, s.anchors, "no process survived that holds a state of this job", everybody)
@@ -154,7 +154,7 @@ def roll_back(account: Account, anchors: tuple[Anchor, ...], reason: str, lost: 
     return RollBack(next(filter(fits, reversed(anchors)), None), lost, reason)
 
 
-def _fit(s: Situation, bound: int) -> Decision:
+def _fit(s: RecoveryInput, bound: int) -> Decision:
     """Replace if the worst loss fits. If newer saves than those known may exist, ask for one that would fit."""
     dense = None if s.survivors else s.dense_saved
     known, verdict = _try(s, bound, s.losses, dense)
@@ -186,7 +186,9 @@ class _Grants:
     bereft: tuple[tuple[int, Ranges], ...] = ()
 
 
-def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | None) -> tuple[_Grants, ledger.Verdict]:
+def _try(
+    s: RecoveryInput, bound: int, losses: tuple[Loss, ...], dense_saved: int | None
+) -> tuple[_Grants, ledger.Verdict]:
     grants = tuple(_grant(loss, bound) for loss in losses)
     dense = None if dense_saved is None else _dense_grant(s, dense_saved, bound)
     bereft = tuple((index, _between(saved, bound)) for index, saved in s.bereft)
@@ -199,17 +201,17 @@ def _try(s: Situation, bound: int, losses: tuple[Loss, ...], dense_saved: int | 
     return _Grants(grants, dense, charge, lost, bereft), ledger.fits(s.account.ledger, s.account.set_aside, charge)
 
 
-def _dense_grant(s: Situation, saved: int, bound: int) -> DenseGrant:
+def _dense_grant(s: RecoveryInput, saved: int, bound: int) -> DenseGrant:
     return DenseGrant(min(saved, bound), _between(saved, bound) if s.dense_charged else ())
 
 
-def _affordable_age(s: Situation) -> int:
+def _affordable_age(s: RecoveryInput) -> int:
     """How many samples all members that may lose some can lose alike, with what is left of the budget."""
     shards = len(s.account.reserved) if not s.survivors else sum(not loss.flushed for loss in s.losses)
     return max(s.account.ledger.left - s.account.set_aside, 0) // max(shards, 1)
 
 
-def _replace(s: Situation, grants: _Grants, bound: int, reason: str) -> Replace:
+def _replace(s: RecoveryInput, grants: _Grants, bound: int, reason: str) -> Replace:
     shards = grants.shards
     # A new trainer begins with all shards there, and who was drained loses nothing: they are waited for.
     if s.degrade and s.mode == "Partial" and grants.lost and s.survivors and not s.lost_trainers:
@@ -236,7 +238,7 @@ def _between(first: int, end: int) -> Ranges:
     return ((first, end),) if first < end else ()
 
 
-def _leader(s: Situation) -> int:
+def _leader(s: RecoveryInput) -> int:
     """The present leader while it lives; else the first survivor; else it keeps the post in its next incarnation."""
     if s.leader in s.survivors or not s.survivors:
         return s.leader

@@ -7,7 +7,7 @@ import pytest
 
 from cpr_operator import controller
 from cpr_operator.controller import Controller
-from cpr_operator.reconcile import Outcome, World, reconcile
+from cpr_operator.reconcile import Outcome, PassInput, reconcile
 from support.driver import spec
 from support.fake_cluster import FakeCluster
 
@@ -19,7 +19,7 @@ async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytes
     began, others_went_on = threading.Event(), threading.Event()
     seen = []
 
-    def slow(world: World) -> Outcome:
+    def slow(world: PassInput) -> Outcome:
         began.set()
         seen.append(others_went_on.wait(PATIENCE_S))
         return reconcile(world)

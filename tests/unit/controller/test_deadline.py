@@ -6,10 +6,10 @@ import pytest
 
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cluster.views import PodView
-from cpr_operator.reconcile.deadline import EXCEEDED, PAUSE_S
+from cpr_operator.reconcile.lifecycle import EXCEEDED, PAUSE_S
 from support.driver import TICK_S, Driver, Scenario, spec
 from support.fake_cluster import FakeCluster
-from support.story import phase, suspend, trained
+from support.story import after, phase, suspend, trained
 
 LONG = 1_000_000  # samples: the job is not over before the test is
 DEADLINE_S = 60.0
@@ -118,9 +118,8 @@ async def test_a_job_that_trained_unheard_is_given_back_and_not_failed_where_a_l
 
 
 async def test_a_first_start_that_the_kubelet_says_is_stuck_fails_with_the_remedy() -> None:
-    driver = Driver(Scenario("stuck", ((lambda _: True, lambda c: setattr(c, "unschedulable", "no cpu")),)))
-    driver.scenario = Scenario("stuck", driver.scenario.story, deadline_s=2 * DEADLINE_S)
-    life = await driver.run()
+    story = ((after(0), lambda cluster: setattr(cluster, "unschedulable", "no cpu")),)
+    life = await Driver(Scenario("stuck", story, deadline_s=2 * DEADLINE_S)).run()
     failed = said(life.status, "Failed")
     assert failed is not None
     assert failed.reason == EXCEEDED

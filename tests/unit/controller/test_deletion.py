@@ -14,7 +14,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.controller import Controller
 from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, reconcile
-from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, location, spared
+from cpr_operator.reconcile.deletion import ATTEMPTS, FINALIZER, LIMIT_S, kept_anchors, location
 from support.deletions import BEGUN, DELETIONS, WITH_SAVES, end_of_deletion, gone
 from support.driver import Driver, Life, Scenario, spec, world_in_mid_training
 from support.fake_cluster import FakeCluster
@@ -198,7 +198,7 @@ async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None
             "trainers": world.job.spec.trainers.model_copy(update={"template": {"spec": {"containers": [None]}}}),
         }
     )
-    outcome = reconcile(replace(world, job=replace(world.job, spec=spec, deleting=True, held=True), pods=()))
+    outcome = reconcile(replace(world, job=replace(world.job, spec=spec, deleting=True, has_finalizer=True), pods=()))
     assert outcome.release
     assert outcome.status.deleting_since == world.now
     (event,) = outcome.events
@@ -236,8 +236,15 @@ HEIRS = [
 
 @pytest.mark.parametrize(("other", "counts"), [each[1:] for each in HEIRS], ids=[each[0] for each in HEIRS])
 def test_an_anchor_is_spared_for_a_job(other: JobView, *, counts: bool) -> None:
-    job = Job(JobId("default", "job", "uid"), 1, deleting=True, spec=parse_spec(WITH_SAVES), status=Status(), held=True)
-    assert spared(job, [other]) == (("uid/one",) if counts else ())
+    job = Job(
+        JobId("default", "job", "uid"),
+        1,
+        deleting=True,
+        spec=parse_spec(WITH_SAVES),
+        status=Status(),
+        has_finalizer=True,
+    )
+    assert kept_anchors(job, [other]) == (("uid/one",) if counts else ())
 
 
 @pytest.mark.parametrize(

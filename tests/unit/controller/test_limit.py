@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.status import Shard, Status
 from cpr_operator.ledger import limit_of
-from cpr_operator.reconcile.edit import account_of, is_overspent, with_account
-from cpr_operator.reconcile.figures import with_total
-from cpr_operator.reconcile.world import World
+from cpr_operator.reconcile.apply_reports import with_total
+from cpr_operator.reconcile.members import account_of, is_overspent, with_account
+from cpr_operator.reconcile.pass_ import PassInput
 from cpr_operator.recovery.account import Account
 from support.driver import TICK_S, Driver, Scenario, spec, world_in_mid_training
 from support.story import kill, trained
@@ -61,7 +61,7 @@ async def test_after_the_limit_is_what_is_lost_the_next_loss_rolls_back() -> Non
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def world() -> PassInput:
     return asyncio.run(world_in_mid_training(1))
 
 
@@ -72,7 +72,7 @@ def world() -> World:
     st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
 )
 def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
-    world: World, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
+    world: PassInput, total: int, lost: list[Fraction], aside: Fraction, portions: tuple[float, float]
 ) -> None:
     before, after = portions
     book = Ledger(total_samples=total, ranges=tuple(((0, int(part * total)),) if part else () for part in lost))
@@ -84,7 +84,7 @@ def test_whatever_the_limit_becomes_nothing_is_overspent_that_was_not(
     status = with_account(status, Account(replace(account.ledger, limit=limit), reserved))
     budget = world.job.spec.accuracy_budget.model_copy(update={"portion_of_lost_samples": after})
     changed = world.job.spec.model_copy(update={"accuracy_budget": budget})
-    moved = with_total(replace(world, job=replace(world.job, spec=changed)), status, total)
+    moved = with_total(changed, status, total)
     assert not is_overspent(moved)
     wanted = limit_of(after, total, len(lost))
     assert wanted <= moved.ledger.limit_sample_shards <= max(wanted, limit)

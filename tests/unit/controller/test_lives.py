@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.reconcile.life import TRANSITIONS
+from cpr_operator.reconcile.lifecycle import TRANSITIONS
 from support.driver import BATCH, Driver, Life, Scenario
 from support.scenarios import SCENARIOS
 from support.storms import missing_portion

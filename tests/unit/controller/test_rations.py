@@ -14,7 +14,6 @@ from cpr_operator.cluster.protocol import BusyError, Priority
 from cpr_operator.cluster.rate import Ration
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, Timing
-from cpr_operator.reconcile.world import change
 from cpr_operator.urgency import FIGURES_PER_S, pause_s, urgency_of
 from support.driver import spec
 from support.fake_cluster import FakeCluster
@@ -92,7 +91,7 @@ class House:
 async def figures_of(jobs: int, rations: Rations) -> None:
     """So many running jobs read and write what changes all the time, as often as the controller lets them."""
     status = Status(phase="Running", start_time=0.0)
-    later = change(status, restarts=1)
+    later = status.evolve(restarts=1)
     urgency = urgency_of(status, Outcome(later))
     pause = pause_s(status, later, urgency, 15.0, jobs)
 

@@ -7,7 +7,7 @@ import pytest
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Priority
 from cpr_operator.reconcile import Outcome
-from cpr_operator.reconcile.world import PodDelete, RosterPatch
+from cpr_operator.reconcile.pass_ import PodDelete, RosterPatch
 from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status, wake_s
 
 DELETE = PodDelete("pod", "uid", "replaced")
@@ -59,9 +59,9 @@ def test_jobs_that_have_begun_go_before_new_ones() -> None:
     ("change", "urgency", "jobs", "seconds"),
     [
         ({"progress": {"samples": 5}}, Priority.REGULAR, 1, 15.0),
-        ({"progress": {"samples": 5}}, Priority.REGULAR, 1000, 40.0),
-        ({"progress": {"samples": 5}}, Priority.RECOVERY, 1000, 40.0),
-        ({"restarts": 1}, Priority.REGULAR, 1000, 40.0),
+        ({"progress": {"samples": 5}}, Priority.REGULAR, 1000, 62.5),
+        ({"progress": {"samples": 5}}, Priority.RECOVERY, 1000, 62.5),
+        ({"restarts": 1}, Priority.REGULAR, 1000, 62.5),
         ({"restarts": 1}, Priority.RECOVERY, 1000, 0.0),
     ],
 )
@@ -75,8 +75,8 @@ def test_figures_are_written_less_often_the_more_jobs_run(
     ("urgency", "jobs", "seconds"),
     [
         (Priority.REGULAR, 1, 5.0),
-        (Priority.REGULAR, 1000, 25.0),
-        (Priority.REGULAR, 100_000, 30.0),
+        (Priority.REGULAR, 1000, 40.0),
+        (Priority.REGULAR, 100_000, 45.0),
         (Priority.RECOVERY, 1000, 5.0),
     ],
 )

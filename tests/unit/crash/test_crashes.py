@@ -9,7 +9,7 @@ import pytest
 
 from support.driver import Crash, Driver, Scenario
 from support.fake_cluster import FakeCluster, When
-from support.faults import EVERY, end_of, fault_at
+from support.faults import EVERY, end_of, struck
 
 
 def crash_points(cluster: FakeCluster) -> Iterator[tuple[int, When]]:
@@ -23,8 +23,7 @@ def crash_points(cluster: FakeCluster) -> Iterator[tuple[int, When]]:
 @pytest.mark.timeout(300)
 async def test_a_crash_anywhere_changes_nothing(scenario: Scenario) -> None:
     calm = await Driver(scenario).run()
-    for number, when in crash_points(calm.cluster):
-        life = await Driver(scenario, fault_at(number, when, Crash())).run()
+    async for number, when, life in struck(scenario, crash_points(calm.cluster), Crash()):
         assert end_of(life, scenario) == end_of(calm, scenario), (
             f"killed {when} call {number}, {calm.cluster.calls[number]}"
         )

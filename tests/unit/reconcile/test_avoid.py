@@ -4,7 +4,7 @@ import pytest
 
 from cpr_operator.api.status import Shard
 from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.avoid import avoided
+from cpr_operator.reconcile.recover import avoided
 from support.driver import Driver
 from support.scenarios import SCENARIOS
 

@@ -1,24 +1,26 @@
 from cpr_operator.api.status import Ledger, Plan, Progress, Recovery, Shard, Status
-from cpr_operator.reconcile.conditions import Finding, budget, recovering, with_findings
-from cpr_operator.reconcile.edit import account_of, with_account
+from cpr_operator.reconcile.conditions import ConditionUpdate, budget, recovering, with_conditions
+from cpr_operator.reconcile.members import account_of, with_account
 
 
 def test_the_time_of_transition_moves_only_with_the_status() -> None:
-    first = with_findings(Status(), 1, 100.0, Finding("PodsReady", "False", "Waiting", "for shard/1"))
-    same = with_findings(first, 2, 200.0, Finding("PodsReady", "False", "CreateRefused", "quota"))
+    first = with_conditions(Status(), 1, 100.0, ConditionUpdate("PodsReady", "False", "Waiting", "for shard/1"))
+    same = with_conditions(first, 2, 200.0, ConditionUpdate("PodsReady", "False", "CreateRefused", "quota"))
     (condition,) = same.conditions
     assert (condition.last_transition_time, condition.reason, condition.observed_generation) == (
         100.0,
         "CreateRefused",
         2,
     )
-    (moved,) = with_findings(same, 2, 300.0, Finding("PodsReady", "True", "AllReady")).conditions
+    (moved,) = with_conditions(same, 2, 300.0, ConditionUpdate("PodsReady", "True", "AllReady")).conditions
     assert moved.last_transition_time == 300.0
 
 
 def test_there_is_one_condition_of_a_type() -> None:
-    status = with_findings(Status(), 1, 1.0, Finding("Failed", "True", "A"), Finding("Complete", "False", "B"))
-    assert [c.type for c in with_findings(status, 1, 2.0, Finding("Failed", "True", "C")).conditions] == [
+    status = with_conditions(
+        Status(), 1, 1.0, ConditionUpdate("Failed", "True", "A"), ConditionUpdate("Complete", "False", "B")
+    )
+    assert [c.type for c in with_conditions(status, 1, 2.0, ConditionUpdate("Failed", "True", "C")).conditions] == [
         "Failed",
         "Complete",
     ]

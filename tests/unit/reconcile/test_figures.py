@@ -5,8 +5,8 @@ from cpr_contract.reports import Result
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.members import Dense
 from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Shard, Status, Trainer
-from cpr_operator.reconcile.figures import restorable, result_of, with_anchor, with_last_word
-from cpr_operator.reconcile.observe import Done
+from cpr_operator.reconcile.apply_reports import restorable, result_of, with_anchor, with_termination_message
+from cpr_operator.reconcile.pass_ import Done
 
 
 def anchor(generation: int, samples: int) -> Anchor:
@@ -41,10 +41,10 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
 def test_the_scores_are_those_of_the_last_step() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
     done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),))))
-    progress = with_last_word(status, {"trainer/0": done}).progress
+    progress = with_termination_message(status, {"trainer/0": done}).progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
-    assert with_last_word(status, {"trainer/0": Done("no result")}) == status
+    assert with_termination_message(status, {"trainer/0": Done("no result")}) == status
 
 
 def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:
@@ -55,7 +55,7 @@ def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it(
         dense=Dense(reserved=((300, 500),)),
     )
     done = Done(to_json(Result(anchor(1, 1200).to_contract(), ((600, 700),), None, None, None)))
-    told = with_last_word(status, {"trainer/0": done})
+    told = with_termination_message(status, {"trainer/0": done})
     assert told.ledger.ranges == (((600, 700),), ((100, 200), (600, 700)))
     assert told.dense.reserved == ()
     assert told.shards[1].reserved == ((900, 1000),)

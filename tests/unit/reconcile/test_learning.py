@@ -10,7 +10,7 @@ from cpr_contract.roster import Counters
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.learning import after_failure, after_recovery, after_report, belief_of
+from cpr_operator.reconcile.plan import after_failure, after_recovery, after_report, belief_of
 from support.driver import spec
 
 NOW = 5000.0

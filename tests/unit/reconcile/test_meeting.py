@@ -7,36 +7,29 @@ from dataclasses import replace
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.controller import read_report
 from cpr_operator.desired.rosters import trainer_roster
-from cpr_operator.reconcile import World, reconcile
-from cpr_operator.reconcile.observe import NoPod, observe
-from cpr_operator.reconcile.resize import have_met, resize
-from cpr_operator.reconcile.world import change
+from cpr_operator.reconcile import PassInput, reconcile
+from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.pass_ import Draft, NoPod
+from cpr_operator.reconcile.resize import resize, trainers_aligned
 from support.driver import TICK_S, Driver, Scenario, spec
 
 WANTED = 3
 
 
-async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> World:
+async def world_of(dense_sync: str = "ShadowMA", *, meets: bool) -> PassInput:
     """A job of two trainers that is to have three, and the operator does not know; with `meets` they have met."""
     driver = Driver(Scenario("scaled", (), spec(trainers__denseSync=dense_sync)))
     cluster = driver.cluster
-    for _ in range(12):
-        cluster.tick(TICK_S)
-        await driver.controller.run_pass("default", "job")
+    await driver.passes(12)
     cluster.set_spec("job", trainers={"replicas": WANTED, "denseSync": dense_sync})
     while meets and not any(trainer.met for trainer in cluster.plane().trainers.values()):
         await driver.controller.run_pass("default", "job")
         cluster.tick(TICK_S)
-    job = await driver.controller._read(await cluster.get_job("default", "job"))
-    assert job is not None
-    pods = tuple(pod.view() for pod in cluster.pods.values())
-    reports = {p.uid: r for p in pods if (r := read_report(p, cluster.plane().report(p.name) or b"")) is not None}
-    return World(job, pods, reports, now=cluster.now)
+    return await driver.world()
 
 
-def with_status(world: World, status: Status) -> World:
+def with_status(world: PassInput, status: Status) -> PassInput:
     return replace(world, job=replace(world.job, status=status))
 
 
@@ -52,18 +45,18 @@ async def test_all_are_asked_to_meet_and_nobody_to_stop() -> None:
 async def test_in_lockstep_all_stop_at_once() -> None:
     world = await world_of("AllReduce", meets=False)
     outcome = reconcile(world)
-    assert have_met(world)
+    assert trainers_aligned(world)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
 
 
 async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known() -> None:
     world = await world_of(meets=True)
-    met = change(world.job.status, anchors=world.job.status.anchors[-1:])
-    news = with_status(world, change(met, anchors=()))
-    assert not have_met(news)
+    met = world.job.status.evolve(anchors=world.job.status.anchors[-1:])
+    news = with_status(world, met.evolve(anchors=()))
+    assert not trainers_aligned(news)
     assert reconcile(news).status.phase == "Running"
     assert reconcile(news).status.anchors[-1:] == met.anchors
-    assert have_met(with_status(world, met))
+    assert trainers_aligned(with_status(world, met))
     outcome = reconcile(with_status(world, met))
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", True)
 
@@ -71,21 +64,21 @@ async def test_they_stop_once_they_have_met_at_the_newest_anchor_that_is_known()
 async def test_where_all_met_before_is_not_where_they_stand() -> None:
     world = await world_of(meets=True)
     status = world.job.status
-    later = change(status.anchors[-1], key="later", samples=status.anchors[-1].samples + 100)
-    assert not have_met(with_status(world, change(status, anchors=(*status.anchors, later))))
+    later = status.anchors[-1].evolve(key="later", samples=status.anchors[-1].samples + 100)
+    assert not trainers_aligned(with_status(world, status.evolve(anchors=(*status.anchors, later))))
 
 
 async def test_of_an_earlier_generation_nobody_has_met() -> None:
     world = await world_of(meets=True)
     status = world.job.status
-    later = change(status, counters=change(status.counters, generation=2))
-    assert not have_met(with_status(world, later))
+    later = status.evolve(counters=status.counters.evolve(generation=2))
+    assert not trainers_aligned(with_status(world, later))
 
 
 async def test_who_is_suspended_on_the_way_has_not_met() -> None:
     world = await world_of(meets=False)
     asked = with_status(world, reconcile(world).status)
-    suspended = replace(asked, job=replace(asked.job, spec=change(asked.job.spec, suspend=True)))
+    suspended = replace(asked, job=replace(asked.job, spec=asked.job.spec.evolve(suspend=True)))
     outcome = reconcile(suspended)
     assert (outcome.status.phase, outcome.status.meeting) == ("Suspending", False)
 
@@ -95,15 +88,16 @@ async def test_only_those_who_had_met_make_room_for_others(*, met: bool) -> None
     world = await world_of(meets=True)
     status = world.job.status
     nobody = dict.fromkeys(observe(world), NoPod())
-    step = resize(with_status(world, change(status, phase="Suspended", meeting=met)), nobody)
-    assert (step is not None) == met
-    if step is not None:
-        assert len(step.status.trainers) == WANTED
-        assert step.status.anchors == status.anchors[-1:], "older ones are of two ranks"
+    suspended = with_status(world, status.evolve(phase="Suspended", meeting=met))
+    draft = resize(Draft(suspended, suspended.before, nobody))
+    assert (draft is not None) == met
+    if draft is not None:
+        assert len(draft.status.trainers) == WANTED
+        assert draft.status.anchors == status.anchors[-1:], "older ones are of two ranks"
 
 
 async def test_a_leader_that_does_not_answer_has_not_met() -> None:
     world = await world_of(meets=True)
-    assert have_met(world)
+    assert trainers_aligned(world)
     leader = world.job.status.trainers[0].uid
-    assert not have_met(replace(world, reports={u: r for u, r in world.reports.items() if u != leader}))
+    assert not trainers_aligned(replace(world, reports={u: r for u, r in world.reports.items() if u != leader}))

@@ -9,18 +9,19 @@ import pytest
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.observe import Fact, Lost, observe
-from cpr_operator.reconcile.situation import situation_of
-from cpr_operator.reconcile.world import World, change
-from cpr_operator.recovery.decide import Situation
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.pass_ import Lost, PassInput
+from cpr_operator.reconcile.recovery_input import recovery_input
+from cpr_operator.recovery.decide import RecoveryInput
 from support.driver import world_in_mid_training
 
 
-async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> World:
+async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
     """A job of several trainers. told: by trainer, as t0, what it has forgotten and the saves that it knows."""
     world = await world_in_mid_training(len(told))
-    recovery = change(world.job.spec.recovery, replay=change(world.job.spec.recovery.replay, mode=replay))
-    world = replace(world, job=replace(world.job, spec=change(world.job.spec, recovery=recovery)))
+    spec = world.job.spec
+    recovery = spec.recovery.model_copy(update={"replay": spec.recovery.replay.model_copy(update={"mode": replay})})
+    world = replace(world, job=replace(world.job, spec=spec.model_copy(update={"recovery": recovery})))
     reports: dict[str, Any] = dict(world.reports)
     for name, (forgotten, saves) in told.items():
         uid = world.job.status.trainers[int(name[1:])].uid
@@ -30,14 +31,13 @@ async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple
     return replace(world, reports=reports)
 
 
-def losing(world: World, *names: str) -> Situation:
+def losing(world: PassInput, *names: str) -> RecoveryInput:
     """What is to be decided once these members are dead."""
-    facts: dict[str, Fact] = dict(observe(world))
-    for name in names:
-        facts[name] = Lost(None, Failure(Kind.NODE_LOST, "NodeLost", "its node is gone", ended=True))
-    situation = situation_of(world, world.job.status, facts)
-    assert situation is not None
-    return situation
+    draft = begin(world)
+    dead = Lost(None, Failure(Kind.NODE_LOST, "NodeLost", "its node is gone", ended=True))
+    given = recovery_input(replace(draft, facts={**draft.facts, **dict.fromkeys(names, dead)}))
+    assert given is not None
+    return given
 
 
 async def test_all_trainers_together_keep_what_the_one_that_forgot_most_keeps() -> None:
@@ -76,16 +76,16 @@ async def test_a_trainer_that_does_not_answer_is_waited_for() -> None:
 async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
     world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
     first, *rest = world.job.status.shards
-    catching_up = change(first, lost_at=world.now, floor_samples=150)
-    status = change(world.job.status, shards=(catching_up, *rest))
+    catching_up = first.evolve(lost_at=world.now, floor_samples=150)
+    status = world.job.status.evolve(shards=(catching_up, *rest))
     world = replace(world, job=replace(world.job, status=status))
     assert losing(world, "trainer/1").bereft == ((0, 150),)
 
 
 async def test_without_replay_reports_change_nothing() -> None:
     world = await training(replay="Off", t0=((0, 0, 0), (500, 500, 500)), t1=((0, 0, 0), (500, 500, 500)))
-    situation = losing(world, "shard/1")
-    (loss,) = situation.losses
+    given = losing(world, "shard/1")
+    (loss,) = given.losses
     assert loss.kept_after is None
     assert loss.saved == world.job.status.shards[1].saved_samples
-    assert situation.bereft == ()
+    assert given.bereft == ()

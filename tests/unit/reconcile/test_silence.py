@@ -11,18 +11,19 @@ from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile import World, called_silent, first_round, reconcile, second_round
-from cpr_operator.reconcile.observe import Lost, observe
+from cpr_operator.reconcile import PassInput, called_silent, first_round, reconcile, second_round
+from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.pass_ import Lost
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from support.driver import world_in_mid_training
 
 
-def pod_of(world: World, name: str) -> PodView:
+def pod_of(world: PassInput, name: str) -> PodView:
     role, _, index = name.partition("/")
     return next(pod for pod in world.pods if (pod.role, pod.index) == (role, int(index)))
 
 
-def missing(world: World, target: str, *reporters: str) -> World:
+def missing(world: PassInput, target: str, *reporters: str) -> PassInput:
     """The world where these miss `target`, who does not answer itself."""
     reports: dict[str, Any] = dict(world.reports)
     reports.pop(pod_of(world, target).uid, None)
@@ -32,7 +33,7 @@ def missing(world: World, target: str, *reporters: str) -> World:
     return replace(world, reports=reports)
 
 
-def is_hung(world: World, name: str) -> bool:
+def is_hung(world: PassInput, name: str) -> bool:
     fact = observe(world)[name]
     return isinstance(fact, Lost) and fact.failure.kind is Kind.HUNG
 
@@ -230,7 +231,7 @@ async def test_all_that_fell_silent_on_one_node_are_replaced_in_one_pass() -> No
     assert (status.shards[2].avoid, status.trainers[1].avoid) == ("island", "island")
 
 
-async def wakes(world: World, reports: Mapping[str, Any]) -> tuple[str, float, bool]:
+async def wakes(world: PassInput, reports: Mapping[str, Any]) -> tuple[str, float, bool]:
     """The phase, when the next pass is due, and whether training stands still; saves are ten minutes apart."""
     snapshots = world.job.spec.snapshots.model_copy(update={"dense_interval_seconds": 600})
     plan = world.job.status.plan

@@ -8,20 +8,20 @@ import pytest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerState
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile import reconcile
-from cpr_operator.reconcile.absorb import absorb
-from cpr_operator.reconcile.act import roll_back
-from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import Report, Step, World
+from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.pass_ import PassInput, Report
+from cpr_operator.reconcile.recover import apply_rollback
 from cpr_operator.recovery.decide import RollBack
 from support.driver import world_in_mid_training
 
 STATES = (TrainerState.TRAINING, TrainerState.FINISHING)
 
 
-async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> World:
+async def sent_back(leader: dict[str, Any], shards: ShardState = ShardState.RESTORING) -> PassInput:
     """A job that has just gone back to step 0: shards restore, and the leader reports with new counters."""
     world = await world_in_mid_training(2)
-    rolled = roll_back(world, Step(world.job.status), observe(world), RollBack(None, (), "test")).status
+    rolled = apply_rollback(begin(world), RollBack(None, (), "test")).status
     counters = rolled.counters.to_contract()
     reports: dict[str, Report] = {}
     told: Report
@@ -48,12 +48,12 @@ async def test_a_leader_at_work_before_any_shard_serves_ends_no_recovery_and_cha
 
 async def test_a_leader_at_work_is_believed_once_a_shard_serves() -> None:
     world = await sent_back({"state": TrainerState.TRAINING, "lost": ()}, ShardState.READY)
-    assert {shard.state for shard in absorb(world, observe(world)).shards} == {"Ready"}
+    assert {shard.state for shard in apply_reports(begin(world)).status.shards} == {"Ready"}
 
 
 async def _saved(key: str, samples: int) -> Status:
     world = await sent_back({"state": TrainerState.JOINING, "dense_save": SaveRef(key, 15, samples), "samples": 0})
-    return absorb(world, observe(world))
+    return apply_reports(begin(world)).status
 
 
 async def test_a_dense_save_of_the_generation_before_is_none() -> None:

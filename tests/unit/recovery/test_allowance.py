@@ -11,7 +11,7 @@ from cpr_operator.api.status import Anchor
 from cpr_operator.ledger import Ledger
 from cpr_operator.recovery.account import Account
 from cpr_operator.recovery.allowance import extent
-from cpr_operator.recovery.decide import Loss, Replace, RollBack, Situation, decide
+from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, RollBack, decide
 
 
 def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:
@@ -45,9 +45,9 @@ def test_what_is_spent_and_set_aside_is_not_left() -> None:
     assert extent(account(300, lost=100, reserved=50), 1, 1000).until == 1075
 
 
-def situation(**changes: Any) -> Situation:
+def situation(**changes: Any) -> RecoveryInput:
     """Shard 0 of two is lost at 1000 samples, its last save is at 900; 300 sample-shards may be lost."""
-    base = Situation(
+    base = RecoveryInput(
         mode="Partial",
         account=account(300),
         losses=(Loss(0, 900),),

@@ -11,10 +11,10 @@ from cpr_operator.recovery.account import Account
 from cpr_operator.recovery.decide import (
     DenseGrant,
     Loss,
+    RecoveryInput,
     Replace,
     RollBack,
     ShardGrant,
-    Situation,
     WaitForReport,
     decide,
 )
@@ -23,9 +23,9 @@ OLD = Anchor(key="old", digest="0", generation=1, step=4, samples=400)
 NEW = Anchor(key="new", digest="1", generation=1, step=8, samples=800)
 
 
-def situation(**changes: Any) -> Situation:
+def situation(**changes: Any) -> RecoveryInput:
     """Shard 0 of two is lost at 1000 samples, its last save is at 900; 300 sample-shards may be lost."""
-    base = Situation(
+    base = RecoveryInput(
         mode="Partial",
         account=Account(Ledger(total=2000, limit=300, lost=((), ())), ((), ())),
         losses=(Loss(0, 900),),

@@ -1,12 +1,12 @@
-"""What a pass sees and what it wants: plain values on both sides of `reconcile`."""
+"""The values of a pass: what it sees, the draft that its phases work on, and what it wants."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -15,6 +15,7 @@ from cpr_operator.cluster.protocol import Event, Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
+from cpr_operator.failures import Failure, Trouble
 
 Report = ShardReport | TrainerReport
 
@@ -48,14 +49,14 @@ class EventReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A CPRJob, read and validated. `held`: our finalizer is on it."""
+    """A CPRJob, read and validated. `has_finalizer`: ours is on it."""
 
     id: JobId
     generation: int
     deleting: bool
     spec: CPRJobSpec
     status: Status
-    held: bool = False
+    has_finalizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +82,18 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class World:
-    """Everything one pass decides on.
+class PassInput:
+    """Everything that one pass decides on.
 
-    `pods` are the job's own, those included that are gone but whose end was seen. `reports` are by pod uid, and fetched
-    after the pods were listed. `refusals` are by pod name: the server's words about a create that certainly did not
-    happen. `hold` says why new jobs are not started, None if they are. Of a job that is being deleted `spared` are the
-    anchors (keys) that others restore from, and `terminating` says that nothing can be created in its namespace.
-    `unheard` says that the leader did not answer in the pass before.
-    `watched_s`: how long this operator has been there without a gap, as far as the job could tell.
-    `key_digest` is what a new handshake key would be called, and `key_lost` says that the Secret of the present one is
-    gone. `restriction` is what pod templates may say; None: anything.
+    `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
+    pod uid, and are fetched after the pods were listed. `refusals` are by pod name: the server's
+    words about a create that certainly did not happen. `hold` says why new jobs are not started.
+    Of a job that is being deleted `kept_anchors` are the keys of anchors that others restore from,
+    and `terminating` says that nothing can be created in its namespace. `unheard` says that the
+    leader did not answer in the pass before. `watched_s` is how long this operator has been there
+    without a gap, as far as the job could tell. `key_digest` is what a new handshake key would be
+    called, and `key_lost` says that the Secret of the present one is gone. `restriction` is what
+    pod templates may say; None: anything.
     """
 
     job: Job
@@ -100,7 +102,7 @@ class World:
     now: float
     refusals: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
-    spared: tuple[str, ...] = ()
+    kept_anchors: tuple[str, ...] = ()
     terminating: bool = False
     unheard: bool = False
     watched_s: float = 0.0
@@ -109,10 +111,62 @@ class World:
     restriction: Restriction | None = None
     timing: Timing = Timing()
 
+    @property
+    def before(self) -> Status:
+        """The status that the pass begins with."""
+        return self.job.status
+
     @cached_property
     def pods_by_uid(self) -> Mapping[str, PodView]:
         """The pods by their uid."""
         return {pod.uid: pod for pod in self.pods}
+
+
+@dataclass(frozen=True, slots=True)
+class NoPod:
+    """No pod was ever wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverSeen:
+    """Wanted, never seen. With a `refusal` its create certainly did not happen; else it may have."""
+
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """It starts or runs; `trouble` says why it does not run yet."""
+
+    pod: PodView
+    trouble: Trouble | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminating:
+    """Somebody deletes it, and its process may still save what it holds, until `until`."""
+
+    pod: PodView
+    failure: Failure
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A trainer that trained everything: `message` is what it left in its termination file."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """It has ended, or cannot be reached. `pod` is None if it is gone."""
+
+    pod: PodView | None
+    failure: Failure
+
+
+Fact = NoPod | NeverSeen | Alive | Terminating | Done | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +209,34 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A status on its way through a pass, with the events so far."""
+class Draft:
+    """What a pass has made of the job so far: each phase takes a draft and returns the next one.
 
+    `status` is the status as it is now, `before` the one that the pass began with. `facts` are by
+    the names of the members. `deletes` are the pods to delete; None: those that were replaced.
+    """
+
+    observed: PassInput
     status: Status
+    facts: Mapping[str, Fact] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
+    deletes: tuple[PodDelete, ...] | None = None
 
-    def to(self, status: Status, *events: Event) -> Step:
-        """The next step."""
-        return Step(status, self.events + events)
+    @property
+    def before(self) -> Status:
+        """The status that the pass began with."""
+        return self.observed.before
 
+    @property
+    def spec(self) -> CPRJobSpec:
+        """The job's spec."""
+        return self.observed.job.spec
 
-def change(model: Any, **fields: Any) -> Any:
-    """A copy of a frozen model with some fields set anew; the model itself where it has those values already."""
-    if all(getattr(model, name) == value for name, value in fields.items()):
-        return model
-    return model.model_copy(update=fields)
+    @property
+    def now(self) -> float:
+        """The time of the pass, in seconds since the epoch."""
+        return self.observed.now
+
+    def to(self, status: Status, *events: Event) -> Draft:
+        """The draft with this status, and these events after those before."""
+        return replace(self, status=status, events=self.events + events)

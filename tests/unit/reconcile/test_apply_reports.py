@@ -4,38 +4,37 @@ from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.reconcile.absorb import absorb
-from cpr_operator.reconcile.observe import observe
-from cpr_operator.reconcile.world import World, change
+from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.pass_ import PassInput
 from support.driver import world_in_mid_training
 
 RESULT = AnchorRef("12345678-0000/gen-0001/dense/anchor-2000/manifest.json", "ab" * 32, 1, 20, 2000)
 
 
-async def told(result: AnchorRef | None) -> World:
+async def told(result: AnchorRef | None) -> PassInput:
     """A job that set [100, 300) aside for the dense state; its leader, of the group before, reports [200, 250)."""
     world = await world_in_mid_training(1)
     status, uid = world.job.status, world.job.status.trainers[0].uid
     report = world.reports[uid]
     assert isinstance(report, TrainerReport)
     report = replace(report, state=TrainerState.FINISHED, lost=((200, 250),), result=result)
-    status = change(
-        status,
-        counters=change(status.counters, group=status.counters.group + 1),
-        dense=change(status.dense, reserved=((100, 300),)),
+    status = status.evolve(
+        counters=status.counters.evolve(group=status.counters.group + 1),
+        dense=status.dense.evolve(reserved=((100, 300),)),
     )
     return replace(world, job=replace(world.job, status=status), reports={**world.reports, uid: report})
 
 
 async def test_a_final_anchor_settles_the_dense_state_whatever_group_was_to_train_on() -> None:
     world = await told(RESULT)
-    status = absorb(world, observe(world))
+    status = apply_reports(begin(world)).status
     assert status.dense.reserved == ()
     assert status.ledger.ranges == (((200, 250),),) * len(status.shards)
 
 
 async def test_a_group_of_the_past_settles_nothing() -> None:
     world = await told(None)
-    status = absorb(world, observe(world))
+    status = apply_reports(begin(world)).status
     assert status.dense.reserved == ((100, 300),)
     assert status.ledger.ranges == world.job.status.ledger.ranges

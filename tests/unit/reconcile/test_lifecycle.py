@@ -3,7 +3,7 @@ from typing import get_args
 import pytest
 
 from cpr_operator.api.status import TERMINAL_PHASES, Phase
-from cpr_operator.reconcile.life import TRANSITIONS
+from cpr_operator.reconcile.lifecycle import TRANSITIONS
 
 
 def test_every_phase_has_its_line() -> None:

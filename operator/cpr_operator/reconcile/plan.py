@@ -1,18 +1,120 @@
-"""What a job learns while it runs, into `status.policy`: how often it fails, and what saves and recoveries cost.
-
-Everything is measured against what the status holds, so nothing is learnt twice, and an operator that was away learns
-what it missed.
-"""
+"""The plan of saves, and what it rests on: failures and costs as the job has learnt them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator import policy
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Counted, Policy, Status
-from cpr_operator.reconcile.world import change
+from cpr_operator.api.status import Counted, Plan, Policy, Status
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.ledger import portion
+from cpr_operator.policy.inputs import Bits
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.pass_ import Draft, EventReason
+
+#: An interval that changed by less than this part is the same.
+_SAME = 0.05
+
+
+def planned(spec: CPRJobSpec, status: Status, *, renew: bool) -> Status:
+    """The status with the plan that fits it: a new one if `renew`, or if its figures moved.
+
+    The old one stays while its figures hold. If they moved and the new one would hardly do anything else, its interval
+    stays, so that rosters stay as they are; but conditions and people are told by the new figures.
+    """
+    choice, old = policy.plan(plan_inputs(spec, status)), status.plan
+    # A rollback goes to an anchor: it has no use for rows that are fresher.
+    priority = spec.snapshots.strategy != "Full" and choice.mode == "Partial"
+    new = Plan(
+        mode=choice.mode,
+        interval_seconds=choice.interval_s,
+        priority_interval_seconds=spec.snapshots.fraction * choice.interval_s if priority else 0.0,
+        stored_bits=choice.stored_bits,
+        expected_lost_samples=choice.expected_lost_samples,
+        expected_overhead=choice.expected_overhead,
+        inputs=choice.figures(),
+        reason=choice.reason,
+    )
+    if not renew and old is not None:
+        if not policy.moved(old.inputs, new.inputs):
+            return status
+        new = _refreshed(old, new)
+    return status.evolve(plan=new)
+
+
+def update_plan(draft: Draft) -> Draft:
+    """A new plan after a failure, or if its figures moved. During a recovery the plan stays."""
+    if draft.status.recovery is not None:
+        return draft
+    renew = draft.before.restarts != draft.status.restarts or draft.before.recovery is not None
+    return draft.to(planned(draft.spec, draft.status, renew=renew))
+
+
+def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
+    """What the policy knows: the user's figures, the account, and what was learnt."""
+    learnt, account = status.policy, account_of(status)
+    interval = spec.snapshots.interval
+    return policy.Inputs(
+        mode=spec.recovery.mode,
+        limit=spec.accuracy_budget.portion,
+        shards=len(status.shards),
+        belief=belief_of(spec, status),
+        spent=portion(account.ledger.spent, account.ledger),
+        reserved=portion(account.set_aside, account.ledger),
+        fixed_interval_s=float(interval.seconds) if interval.seconds else None,
+        total_samples=status.ledger.total_samples,
+        saved_samples=status.anchors[-1].samples if status.anchors else 0,
+        samples_per_s=learnt.samples_per_second,
+        costs=policy.Costs.measured(
+            save_stall_s=learnt.save_stall_seconds,
+            commit_s=learnt.commit_seconds,
+            load_s=learnt.load_seconds,
+            reschedule_s=learnt.reschedule_seconds,
+        ),
+        basis=spec.accuracy_budget.basis,
+        fixed_bits=_fixed_bits(spec),
+        restored=_restored(status),
+    )
+
+
+def _fixed_bits(spec: CPRJobSpec) -> Bits | None:
+    quantisation = spec.snapshots.quantisation
+    return 32 if quantisation.mode == "Exact" else quantisation.bits
+
+
+def _restored(status: Status) -> float:
+    """How often a row was restored so far, at most: a flush is exact."""
+    incarnations = [shard.incarnation - 1 for shard in status.shards]
+    return max(status.counters.generation - 1, 0) + (fmean(incarnations) if incarnations else 0.0)
+
+
+def plan_news(before: Status, after: Status) -> tuple[Event, ...]:
+    """The event of a plan that does something else than the one before, in the plan's own words."""
+    old, new = before.plan, after.plan
+    if new is None or (old is not None and not _differs(old, new)):
+        return ()
+    key = f"planned-{before.counters.roster}-{new.mode}-{new.interval_seconds:.6g}"
+    return (Event("Normal", EventReason.PLANNED, new.reason, key),)
+
+
+def _refreshed(old: Plan, new: Plan) -> Plan:
+    """The new plan, or if it hardly differs the old one with the new figures; a sentence belongs to its interval."""
+    if _differs(old, new) or new.interval_seconds == old.interval_seconds:
+        return new
+    return old.evolve(
+        inputs=new.inputs,
+        expected_lost_samples=new.expected_lost_samples,
+        expected_overhead=new.expected_overhead,
+    )
+
+
+def _differs(old: Plan, new: Plan) -> bool:
+    if (old.mode, old.stored_bits) != (new.mode, new.stored_bits):
+        return True
+    return abs(new.interval_seconds - old.interval_seconds) > _SAME * old.interval_seconds
 
 
 def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
@@ -26,7 +128,7 @@ def belief_of(spec: CPRJobSpec, status: Status) -> policy.Belief:
     if alpha is not None and beta_s is not None and lost is not None:
         return policy.Belief(alpha, beta_s, lost)
     on_nodes = Counter(shard.node for shard in status.shards if shard.node)
-    several = len({member.node for member in (*status.shards, *status.trainers)}) > 1
+    several = len({member.node for member in status.members}) > 1
     together = max(on_nodes.values(), default=1) if several else 1
     return policy.prior(float(spec.failure_policy.expected_job_mtbf_seconds), float(together))
 
@@ -40,8 +142,8 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     if quiet_s > 0:
         learnt = _believing(learnt, policy.after_quiet(belief_of(spec, status), quiet_s), now)
     if learnt.samples_per_second is None:
-        learnt = change(learnt, samples_per_second=report.samples_per_s)
-    return change(status, policy=learnt)  # type: ignore[no-any-return]
+        learnt = learnt.evolve(samples_per_second=report.samples_per_s)
+    return status.evolve(policy=learnt)
 
 
 def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
@@ -49,7 +151,7 @@ def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:
     if status.recovery is None or not status.recovery.lost_shards:
         return status
     belief = policy.after_failure(belief_of(spec, status), len(status.recovery.lost_shards))
-    return change(status, policy=_believing(status.policy, belief, now))  # type: ignore[no-any-return]
+    return status.evolve(policy=_believing(status.policy, belief, now))
 
 
 def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
@@ -62,19 +164,17 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     trained_s = (status.progress.degraded_samples - recovery.degraded_before) / rate if rate else 0.0
     took_s = max(now - recovery.since - trained_s, 0.0)
     load_s = min(recovery.load_seconds, took_s)
-    overhead = change(
-        status.overhead,
+    overhead = status.overhead.evolve(
         load_seconds=status.overhead.load_seconds + load_s,
         reschedule_seconds=status.overhead.reschedule_seconds + took_s - load_s,
     )
     learnt = status.policy
     if recovery.lost_shards:
-        learnt = change(
-            learnt,
+        learnt = learnt.evolve(
             load_seconds=policy.running(learnt.load_seconds, load_s),
             reschedule_seconds=policy.running(learnt.reschedule_seconds, took_s - load_s),
         )
-    return change(status, overhead=overhead, policy=learnt)  # type: ignore[no-any-return]
+    return status.evolve(overhead=overhead, policy=learnt)
 
 
 def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
@@ -89,8 +189,7 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
         return None if value is None else value * larger
 
     lost = learnt.lost_per_failure
-    return change(  # type: ignore[no-any-return]
-        learnt,
+    return learnt.evolve(
         lost_per_failure=None if lost is None else min(max(lost / larger, 1.0), float(after)),
         save_stall_seconds=scaled(learnt.save_stall_seconds),
         commit_seconds=scaled(learnt.commit_seconds),
@@ -99,8 +198,7 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
 
 
 def _believing(learnt: Policy, belief: policy.Belief, now: float) -> Policy:
-    return change(  # type: ignore[no-any-return]
-        learnt,
+    return learnt.evolve(
         alpha=belief.alpha,
         beta_seconds=belief.beta_s,
         lost_per_failure=belief.lost_per_failure,
@@ -125,7 +223,7 @@ def _counting(status: Status, report: TrainerReport) -> Status:
     # What it trained without shards it has counted whether it led or not.
     degraded = known.degraded_samples if known.leader == leader else report.degraded_samples
     counted = Counted(leader=leader, degraded_samples=degraded)
-    return change(status, policy=change(status.policy, counted=counted))  # type: ignore[no-any-return]
+    return status.evolve(policy=status.policy.evolve(counted=counted))
 
 
 def _with_degraded(status: Status, report: TrainerReport) -> Status:
@@ -133,10 +231,10 @@ def _with_degraded(status: Status, report: TrainerReport) -> Status:
     counted, more = status.policy.counted, report.degraded_samples - status.policy.counted.degraded_samples
     if more <= 0:
         return status
-    counted = change(counted, degraded_samples=report.degraded_samples)
-    status = change(status, policy=change(status.policy, counted=counted))
-    progress = change(status.progress, degraded_samples=status.progress.degraded_samples + more)
-    return change(status, progress=progress)  # type: ignore[no-any-return]
+    counted = counted.evolve(degraded_samples=report.degraded_samples)
+    status = status.evolve(policy=status.policy.evolve(counted=counted))
+    progress = status.progress.evolve(degraded_samples=status.progress.degraded_samples + more)
+    return status.evolve(progress=progress)
 
 
 def _with_saves(status: Status, report: TrainerReport) -> Status:
@@ -154,12 +252,11 @@ def _with_saves(status: Status, report: TrainerReport) -> Status:
     commit_s = (
         learnt.commit_seconds if report.commit_s is None else policy.running(learnt.commit_seconds, report.commit_s)
     )
-    learnt = change(
-        learnt,
+    learnt = learnt.evolve(
         save_stall_seconds=each_s,
         commit_seconds=commit_s,
         samples_per_second=speed,
-        counted=change(known, saves=report.saves, save_seconds=report.save_stall_s),
+        counted=known.evolve(saves=report.saves, save_seconds=report.save_stall_s),
     )
-    overhead = change(status.overhead, save_seconds=status.overhead.save_seconds + stall_s)
-    return change(status, policy=learnt, overhead=overhead)  # type: ignore[no-any-return]
+    overhead = status.overhead.evolve(save_seconds=status.overhead.save_seconds + stall_s)
+    return status.evolve(policy=learnt, overhead=overhead)

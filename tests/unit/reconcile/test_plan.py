@@ -5,8 +5,8 @@ import pytest
 from cpr_operator.api.status import Counters, Ledger, Plan, Policy, Shard, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.reconcile.conditions import budget
-from cpr_operator.reconcile.edit import account_of, with_account
-from cpr_operator.reconcile.planning import plan_news, planned
+from cpr_operator.reconcile.members import account_of, with_account
+from cpr_operator.reconcile.plan import plan_news, planned
 from support.driver import spec
 
 SPEC = parse_spec(
@@ -31,14 +31,14 @@ def status(spent: int = 0, learnt: Policy = LEARNT) -> Status:
 
 
 def test_a_plan_stays_while_what_it_rests_on_stays() -> None:
-    first = planned(SPEC, status(), anew=False)
+    first = planned(SPEC, status(), renew=False)
     slower = first.model_copy(update={"policy": LEARNT.model_copy(update={"samples_per_second": 9_000})})
-    assert planned(SPEC, slower, anew=False).plan == first.plan
-    assert planned(SPEC, slower, anew=True).plan != first.plan
+    assert planned(SPEC, slower, renew=False).plan == first.plan
+    assert planned(SPEC, slower, renew=True).plan != first.plan
 
 
 def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_figures() -> None:
-    first = planned(SPEC, status(), anew=False)
+    first = planned(SPEC, status(), renew=False)
     assert first.plan is not None
     in_force = {
         "inputs": {name: 2 * value for name, value in first.plan.inputs.items()},  # all of them have moved since
@@ -46,7 +46,7 @@ def test_a_plan_that_would_hardly_differ_keeps_its_interval_and_takes_the_new_fi
         "reason": "as it was told",
     }
     held = first.model_copy(update={"plan": first.plan.model_copy(update=in_force)})
-    plan = planned(SPEC, held, anew=False).plan
+    plan = planned(SPEC, held, renew=False).plan
     assert plan is not None
     assert (plan.interval_seconds, plan.reason) == (in_force["interval_seconds"], "as it was told")
     assert plan.inputs == first.plan.inputs
@@ -56,28 +56,28 @@ def test_a_fixed_interval_does_not_hide_that_nothing_fits_into_the_budget() -> N
     fixed = parse_spec(spec(snapshots__interval={"mode": "Fixed", "seconds": 2}))
     before = status(spent=399_999_999)
     unknown = before.model_copy(update={"policy": Policy()})
-    first = planned(fixed, unknown, anew=False)
-    known = planned(fixed, first.model_copy(update={"policy": LEARNT}), anew=False)
+    first = planned(fixed, unknown, renew=False)
+    known = planned(fixed, first.model_copy(update={"policy": LEARNT}), renew=False)
     found = [{finding.type: finding.status for finding in budget(each)} for each in (first, known)]
     assert [each["BudgetExhausted"] for each in found] == ["False", "True"]
 
 
 def test_a_cost_that_moved_makes_a_new_plan() -> None:
-    first = planned(SPEC, status(), anew=False)
+    first = planned(SPEC, status(), renew=False)
     dearer = first.model_copy(update={"policy": LEARNT.model_copy(update={"save_stall_seconds": 5.0})})
-    plan = planned(SPEC, dearer, anew=False).plan
+    plan = planned(SPEC, dearer, renew=False).plan
     assert plan is not None
     assert first.plan is not None
     assert plan.interval_seconds > first.plan.interval_seconds
 
 
 def test_a_plan_that_does_something_else_is_news_in_its_own_words() -> None:
-    first = planned(SPEC, status(), anew=True)
+    first = planned(SPEC, status(), renew=True)
     (event,) = plan_news(status(), first)
     assert first.plan is not None
     assert (event.reason, event.message) == ("Planned", first.plan.reason)
     assert plan_news(first, first) == ()
-    poorer = planned(SPEC, status(spent=399_999_000), anew=True)
+    poorer = planned(SPEC, status(spent=399_999_000), renew=True)
     assert poorer.plan is not None
     assert [each.message for each in plan_news(first, poorer)] == [poorer.plan.reason]
 
@@ -104,7 +104,7 @@ def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_bac
     mode: str, strategy: str, fraction: float, portion: float
 ) -> None:
     wanted = parse_spec(spec(recovery__mode=mode, snapshots__strategy=strategy, snapshots__fraction=fraction))
-    plan = planned(wanted, status(), anew=True).plan
+    plan = planned(wanted, status(), renew=True).plan
     assert plan is not None
     assert plan.mode == mode
     assert plan.priority_interval_seconds == portion * plan.interval_seconds
@@ -115,7 +115,7 @@ def test_important_rows_are_saved_so_many_times_as_often_where_a_shard_comes_bac
     [({}, 32), ({"mode": "Fixed", "bits": 4}, 4), ({"mode": "Auto"}, 2)],
 )
 def test_saves_take_the_bits_that_are_asked_for(quantisation: dict[str, object], bits: int) -> None:
-    plan = planned(parse_spec(spec(snapshots__quantisation=quantisation)), status(), anew=True).plan
+    plan = planned(parse_spec(spec(snapshots__quantisation=quantisation)), status(), renew=True).plan
     assert plan is not None
     assert plan.stored_bits == bits
 
@@ -126,4 +126,4 @@ def test_rows_that_were_restored_often_take_more_bits() -> None:
     restored = status().model_copy(update={"shards": shards})
     rolled_back = restored.model_copy(update={"counters": Counters(generation=19)})
     assert shards
-    assert [planned(wanted, each, anew=True).plan.stored_bits for each in (restored, rolled_back)] == [4, 8]  # type: ignore[union-attr]
+    assert [planned(wanted, each, renew=True).plan.stored_bits for each in (restored, rolled_back)] == [4, 8]  # type: ignore[union-attr]

@@ -1,0 +1,98 @@
+"""`reconcile`: one pure function from what a pass sees to what it wants. Run at any moment, after any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cpr_operator.api.status import TERMINAL_PHASES
+from cpr_operator.desired.versions import is_spoken, version_of
+from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.conditions import tell_changes, update_conditions
+from cpr_operator.reconcile.deletion import delete
+from cpr_operator.reconcile.effects import live_pods, outcome
+from cpr_operator.reconcile.lifecycle import (
+    clean_up,
+    complete,
+    hold_back,
+    leave_alone,
+    refuse_pods,
+    settle_phase,
+    start,
+)
+from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput
+from cpr_operator.reconcile.plan import update_plan
+from cpr_operator.reconcile.recover import recover
+from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
+from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, suspend, waits_to_resume, with_new_key
+
+#: What a pass does to a job that has pods, in this order.
+PHASES: tuple[Callable[[Draft], Draft], ...] = (
+    # First, because every other phase decides on what members told in this pass.
+    apply_reports,
+    # After the reports: trainers align only once every shard has told its losses.
+    align_trainers,
+    # Before the recovery: once the model is in the store, no lost trainer is replaced. If the end
+    # does not count, trainers that have ended become lost here.
+    complete,
+    # One decision over all members that are lost.
+    recover,
+    # After the recovery, which settles the failures and costs that the plan rests on.
+    update_plan,
+    # After the recovery, which the phase names. A start that is past its deadline ends here.
+    settle_phase,
+    # After the phase and the plan, because conditions tell of both.
+    update_conditions,
+    # Last: events compare the conditions with those before the pass.
+    tell_changes,
+)
+
+
+def reconcile(observed: PassInput) -> Outcome:
+    """What becomes of the job now."""
+    before = observed.before
+    # A job that is being deleted needs no pods, and an ended one stays ended.
+    if observed.job.deleting:
+        return delete(observed)
+    if before.phase in TERMINAL_PHASES:
+        return clean_up(observed)
+    # What pods of another contract say would be misread, so nothing is decided on it.
+    if before.phase not in {"Pending", "Suspended"} and not is_spoken(version_of(before)):
+        return leave_alone(observed)
+    return _live(observed)
+
+
+def _live(observed: PassInput) -> Outcome:
+    """A job that is not over, of a contract that is spoken."""
+    before, spec = observed.before, observed.job.spec
+    # First of all, because pods with different keys would not believe each other.
+    if needs_new_key(observed):
+        observed = with_new_key(observed)
+        if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
+            return outcome(suspend(observed, KEY_LOST))
+    # Before any recovery: a job that stops needs no replacements.
+    resizes = wants_other_trainers(spec, before) and trainers_aligned(observed)
+    if spec.suspend or before.phase == "Suspending" or resizes:
+        return outcome(suspend(observed))
+    if before.start_time is not None and before.phase != "Suspended":
+        return outcome(_go_on(observed))
+    return _without_pods(observed)
+
+
+def _go_on(observed: PassInput) -> Draft:
+    draft = begin(observed)
+    for phase in PHASES:
+        draft = phase(draft)
+        if draft.status.phase in TERMINAL_PHASES or draft.status.phase == "Suspending":
+            break  # it is over, or gives its pods back: nothing else is due
+    return draft
+
+
+def _without_pods(observed: PassInput) -> Outcome:
+    """A job that is new or suspended starts or resumes, unless something holds it back."""
+    job, before = observed.job, observed.before
+    if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
+        return refuse_pods(observed, "TemplateRefused", words)
+    if before.start_time is None:
+        return outcome(start(observed)) if observed.hold is None else hold_back(observed, observed.hold)
+    return outcome(Draft(observed, before) if waits_to_resume(observed) else resume(observed))

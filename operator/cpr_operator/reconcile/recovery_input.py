@@ -1,0 +1,228 @@
+"""From facts and reports to the `RecoveryInput` that the recovery is decided on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_contract.spec import samples_at
+from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.failures import Failure, classify
+from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.observe import (
+    GRACE_SLACK_S,
+    is_current,
+    leader_report,
+    on_lineage,
+    origin_of,
+    report_of,
+    takes_part,
+)
+from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, NeverSeen, PassInput, Terminating
+from cpr_operator.reconcile.replay import with_replay
+from cpr_operator.recovery.decide import Loss, RecoveryInput
+
+#: Steps whose pushes may still arrive at a shard after all trainers are gone.
+STEPS_UNDER_WAY = 2
+
+
+def recovery_input(draft: Draft) -> RecoveryInput | None:
+    """What has to be decided; None if no member is lost or waits for leave to restore."""
+    losses = tuple(_losses(draft))
+    lost_trainers = tuple(t.index for t in draft.status.trainers if isinstance(draft.facts[t.name], Lost))
+    below_floor = _dense_below_floor(draft)
+    if not losses and not lost_trainers and below_floor is None:
+        return None
+    # A trainer that waits because the dense save is too old found no other to copy the state from.
+    survivors = tuple(t.index for t in draft.status.trainers if below_floor is None and _survives(draft, t))
+    failures = [failure for t in draft.status.trainers if (failure := _failure(draft, t))]
+    flushes = [save for failure in failures if (save := flush_of(draft.observed, failure))]
+    slack = 0 if lost_trainers and len(flushes) == len(draft.status.trainers) else STEPS_UNDER_WAY
+    saved = [draft.status.dense.saved_samples, *(save.samples for save in flushes)]
+    full = draft.status.plan is not None and draft.status.plan.mode == "Full"
+    given = RecoveryInput(
+        mode="Full" if full else "Partial",
+        account=account_of(draft.status),
+        losses=losses,
+        lost_trainers=lost_trainers,
+        survivors=survivors,
+        leader=draft.status.leader or 0,
+        trainer_bound=_trainer_bound(draft),
+        shard_bound=_shard_bound(draft, slack),
+        shard_state=any(isinstance(draft.facts[s.name], Alive | Terminating) for s in draft.status.shards)
+        or any(loss.flushed for loss in losses),
+        dense_saved=max(saved) if below_floor is None else below_floor,
+        dense_charged=draft.spec.trainers.dense_sync == "AllReduce",
+        dense_certain=below_floor is not None or bool(flushes),
+        anchors=draft.status.anchors,
+        degrade=draft.spec.recovery.on_shard_loss == "Degrade" and _some_work(draft),
+    )
+    return with_replay(draft, given)
+
+
+def _some_work(draft: Draft) -> bool:
+    """Whether a shard is left that training can change."""
+    there = (s for s in draft.status.shards if s.lost_at is None and s.predecessor is None)
+    return any(isinstance(draft.facts[s.name], Alive) for s in there)
+
+
+def flush_of(observed: PassInput, failure: Failure) -> SaveRef | None:
+    """The save that a member flushed before it ended: of this generation, or where that started, if nothing is newer.
+
+    A process that ended before it heard of a rollback may have flushed what the rollback undid.
+    """
+    save = failure.save
+    return save if save is not None and on_lineage(observed.before, observed.job.id.uid, save) else None
+
+
+def loss_of(observed: PassInput, shard: Shard, failure: Failure | None) -> Loss:
+    """What a shard's replacement will find: the flush, or else the last save that is known.
+
+    Only the leader's present report rules out that there is a newer save, and only if the shard's end was seen.
+    """
+    save = flush_of(observed, failure) if failure else None
+    if save is not None:
+        return Loss(shard.index, save.samples, flushed=True)
+    certain = failure is not None and failure.ended and leader_report(observed) is not None
+    return Loss(shard.index, shard.saved_samples, certain=certain)
+
+
+def damaged_origin(draft: Draft) -> bool:
+    """Whether a member found the anchor that this generation started from to be damaged."""
+    reports = (report_of(draft.observed, member) for member in draft.status.members)
+    told = any(r and r.problem and r.problem.reason == "AnchorDamaged" and is_current(draft.status, r) for r in reports)
+    ended = any(
+        isinstance(fact, Lost) and fact.failure.problem is not None and fact.failure.problem.reason == "AnchorDamaged"
+        for fact in draft.facts.values()
+    )
+    return origin_of(draft.status) is not None and (told or ended)
+
+
+def damaged_result(status: Status) -> bool:
+    """Whether a shard does not find its save of the final anchor."""
+    end = status.result.samples if status.result else 0
+    return any(s.state == "BelowFloor" and s.saved_samples < min(s.floor_samples, end) for s in status.shards)
+
+
+def _losses(draft: Draft) -> Iterator[Loss]:
+    for shard in draft.status.shards:
+        fact = draft.facts[shard.name]
+        if shard.predecessor is not None:
+            ended, failure = end_of_predecessor(draft.observed, shard)
+            if ended:
+                yield loss_of(draft.observed, shard, failure)
+        elif isinstance(fact, Lost):
+            yield loss_of(draft.observed, shard, fact.failure)
+        elif shard.state == "BelowFloor" and shard.saved_samples < shard.floor_samples:
+            yield Loss(shard.index, shard.saved_samples)
+
+
+def end_of_predecessor(observed: PassInput, shard: Shard) -> tuple[bool, Failure | None]:
+    """Whether the pod before this one can commit no more, and how it ended, if that was seen."""
+    before = shard.predecessor
+    pod = observed.pods_by_uid.get(before.uid) if before else None
+    failure = classify(pod) if pod else None
+    if isinstance(failure, Failure) and failure.ended:
+        return True, failure
+    return pod is None or before is None or observed.now >= before.until + GRACE_SLACK_S, None
+
+
+def _failure(draft: Draft, member: Trainer) -> Failure | None:
+    fact = draft.facts[member.name]
+    return fact.failure if isinstance(fact, Lost) else None
+
+
+def _survives(draft: Draft, trainer: Trainer) -> bool:
+    """A living trainer that holds the dense state. Of a newcomer only its own word tells that it joined.
+
+    What one held that is done is in the final anchor, or another one that lives holds it.
+    """
+    fact = draft.facts[trainer.name]
+    if not isinstance(fact, Alive | Terminating):
+        return isinstance(fact, Done)
+    if trainer.lost_at is None:
+        return True
+    report = report_of(draft.observed, trainer)
+    return isinstance(report, TrainerReport) and takes_part(report)
+
+
+def _trainer_bound(draft: Draft) -> int | None:
+    """How many samples any shard can have applied, as trainers know it: in a new group those that were saved before."""
+    saved = max(draft.status.dense.saved_samples, *(shard.saved_samples for shard in draft.status.shards))
+    if any(t.lost_at is None and _never_ran(draft.facts[t.name]) for t in draft.status.trainers):
+        return saved  # the group does not train without it
+    bounds = []
+    for trainer in draft.status.trainers:
+        report = report_of(draft.observed, trainer)
+        if isinstance(draft.facts[trainer.name], Done):
+            bounds.append(draft.status.ledger.total_samples)
+        elif isinstance(report, TrainerReport) and (trainer.lost_at is None or takes_part(report)):
+            bounds.append(max(report.samples_started, saved) if is_current(draft.status, report) else saved)
+    if bounds and draft.spec.trainers.dense_sync != "AllReduce":
+        # The fastest may be dead or silent: shards know how far it was.
+        bounds += _applied(draft)
+    return max(bounds, default=None)
+
+
+def _applied(draft: Draft) -> Iterator[int]:
+    """How many samples any trainer can have pushed, as each shard that answers knows it."""
+    for shard in draft.status.shards:
+        report = report_of(draft.observed, shard)
+        if isinstance(report, ShardReport) and is_current(draft.status, report):
+            yield _samples_with(draft, report, STEPS_UNDER_WAY)
+
+
+def _samples_with(draft: Draft, report: ShardReport, slack: int) -> int:
+    """The samples up to the last step that a shard applied of any rank, and `slack` steps more."""
+    batch, total = draft.spec.data.batch_size, draft.status.ledger.total_samples
+    steps = report.applied_step + slack if report.applied_step else 0
+    return samples_at(steps, batch, total or steps * batch)
+
+
+def _never_ran(fact: Fact) -> bool:
+    """Whether the member's first process certainly did not start yet."""
+    match fact:
+        case Alive(pod=pod):
+            return pod.phase == "Pending"
+        case NeverSeen(refusal=words):
+            return bool(words)
+        case _:
+            return False
+
+
+def _shard_bound(draft: Draft, slack: int) -> int | None:
+    """The same from the shards, when no trainer is left: every one whose process runs has to answer."""
+    bound = 0
+    if any(_is_silent_newcomer(draft, t) for t in draft.status.trainers):
+        return None
+    for shard in draft.status.shards:
+        fact, report = draft.facts[shard.name], report_of(draft.observed, shard)
+        if isinstance(fact, Lost):
+            save = flush_of(draft.observed, fact.failure)
+            bound = max(bound, save.samples if save else 0)
+        elif isinstance(report, ShardReport):
+            bound = max(bound, _samples_with(draft, report, slack) if is_current(draft.status, report) else 0)
+        elif shard.state != "Pending":
+            return None
+    return bound
+
+
+def _is_silent_newcomer(draft: Draft, trainer: Trainer) -> bool:
+    """A replaced trainer that runs and did not answer: it may know more than the shards."""
+    alive = isinstance(draft.facts[trainer.name], Alive) and trainer.state != "Pending"
+    return alive and report_of(draft.observed, trainer) is None
+
+
+def _dense_below_floor(draft: Draft) -> int | None:
+    """The samples of the newest dense save there is, if a trainer waits because it is older than the floor."""
+    for trainer in draft.status.trainers:
+        report = report_of(draft.observed, trainer)
+        if (
+            isinstance(report, TrainerReport)
+            and report.state is TrainerState.BELOW_FLOOR
+            and is_current(draft.status, report)
+        ):
+            offered = report.dense_save.samples if report.dense_save else 0
+            if offered < draft.status.dense.floor_samples:
+                return offered
+    return None
