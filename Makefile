@@ -11,10 +11,12 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# Tests that share nothing run on all cores (tests/support/side_by_side.py says which goes first); all others, with
-# processes and servers of their own, one after the other. A worker that dies is not replaced.
-PARALLEL := tests/unit tests/contract tests/golden tests/guard tests/chart
-WORKERS  := --numprocesses auto --max-worker-restart 0
+# Tests that only compute run on all cores (tests/support/side_by_side.py says which goes first), at the lowest priority
+# beside the cluster's, which wait most of the time; they print when these have ended. All others, with processes and
+# servers of their own, follow one after the other. A worker that dies is not replaced.
+COMPUTE := tests/unit tests/contract tests/golden tests/guard tests/chart
+WORKERS := --numprocesses auto --max-worker-restart 0
+BESIDE  := .cache/beside.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
@@ -52,8 +54,10 @@ check: env  ## lint, types, layers
 
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
-	$(BIN)/pytest $(SHOWN) $(WORKERS) $(PARALLEL)
-	$(BIN)/pytest $(SHOWN) $(PARALLEL:%=--ignore=%)
+	nice -n 19 $(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE) >$(BESIDE) 2>&1 & beside=$$!; \
+	$(BIN)/pytest $(SHOWN) tests/cluster; cluster=$$?; \
+	wait $$beside; computed=$$?; cat $(BESIDE); exit $$((cluster | computed))
+	$(BIN)/pytest $(SHOWN) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
