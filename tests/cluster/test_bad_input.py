@@ -47,7 +47,7 @@ class TestTheStore:
         space.kubectl("delete", "cprjob", name, "--wait=false")
 
     def test_a_damaged_save_is_passed_over_and_the_older_one_charged(self, cluster: Cluster, space: Space) -> None:
-        run = Run.start(space, "damaged", data=SYNTHETIC | {"samples": 240_000}, snapshots__interval__seconds=4)
+        run = Run.start(space, "damaged", data=SYNTHETIC | {"samples": 240_000}, snapshots__interval__seconds=8)
         anchors = run.wait("two anchors", lambda status: len(status.get("anchors", [])) >= 2, 90)["anchors"]
         older, newest = anchors[-2:]
         saved = json.loads(cluster.store.get(newest["key"]))["shards"][1]["key"]

@@ -100,7 +100,8 @@ class TestTheLimit:
         run = Run.start(
             space,
             "at-risk",
-            accuracyBudget={"portionOfLostSamples": 0.1},
+            # A quarter at most is lost each time. The first time it fits if it is up to 60 % of the training.
+            accuracyBudget={"portionOfLostSamples": 0.15},
             recovery={"mode": "Partial"},
             snapshots__interval=NO_SAVES,
         )
@@ -113,7 +114,7 @@ class TestTheLimit:
         assert action(status) == "ReplaceShards"
         assert status["budget"]["spent"] == pytest.approx(lost / (4 * status["progress"]["totalSamples"]))
         assert 0.05 <= status["budget"]["spent"] <= status["budget"]["limit"]
-        run.reach(0.25)
+        run.reach(0.45)
         status = lose(cluster, run, 1)  # all that was trained once more, on another shard
         assert action(status) == "RollBack"
         assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)
