@@ -14,8 +14,8 @@ from support.runs import small_job
 
 
 def spec(replay: dict[str, Any], **changes: Any) -> CPRJobSpec:
-    """A job of two trainers; changes as recovery__onShardLoss."""
-    document = small_job(trainers={"replicas": 2}, recovery={"replay": replay})
+    """A job of one trainer; changes as recovery__onShardLoss."""
+    document = small_job(recovery={"replay": replay})
     for path, value in changes.items():
         part, _, field = path.partition("__")
         document["spec"].setdefault(part, {})[field] = value
@@ -32,8 +32,9 @@ def test_trainers_keep_as_much_as_the_spec_says() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        ({"trainers__replicas": 2}, "several trainers"),
         ({"recovery__onShardLoss": "Degrade"}, "Degrade"),
-        ({"trainers__denseSync": "ShadowMA"}, "shadow mode"),
+        ({"trainers__denseSync": "ShadowMA", "trainers__replicas": 2}, "shadow mode"),
         ({"snapshots__strategy": "MFU"}, "MFU"),
     ],
 )

@@ -69,7 +69,7 @@ def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -
 @pytest.mark.parametrize(("loss", "on"), [("Pause", True), ("Degrade", False)])
 def test_a_plan_says_whether_the_job_replays_and_why_not(tmp_path: Path, loss: str, on: bool) -> None:  # noqa: FBT001
     recovery = {"replay": {"mode": "Auto"}, "onShardLoss": loss}
-    file = write(tmp_path / "job.yaml", recovery=recovery)
+    file = write(tmp_path / "job.yaml", recovery=recovery, trainers={"replicas": 1})
     replay = plan(file)["replay"]
     assert (replay["memory_bytes"] > 0) is on
     assert on or "Degrade" in replay["reason"]

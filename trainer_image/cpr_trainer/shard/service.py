@@ -289,12 +289,14 @@ class Service:
 
     def _is_next(self, progress: Progress, header: Header) -> bool:
         """Whether no push of another rank is to be applied before this one."""
+        if progress.catch_up.over:
+            return True
         heads = {
             each.rank: each.backlog[0].header.order
             for each in self._clients
             if each.backlog and each.backlog[0].header.operation is Operation.PUSH
         }
-        return progress.catch_up.over or progress.catch_up.is_next(header.rank, header.order, heads, progress.applied)
+        return progress.catch_up.is_next(header.rank, header.order, heads, progress.applied)
 
     def _apply(self, progress: Progress, frame: Frame) -> bool:
         """Take the push into the rows and the account of them; False if a save under way has no room for it yet."""
