@@ -55,6 +55,7 @@ check: env  ## lint, types, layers
 test: check  ## all tests; those that this machine cannot run skip and say why
 	-tests/cluster/cluster.sh prepare
 	nice -n 19 $(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE) >$(BESIDE) 2>&1 & beside=$$!; \
+	trap "kill $$beside" INT TERM; \
 	$(BIN)/pytest $(SHOWN) tests/cluster; cluster=$$?; \
 	wait $$beside; computed=$$?; cat $(BESIDE); exit $$((cluster | computed))
 	$(BIN)/pytest $(SHOWN) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster

@@ -139,7 +139,9 @@ class Run:
         job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
         return dict(job["status"])
 
-    def over(self, what: str, fault: Callable[[], object], failures: int = 1) -> list[tuple[str, int, int, str]]:
+    def recover_from(
+        self, what: str, fault: Callable[[], object], failures: int = 1
+    ) -> list[tuple[str, int, int, str]]:
         """Bring a fault about and wait until training goes on without anybody missing.
 
         Returns the failures that it was recorded as: role, index, incarnation, kind.

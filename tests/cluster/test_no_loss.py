@@ -28,7 +28,7 @@ class TestABudgetOfNothing:
     def test_d_a_drained_shard_flushes_and_loses_nothing(self, cluster: Cluster, run: Run) -> None:
         victim = next(pod for i in range(4) if cluster.nodes.number((pod := run.pod("shard", i)).node) != 1)
         selector = f"cprjob.io/job=poor,cprjob.io/role=shard,cprjob.io/index={victim.index}"
-        told = run.over("the drain", lambda: cluster.nodes.drain(cluster.nodes.number(victim.node), selector))
+        told = run.recover_from("the drain", lambda: cluster.nodes.drain(cluster.nodes.number(victim.node), selector))
         cluster.nodes.heal()
         assert told == [("shard", victim.index, victim.incarnation, "Disruption")]
         assert _replaced(run) == {("shard", victim.index)}
@@ -60,7 +60,7 @@ class TestABudgetOfNothing:
 
     def test_l_a_loss_that_does_not_fit_rolls_back_in_place(self, cluster: Cluster, run: Run) -> None:
         victim = run.pod("shard", 1)
-        told = run.over("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
+        told = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
         assert told == [("shard", 1, victim.incarnation, "Killed")]
         status = run.status()
         assert (status["budget"]["rollbacks"], status["counters"]["generation"]) == (1, 2)

@@ -70,7 +70,7 @@ class TestOneShard:
         self, space: Space, run: Run, record_property: Measure
     ) -> None:
         timeline, victim = Timeline(run, shard=1), run.pod("shard", 1)
-        told = run.over(
+        told = run.recover_from(
             "the deletion",
             lambda: timeline.record(lambda: space.delete_pod(victim.name, force=True), within_s=60),
         )
@@ -79,7 +79,7 @@ class TestOneShard:
 
     def test_c_a_killed_process_is_charged_to_its_shard(self, cluster: Cluster, run: Run) -> None:
         before, victim = ledger(run.status()), run.pod("shard", 2)
-        told = run.over("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
+        told = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
         assert told == [("shard", 2, victim.incarnation, "Killed")]
         status = run.status()
         after, lost = ledger(status), status["failures"][-1]["lostSamples"]
@@ -95,7 +95,7 @@ class TestOneShard:
             again = until("shard 3 is back as a process", lambda: _running(run, third.incarnation + 1), 30)
             cluster.nodes.signal(again, "KILL")
 
-        told = run.over("three kills", kill_three, failures=3)
+        told = run.recover_from("three kills", kill_three, failures=3)
         killed = [(0, first.incarnation), (3, third.incarnation), (3, third.incarnation + 1)]
         assert sorted(told) == [("shard", *one, "Killed") for one in killed]
 
@@ -112,7 +112,9 @@ class TestOneShard:
             finally:
                 cluster.start_operator()
 
-        assert run.over("a loss that nobody saw", delete_unseen) == [("shard", 0, victim.incarnation, "Vanished")]
+        assert run.recover_from("a loss that nobody saw", delete_unseen) == [
+            ("shard", 0, victim.incarnation, "Vanished")
+        ]
 
     def test_j_the_operator_killed_in_the_middle_of_a_recovery_finishes_it(self, cluster: Cluster, run: Run) -> None:
         victim = run.pod("shard", 1)
@@ -122,7 +124,7 @@ class TestOneShard:
             run.wait("recovers", lambda status: status.get("recovery") is not None, within_s=30)
             cluster.kill_operator()
 
-        assert run.over("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
+        assert run.recover_from("two kills", kill_both) == [("shard", 1, victim.incarnation, "Killed")]
 
     def test_the_ledger_is_what_the_manifests_say(self, cluster: Cluster, run: Run) -> None:
         verify_members(run, run.status(), replaced={("shard", index) for index in range(4)})
@@ -151,14 +153,14 @@ class TestTrainersAndSilence:
         victim = run.pod("trainer", follower)
         taken = {victim.node, run.pod("trainer", leader).node}
         far = next(i for i in range(3) if run.pod("shard", i).node not in taken)
-        told = run.over("a torn push", lambda: _tear(cluster, run, victim, far))
+        told = run.recover_from("a torn push", lambda: _tear(cluster, run, victim, far))
         assert told == [("trainer", follower, victim.incarnation, "Killed")]
         assert run.status()["budget"]["spent"] == 0
 
     def test_a_hung_leader_is_replaced_once_and_loses_nothing(self, cluster: Cluster, run: Run) -> None:
         leader = run.leader()
         hung = run.pod("trainer", leader)
-        told = run.over("the silence", lambda: cluster.nodes.signal(hung, "STOP"))
+        told = run.recover_from("the silence", lambda: cluster.nodes.signal(hung, "STOP"))
         assert told == [("trainer", leader, hung.incarnation, "Hung")]
         status = run.status()
         assert (status["trainers"][leader]["incarnation"], status["leader"]) == (hung.incarnation + 1, 1 - leader)
@@ -166,7 +168,7 @@ class TestTrainersAndSilence:
 
     def test_a_hung_shard_is_replaced_once_and_wakes_up_too_late(self, cluster: Cluster, run: Run) -> None:
         frozen = run.pod("shard", 2)
-        told = run.over("the silence", lambda: cluster.nodes.signal(frozen, "STOP"))
+        told = run.recover_from("the silence", lambda: cluster.nodes.signal(frozen, "STOP"))
         cluster.nodes.signal(frozen, "CONT")
         assert told == [("shard", 2, frozen.incarnation, "Hung")]
         replacement = run.status()["shards"][2]

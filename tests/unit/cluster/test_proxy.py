@@ -21,14 +21,14 @@ def test_without_one_the_server_is_reached_directly() -> None:
 
 
 def test_the_one_for_the_url_s_scheme_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://plain:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://plain.example:3128")
     assert environment_proxy(SERVER) is None
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert environment_proxy(SERVER) == "http://proxy:3128"
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    assert environment_proxy(SERVER) == "http://proxy.example:3128"
 
 
 @pytest.mark.parametrize("excepted", ["10.96.0.1", "10.96.0.1:443", "*"])
 def test_a_server_that_is_excepted_is_reached_directly(monkeypatch: pytest.MonkeyPatch, excepted: str) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", excepted)
     assert environment_proxy(SERVER) is None
