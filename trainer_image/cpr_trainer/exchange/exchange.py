@@ -137,7 +137,7 @@ class Exchange:
             for band in range(len(bands))
         ]
         with self._loop.changed:
-            self._wait(lambda link: len(link.unacknowledged) < self._window or link.spare(step), timeout_s)
+            self._wait(lambda link: link.pushes.unacknowledged < self._window or link.spare(step), timeout_s)
             block = self._room_for(numbers, *values)
             if block is not None:
                 numbers, values = block.keep(numbers), [block.keep(each) for each in values]
@@ -150,7 +150,7 @@ class Exchange:
     def settle(self, timeout_s: float) -> None:
         """Wait until all pushes are acknowledged. Raises ShardsAwayError if one cannot be now, TimeoutError."""
         with self._loop.changed:
-            self._wait(lambda link: not link.unacknowledged, timeout_s)
+            self._wait(lambda link: not link.pushes.unacknowledged, timeout_s)
 
     def wait_ready(self, timeout_s: float, step: int | None = None) -> None:
         """Wait until all shards serve this generation, but for those that `step` can spare.
@@ -252,21 +252,22 @@ class Exchange:
         size_bytes = sum(padded(array.nbytes) for array in arrays)
         links = self._loop.links
         while (block := self._ring.take(size_bytes)) is None:
-            oldest = min((link.retained[0].step for link in links if link.retained), default=None)
+            oldest = min((step for link in links if (step := link.pushes.oldest_retained) is not None), default=None)
             if oldest is None:
                 return None
             if away := self._away(None):
                 raise ShardsAwayError(away)
             for link in links:
-                link.forget(oldest)
+                link.pushes.forget(oldest)
         return block
 
     def _forgotten(self, link: Link) -> int:
-        if link.forgotten < 0:
+        step = link.pushes.forgotten
+        if step < 0:
             return -1
-        step = link.forgotten
         if self._ring is not None and not self._ring.has_room(self._window + 1):
-            step = max(step, link.retained[0].step - 1 if link.retained else 0) + self._window + 1
+            oldest = link.pushes.oldest_retained
+            step = max(step, 0 if oldest is None else oldest - 1) + self._window + 1
         session = self._session
         return samples_at(step, session.batch_size, session.total_samples)
 

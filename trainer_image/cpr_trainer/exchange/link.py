@@ -12,10 +12,8 @@ import logging
 import os
 import random
 import socket
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,6 +24,7 @@ from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
 from cpr_trainer.exchange.lookup import PendingLookup
+from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.exchange.ring import Block
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
@@ -37,8 +36,6 @@ PING_S = 1.0
 _GREETING_S = 3.0  # for a connection to be made and both sides to prove the key
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.3  # a replaced shard is back within seconds: finding it must not take another
-#: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks.
-_FLIGHT = 8
 
 
 class LinkState(enum.Enum):
@@ -66,42 +63,21 @@ class SaveState:
     given_up_step: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Push:
-    """What a step changes on one shard, as it travels. numbers: [k]. values: [k_b, D_b] each.
-
-    row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie if
-    the push is kept until a save protects it; without one it is kept until acknowledged. order: its place among the
-    pushes of all ranks, as the shard has told it; 0: not known.
-    """
-
-    step: int
-    numbers: NDArray[Any]
-    values: tuple[Values, ...]
-    row_updates: int
-    block: Block | None = None
-    order: int = 0
-
-
 class Link:
     """The connection to one shard. Everything here happens under the exchange's lock; nothing blocks.
 
-    `unacknowledged` and `retained` outlive connections and incarnations of the shard, not generations. Retained are
-    pushes that were acknowledged and that no save holds yet: a successor of the shard gets them again. They and the
-    unacknowledged ones are a run of steps without a gap, which begins after step `forgotten`; that is -1 while there
-    was no push. `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on
-    without the shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up
-    to which this rank's row updates on the shard are counted; the count begins with what the shard says first, and is
-    -1 before that.
+    `pushes` are those that the shard has not acknowledged, and with replay those that no save of it protects yet.
+    `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on without the
+    shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up to which
+    this rank's row updates on the shard are counted; the count begins with what the shard says first, and is -1 before
+    that.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
         self.peer = peer
         self.state = LinkState.DOWN
         self.connection: socket.socket | None = None
-        self.unacknowledged: deque[Push] = deque()
-        self.retained: deque[Push] = deque()
-        self.forgotten = -1
+        self.pushes = Outbox()
         self.applied = -1
         self.counted = -1
         self.spared = 0
@@ -115,7 +91,6 @@ class Link:
         self._served = False
         self._lookups: dict[int, PendingLookup] = {}
         self._ticket = 0
-        self._sent = 0  # so many of the unacknowledged pushes, the first ones, are on their way
         self._delays: Iterator[float] = iter(())
         self._rest(now)
 
@@ -141,10 +116,7 @@ class Link:
     def start_over(self) -> None:
         """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
         self._stand_back()
-        self._drop_unacknowledged()
-        while self.retained:
-            _release(self.retained.popleft())
-        self.forgotten = -1
+        self.pushes.clear()
         self.applied, self.counted, self.spared, self.saved = -1, -1, 0, SaveState()
         self._next_ping = 0.0
 
@@ -165,14 +137,8 @@ class Link:
             return False
         if step > self.spared:
             self.spared = step
-            self._drop_unacknowledged()
+            self.pushes.drop_unacknowledged()
         return True
-
-    def forget(self, step: int) -> None:
-        """Keep no push up to `step` that is acknowledged: there is no room for it any more."""
-        while self.retained and self.retained[0].step <= step:
-            _release(self.retained.popleft())
-            self.forgotten = max(self.forgotten, step)
 
     def send_lookup(self, step: int, numbers: NDArray[Any], lookup: PendingLookup) -> None:
         """Ask for some rows; `lookup` is told at once if the shard is away."""
@@ -207,10 +173,7 @@ class Link:
         self.count(step, len(numbers))
         if step <= self.spared:
             return
-        if block is not None:
-            block.hold()
-            self._begin_run(step)
-        self.unacknowledged.append(push)
+        self.pushes.add(push)
         if self.state is LinkState.READY:
             self._send_on()
 
@@ -300,7 +263,7 @@ class Link:
         """Stop using the connection until the shard says that it is ready."""
         if self.state in _CONNECTED:
             self.state = LinkState.JOINED
-        self._sent = 0
+        self.pushes.connection_lost()
         for lookup in self._lookups.values():
             lookup.fail(self.peer.index)
         self._lookups.clear()
@@ -359,13 +322,9 @@ class Link:
         if self.counted < 0:
             self.counted, self._row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
-        while self.unacknowledged and self.unacknowledged[0].step <= header.step:
-            push = self.unacknowledged.popleft()
-            told = push.step == header.step and header.order
-            self._retain(replace(push, order=header.order) if told else push)
-            self._sent = max(self._sent - 1, 0)
+        self.pushes.acknowledge(header.step, header.order)
         # By what is acknowledged alone: a flush in mid-step is named after the farthest rank, and may lack ours.
-        self.forget(min(self.saved.step, header.step))
+        self.pushes.forget(min(self.saved.step, header.step))
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
             self._replay()
         elif self.state in {LinkState.REPLAYING, LinkState.READY}:
@@ -374,48 +333,26 @@ class Link:
     def _replay(self) -> None:
         """The shard serves us: before anything else send it what it does not have, which may be all that is kept."""
         self._served = True
-        while self.retained and self.retained[-1].step > self.applied:
-            self.unacknowledged.appendleft(self.retained.pop())
+        self.pushes.rewind(self.applied)
         _LOG.info("shard %d (incarnation %d) is ready", self.peer.index, self.peer.incarnation)
-        if self.unacknowledged:
-            _LOG.info("shard %d is sent %d pushes again", self.peer.index, len(self.unacknowledged))
+        if again := self.pushes.unacknowledged:
+            _LOG.info("shard %d is sent %d pushes again", self.peer.index, again)
         self.state = LinkState.REPLAYING
         self._ping()  # it says how far the replay goes, before it begins
         self._send_on()
 
     def _send_on(self) -> None:
         """Send what the shard may be sent now, in the order of the steps."""
-        for push in islice(self.unacknowledged, self._sent, _FLIGHT):
-            self._sent += 1
+        for push in self.pushes.next_to_send():
             self._transmit(push)
-        if self.state is LinkState.REPLAYING and self._sent == len(self.unacknowledged):
+        if self.state is LinkState.REPLAYING and self.pushes.all_sent:
             self.state = LinkState.READY
-
-    def _retain(self, push: Push) -> None:
-        """Keep a push that is acknowledged, if there is memory for that; nothing before one that is not kept."""
-        if push.block is not None:
-            self.retained.append(push)
-            return
-        self.forget(push.step)
-        self.forgotten = max(self.forgotten, push.step) if self.forgotten >= 0 else -1
-
-    def _begin_run(self, step: int) -> None:
-        """Note where the run of pushes that are kept begins; one that is pushed once more takes the earlier's place."""
-        if self.forgotten < 0:
-            self.forgotten = step - 1
-        while self.retained and self.retained[-1].step >= step:
-            _release(self.retained.pop())
-
-    def _drop_unacknowledged(self) -> None:
-        while self.unacknowledged:
-            _release(self.unacknowledged.popleft())
-        self._sent = 0
 
     def _ping(self) -> None:
         """Ask whether the shard is there, and say up to which step it is sent what it lacks; -1: not known yet."""
         known = self.state in {LinkState.REPLAYING, LinkState.READY}
-        last = self.unacknowledged[-1].step if self.unacknowledged else self.applied
-        self._send(self._session.header(Operation.PING, last if known else -1))
+        last = self.pushes.last_step
+        self._send(self._session.header(Operation.PING, (self.applied if last is None else last) if known else -1))
 
     def _place(self, header: Header) -> memoryview | None:
         lookup = self._lookups.get(header.ticket) if header.operation is Operation.VECTORS else None
@@ -441,9 +378,3 @@ class Link:
             except OSError:
                 # The reading side finds the connection broken as well, and clears up.
                 return
-
-
-def _release(push: Push) -> None:
-    """Give back the memory of a push that is kept no more."""
-    if push.block is not None:
-        push.block.drop()

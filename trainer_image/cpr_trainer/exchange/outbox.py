@@ -1,0 +1,134 @@
+"""The pushes of one trainer to one shard: on their way, or kept until a save of the shard protects them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from numpy.typing import NDArray
+
+from cpr_trainer.exchange.encoding import Values
+from cpr_trainer.exchange.ring import Block
+
+#: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks.
+FLIGHT = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """What a step changes on one shard, as it travels. numbers: [k]. values: [k_b, D_b] each.
+
+    row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie if
+    the push is kept until a save protects it; without one it is kept until acknowledged. order: its place among the
+    pushes of all ranks, as the shard has told it; 0: not known.
+    """
+
+    step: int
+    numbers: NDArray[Any]
+    values: tuple[Values, ...]
+    row_updates: int
+    block: Block | None = None
+    order: int = 0
+
+
+class Outbox:
+    """Pushes in the order of their steps. It outlives connections and incarnations of the shard, not generations.
+
+    First come the retained ones, which the shard has acknowledged and no save holds yet: its successor gets them again.
+    They and the unacknowledged ones are a run of steps without a gap, which begins after step `forgotten`; that is -1
+    while there was no push. Not for several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self.forgotten = -1
+        self._retained: deque[Push] = deque()
+        self._unacknowledged: deque[Push] = deque()
+        self._sent = 0  # so many of the unacknowledged ones, the first, are on their way
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many pushes the shard has not acknowledged."""
+        return len(self._unacknowledged)
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether every push is acknowledged or on its way."""
+        return self._sent == len(self._unacknowledged)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the last push that is not acknowledged; None without one."""
+        return self._unacknowledged[-1].step if self._unacknowledged else None
+
+    @property
+    def oldest_retained(self) -> int | None:
+        """The step of the first push that is retained; None without one."""
+        return self._retained[0].step if self._retained else None
+
+    def add(self, push: Push) -> None:
+        """Take in the push of a new step, or of one that is pushed once more, which replaces what is retained of it."""
+        if push.block is not None:
+            push.block.hold()
+            if self.forgotten < 0:
+                self.forgotten = push.step - 1
+            while self._retained and self._retained[-1].step >= push.step:
+                _release(self._retained.pop())
+        self._unacknowledged.append(push)
+
+    def next_to_send(self) -> Iterator[Push]:
+        """The pushes that may be sent now; each counts as on its way from then on."""
+        for push in islice(self._unacknowledged, self._sent, FLIGHT):
+            self._sent += 1
+            yield push
+
+    def connection_lost(self) -> None:
+        """Nothing is on its way any more."""
+        self._sent = 0
+
+    def acknowledge(self, step: int, order: int) -> None:
+        """The shard has applied all up to this step. order: the place of this step's push among all, 0: not told."""
+        while self._unacknowledged and self._unacknowledged[0].step <= step:
+            push = self._unacknowledged.popleft()
+            self._sent = max(self._sent - 1, 0)
+            self._retain(replace(push, order=order) if order and push.step == step else push)
+
+    def forget(self, step: int) -> None:
+        """Keep no push up to `step` that is acknowledged: a save protects it, or there is no room for it any more."""
+        while self._retained and self._retained[0].step <= step:
+            _release(self._retained.popleft())
+            self.forgotten = max(self.forgotten, step)
+
+    def rewind(self, applied: int) -> None:
+        """Send again what a shard that has applied all up to this step lacks."""
+        while self._retained and self._retained[-1].step > applied:
+            self._unacknowledged.appendleft(self._retained.pop())
+
+    def drop_unacknowledged(self) -> None:
+        """Send nothing of what is not acknowledged."""
+        while self._unacknowledged:
+            _release(self._unacknowledged.popleft())
+        self._sent = 0
+
+    def clear(self) -> None:
+        """Forget everything: a new generation begins."""
+        self.drop_unacknowledged()
+        while self._retained:
+            _release(self._retained.popleft())
+        self.forgotten = -1
+
+    def _retain(self, push: Push) -> None:
+        """Keep a push that is acknowledged, if there is memory for that; nothing before one that is not kept."""
+        if push.block is not None:
+            self._retained.append(push)
+            return
+        self.forget(push.step)
+        self.forgotten = max(self.forgotten, push.step) if self.forgotten >= 0 else -1
+
+
+def _release(push: Push) -> None:
+    """Give back the memory of a push that is kept no more."""
+    if push.block is not None:
+        push.block.drop()
