@@ -162,6 +162,22 @@ class Run:
         assert {member["savedSamples"] for member in status["shards"]} == {status["anchors"][-1]["samples"]}
         return status
 
+    def uid(self) -> str:
+        """Return the uid of the resource, which its objects' keys in the store begin with."""
+        return str(self.space.job(self.name)["metadata"]["uid"])
+
+    def delete(self) -> None:
+        """Delete the resource, without waiting until it is gone."""
+        self.space.kubectl("delete", "cprjob", self.name, "--wait=false")
+
+    def wait_until_gone(self, within_s: float = 90) -> None:
+        """Wait until the resource is gone, with its finalizer."""
+
+        def gone() -> bool:
+            return not self.space.kubectl("get", "cprjob", self.name, "--ignore-not-found")
+
+        until(f"{self.name} is gone", gone, within_s, every_s=0.5)
+
     def finish(self, within_s: float = 150) -> dict[str, Any]:
         """Wait for the end and return the status; the job must have succeeded."""
         status = self.wait("ends", lambda status: status.get("phase") in FINAL, within_s)

@@ -19,21 +19,16 @@ def start(space: Space, name: str, *, delete_with_job: bool = True, **changes: A
     return Run.start(space, name, snapshots__deleteWithJob=delete_with_job, **small | changes)
 
 
-def uid(run: Run) -> str:
-    return str(run.space.job(run.name)["metadata"]["uid"])
-
-
 def wait_for_anchor(run: Run) -> str:
     """Wait for one; return the prefix of the job's objects."""
     run.wait("has an anchor", lambda status: bool(status.get("anchors")), within_s=90)
-    return uid(run) + "/"
+    return run.uid() + "/"
 
 
-def delete(run: Run, within_s: float = 90) -> None:
+def delete(run: Run) -> None:
     """Delete the job and wait until it is gone."""
-    run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
-    gone = lambda: not run.space.kubectl("get", "cprjob", run.name, "--ignore-not-found")  # noqa: E731 -- one line
-    until(f"{run.name} is gone", gone, within_s, every_s=0.5)
+    run.delete()
+    run.wait_until_gone()
 
 
 class TestWithItsSaves:
@@ -54,16 +49,16 @@ class TestWithItsSaves:
     def test_a_killed_operator_goes_on_where_it_was(self, cluster: Cluster, space: Space) -> None:
         run = start(space, "unwatched")
         prefix = wait_for_anchor(run)
-        run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
+        run.delete()
         until("its pods are being deleted", lambda: any(p.deleting for p in space.pods(job=run.name)), 30, every_s=0.05)
         cluster.kill_operator()
-        delete(run)
+        run.wait_until_gone()
         assert cluster.store.keys(prefix) == ()
 
     def test_what_another_job_restores_from_stays(self, cluster: Cluster, space: Space) -> None:
         first = start(space, "yesterday", data=SHORT)
         result = first.finish()["result"]["key"]
-        prefix = uid(first) + "/"
+        prefix = first.uid() + "/"
         seldom = {"mode": "Fixed", "seconds": 3600}  # with an anchor of its own it needs its origin no more
         heir = start(space, "today", delete_with_job=False, snapshots__restoreFrom=result, snapshots__interval=seldom)
         before = set(cluster.store.keys(prefix))
@@ -78,21 +73,7 @@ class TestWithItsSaves:
         cluster.store.delete(prefix)
 
 
-class TestWhatIsInTheWay:
-    def test_a_store_that_is_down_holds_a_job_only_so_long(self, cluster: Cluster, space: Space) -> None:
-        run = start(space, "stuck")
-        prefix = wait_for_anchor(run)
-        with cluster.store_down():
-            delete(run, within_s=280)
-        message = "\n".join(space.told("stuck", "SavesLeft"))
-        assert "does not answer" in message
-        assert (
-            f"cprjob snapshots prune s3://cprjob --endpoint http://minio.cprjob-store:9000 --job {prefix[:-1]}"
-            in message
-        )
-        assert cluster.store.keys(prefix)
-        cluster.store.delete(prefix)
-
+class TestANamespace:
     def test_a_namespace_that_is_deleted_waits_for_nothing(self, cluster: Cluster) -> None:
         space = cluster.space(f"deletion-namespace-{os.getpid()}")
         run = start(space, "homeless")

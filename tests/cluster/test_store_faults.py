@@ -72,47 +72,48 @@ def untouched(run: Run) -> bool:
     return (run.uids(), failures(status), status["counters"]["generation"]) == (run.before, [], 1)
 
 
-def delete(run: Run) -> None:
-    run.space.kubectl("delete", "cprjob", run.name, "--wait=false")
-
-
 class TestTheStoreIsDown:
-    def test_training_goes_on_and_saves_come_again(self, cluster: Cluster, space: Space) -> None:
-        run = start(space, "outage")
-        wait_for_anchor(run)
+    @pytest.mark.timeout(500, func_only=True)
+    def test_training_goes_on_a_new_shard_waits_and_a_deletion_gives_up(self, cluster: Cluster, space: Space) -> None:
+        run, stuck = start(space, "outage"), start(space, "stuck", snapshots__deleteWithJob=True)
+        orphaned = start(space, "orphaned", data=ENDLESS | {"samples": 60_000})
+        for each in (run, stuck, orphaned):
+            wait_for_anchor(each)
+        saves = f"{stuck.uid()}/"
         with cluster.store_down():
+            stuck.delete()  # it takes longest: all else happens meanwhile
+            cluster.nodes.signal(orphaned.pod("shard", 1), "KILL")
             said = space.wait_condition(run.name, "SnapshotsDegraded", within_s=90)
             assert said["reason"] == "StoreUnreachable"
             assert "at risk is what was trained since sample" in said["message"]
             before = newest(run)
+            until("the new shard says why it waits", lambda: "StoreUnreachable" in problem(orphaned, "shard", 1), 90)
+            assert space.wait_condition(orphaned.name, "SnapshotsDegraded")["reason"] == "StoreUnreachable"
+            assert condition(space.job(orphaned.name), "Recovering")["status"] == "True"
+            waiting = orphaned.pod("shard", 1).uid
+            stuck.wait_until_gone(within_s=280)
+            told = "\n".join(space.told(stuck.name, "SavesLeft"))
+            assert "does not answer" in told
+            where = "s3://cprjob --endpoint http://minio.cprjob-store:9000"
+            assert f"cprjob snapshots prune {where} --job {saves[:-1]}" in told
+            assert orphaned.pod("shard", 1).uid == waiting, "it goes on waiting"
             goes_on(run)
             still = degraded(run)
             assert (still["status"], still["lastTransitionTime"]) == ("True", said["lastTransitionTime"])
             assert newest(run) == before
+        assert cluster.store.keys(saves)
+        cluster.store.delete(saves)
         space.wait_condition(run.name, "SnapshotsDegraded", "False", within_s=90)
         wait_for_anchor(run, before)
         assert untouched(run)
         assert space.told(run.name, "SnapshotsDegraded")
-        delete(run)
-
-    def test_a_shard_that_dies_meanwhile_waits_and_says_so(self, cluster: Cluster, space: Space) -> None:
-        run = start(space, "orphaned", data=ENDLESS | {"samples": 60_000})
-        run.reach(0.2)
-        with cluster.store_down():
-            cluster.nodes.signal(run.pod("shard", 1), "KILL")
-            until("the new shard says why it waits", lambda: "StoreUnreachable" in problem(run, "shard", 1), 90)
-            said = space.wait_condition(run.name, "SnapshotsDegraded", within_s=60)
-            assert said["reason"] == "StoreUnreachable"
-            assert condition(space.job(run.name), "Recovering")["status"] == "True"
-            waiting = run.pod("shard", 1)
-            time.sleep(5)  # it goes on waiting
-            assert run.pod("shard", 1).uid == waiting.uid
-        status = run.finish()
-        verify(run, status, replaced={("shard", 1)})
-        assert status["shards"][1]["uid"] == waiting.uid
+        run.delete()
+        status = orphaned.finish()
+        verify(orphaned, status, replaced={("shard", 1)})
+        assert status["shards"][1]["uid"] == waiting
         assert failures(status) == [("shard", 1, 1, "Killed")]
         assert ledger(status) == account(cluster.store, status)
-        assert condition(space.job(run.name), "SnapshotsDegraded")["status"] == "False"
+        assert condition(space.job(orphaned.name), "SnapshotsDegraded")["status"] == "False"
 
 
 class TestTheStoreIsDownWhileDataIsRead:
@@ -188,7 +189,7 @@ class TestTheBucketVanishes:
         assert failures(status) == [("shard", 1, 1, "Killed")]
         assert (status["counters"]["generation"], status["budget"]["rollbacks"]) == (1, 0)
         assert 0 < status["failures"][0]["lostSamples"] < samples(run) - gone
-        delete(run)
+        run.delete()
         until("its pods are gone", lambda: not space.pods(job=run.name), 60)
 
 
@@ -221,7 +222,7 @@ class TestCredentials:
         assert not any(
             s["restartCount"] for p in space.pods(job=run.name) for s in p.raw["status"]["containerStatuses"]
         )
-        delete(run)
+        run.delete()
 
 
 def _secret(access: str, secret: str) -> dict[str, Any]:
