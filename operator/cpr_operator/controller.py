@@ -47,6 +47,7 @@ from cpr_operator.reconcile import (
     reconcile,
     refuse_pods,
     second_round,
+    suspects,
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
@@ -153,6 +154,7 @@ class Controller:
         )
         observed = await self._ask(observed, first_round(observed))
         observed = await self._ask(observed, second_round(observed))
+        observed = await self._probe(observed, suspects(observed))
         memory.unheard = leader_report(observed) is None
         outcome = await decide(observed)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
@@ -241,6 +243,12 @@ class Controller:
             for uid in called_silent(heard(observed, asked)) & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
+
+    async def _probe(self, observed: PassInput, pods: tuple[PodView, ...]) -> PassInput:
+        """The input with the node of these pods as lost, if none of them can be reached."""
+        if any(await asyncio.gather(*(self._cluster.reaches(pod) for pod in pods))):
+            return observed
+        return replace(observed, lost_node=pods[0].node if pods else "")
 
     async def _report(self, pod: PodView) -> Report | None:
         """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""

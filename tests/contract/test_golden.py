@@ -129,6 +129,7 @@ EXAMPLES: dict[str, Any] = {
         row_updates=RowUpdates((700, 800), 96, exact=False),
         replayed_samples=2048,
         replayed_in_order=False,
+        overdue=("trainer/0", "trainer/1"),
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -163,6 +164,7 @@ EXAMPLES: dict[str, Any] = {
         degraded_samples=300,
         new_files=2,
         forgotten=(6144000, 6144000, 6144000, -1),
+        overdue=("shard/3",),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

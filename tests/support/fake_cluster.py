@@ -198,6 +198,9 @@ class FakeCluster(FakeNodes):
         held = self.pods.get(pod.name)
         return self.report(held) if held is not None else None
 
+    async def reaches(self, pod: PodView) -> bool:
+        return True
+
     # inside
 
     def _call(self, name: str, change: Callable[[], T]) -> T:

@@ -29,7 +29,8 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         resumed_samples=shard.resumed,
         lost=shard.lost,
         load_s=LOAD_S if shard.restored is not None else None,
-        silent=_silent(plane, shard),
+        silent=_unheard(plane, shard, plane.spec.silence_s),
+        overdue=_unheard(plane, shard, plane.spec.overdue_s),
         problem=shard.problem,
         row_updates=_row_updates(plane, shard),
     )
@@ -60,7 +61,8 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         samples_started=started,
         total_samples=plane.total,
         waiting_for=trainer.waiting_for if trainer.state is TrainerState.PAUSED else (),
-        silent=_silent(plane, trainer),
+        silent=_unheard(plane, trainer, plane.spec.silence_s),
+        overdue=_unheard(plane, trainer, plane.spec.overdue_s),
         lost=trainer.lost,
         problem=trainer.problem,
         samples_per_s=plane.spec.data.batch_size / plane.step_s if plane.step_s else None,
@@ -77,12 +79,12 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     )
 
 
-def _silent(plane: Plane, reporter: Shard | Trainer) -> tuple[str, ...]:
-    """Members that run and have said nothing for too long, as this process sees it."""
+def _unheard(plane: Plane, reporter: Shard | Trainer, for_s: float) -> tuple[str, ...]:
+    """Members that run and have said nothing for so long, as this process sees it."""
     roster, names = reporter.roster, []
     for pod, since in plane.silence.items():
         process = plane.process(pod)
-        if process is None or plane.now - since < plane.spec.silence_s or process is reporter:
+        if process is None or plane.now - since < for_s or process is reporter:
             continue
         role = env.ROLE_SHARD if isinstance(process, Shard) else env.ROLE_TRAINER
         index, incarnation = process.roster.index, process.roster.incarnation

@@ -47,15 +47,18 @@ class SaveRef:
 class ShardReport:
     """A shard's answer on `/status`.
 
-    `applied[r]` is the last step applied of rank r, empty while there is no state.
-    `newest_save` is the newest save of its lineage that verifies (committed by itself, restored from, or found while
-    below the floor); None means step 0. After a restore `restored_samples` is where the restored state stands and
-    `resumed_samples` the first sample served again, None until a push came. `lost` are all ranges of samples lost on
-    this shard since the generation's anchor, as far as its lineage knows: the ledger's source. `silent` names trainers
-    that joined and whose heartbeat is missing. `row_updates` are counted since the job began, None while there is no
-    state; after a restore what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
-    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of them have. They were
-    applied as before if `replayed_in_order`, else in another order of the trainers.
+    `applied[r]` is the last step applied of rank r, empty while there is no state. `newest_save` is
+    the newest save of its lineage that verifies (committed by itself, restored from, or found while
+    below the floor); None means step 0. After a restore `restored_samples` is where the restored
+    state stands and `resumed_samples` the first sample served again, None until a push came. `lost`
+    are all ranges of samples lost on this shard since the generation's anchor, as far as its
+    lineage knows: the ledger's source. `silent` names trainers that joined and whose heartbeat is
+    missing for `silence_s`, and `overdue` those of whom it is missing for `overdue_s`.
+    `row_updates` are counted since the job began, None while there is no state; after a restore
+    what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
+    predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of
+    them have. They were applied as before if `replayed_in_order`, else in another order of the
+    trainers.
     """
 
     contract: int
@@ -75,6 +78,7 @@ class ShardReport:
     row_updates: RowUpdates | None = None
     replayed_samples: int = 0
     replayed_in_order: bool = True
+    overdue: tuple[str, ...] = ()
 
     @property
     def applied_step(self) -> int:
@@ -86,25 +90,28 @@ class ShardReport:
 class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
 
-    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard, running and
-    prefetched steps included. `total_samples` is 0 until the data is read. `lost` are the sample ranges missing from
-    the dense state in this generation, because no trainer survived and an older dense save was loaded.
-    `shard_saves[i]` are the samples of shard i's last committed save (as its acknowledgements say), -1 if unknown.
-    `silent` names members ("shard/3", "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it
-    cannot connect to. `met` is the anchor at whose step all trainers stand, because their roster asked them to meet: it
-    holds exactly the steps up to then, of every rank, on every shard. `result` is the final anchor. Since this process
-    leads this generation, `saves` cuts were
-    committed and `save_stall_s` of training time were lost to saves, stalls and slower steps; `commit_s` is how long
-    the last one took from cut to commit. `samples_per_s` is the speed while nothing is saved, `paused_s` the time that
-    this process waited or stood still. `sync_gap` is the mean number of steps that this trainer takes between two
-    averages of the dense copies, in a shadow mode. `degraded_samples` are those of steps that this process trained
-    without a shard, in this generation. `new_files` are those that data.uri names and which came after the job had
-    begun, as the leader found them when it started: they are not trained. With replay, `shard_saves` is told by every
-    trainer, and `forgotten[i]` are the samples up to which this one cannot push to shard i again; what comes after them
-    it keeps, or knows to be saved. -1 before its first push. Without lockstep `step` and `samples` are the
-    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it does without. `auc`
-    and `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss" of each where
-    there are several labels, then the network's own.
+    `samples` are complete; `samples_started` is an upper bound of what can have reached any shard,
+    running and prefetched steps included. `total_samples` is 0 until the data is read. `lost` are
+    the sample ranges missing from the dense state in this generation, because no trainer survived
+    and an older dense save was loaded. `shard_saves[i]` are the samples of shard i's last committed
+    save (as its acknowledgements say), -1 if unknown. `silent` names members ("shard/3",
+    "trainer/1") whose heartbeat this trainer misses for `silence_s`, or that it cannot connect to,
+    and `overdue` the same for `overdue_s`. `met` is the anchor at whose step all trainers stand,
+    because their roster asked them to meet: it holds exactly the steps up to then, of every rank,
+    on every shard. `result` is the final anchor. Since this process leads this generation, `saves`
+    cuts were committed and `save_stall_s` of training time were lost to saves, stalls and slower
+    steps; `commit_s` is how long the last one took from cut to commit. `samples_per_s` is the speed
+    while nothing is saved, `paused_s` the time that this process waited or stood still. `sync_gap`
+    is the mean number of steps that this trainer takes between two averages of the dense copies, in
+    a shadow mode. `degraded_samples` are those of steps that this process trained without a shard,
+    in this generation. `new_files` are those that data.uri names and which came after the job had
+    begun, as the leader found them when it started: they are not trained. With replay,
+    `shard_saves` is told by every trainer, and `forgotten[i]` are the samples up to which this one
+    cannot push to shard i again; what comes after them it keeps, or knows to be saved. -1 before
+    its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
+    ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
+    `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
+    of each where there are several labels, then the network's own.
     """
 
     contract: int
@@ -139,6 +146,7 @@ class TrainerReport:
     degraded_samples: int = 0
     new_files: int = 0
     forgotten: tuple[int, ...] = ()
+    overdue: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,9 @@ class SnapshotSpec:
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: What the dense network computes with, and embedding vectors and their gradients travel as.
 Precision = Literal["fp32", "bf16"]
+#: A heartbeat that is missing for so many seconds is overdue.
+OVERDUE_S = 3.0
+
 #: Where trainers compute the dense network.
 Device = Literal["cpu", "cuda"]
 
@@ -207,6 +210,11 @@ class JobSpec:
     workers: int = 1
     device: Device = "cpu"
     replay_bytes: int = 0
+
+    @property
+    def overdue_s(self) -> float:
+        """How long a member may owe its peers a heartbeat before they call it overdue, which is before silent."""
+        return min(OVERDUE_S, self.silence_s)
 
     @property
     def lockstep(self) -> bool:

@@ -12,7 +12,7 @@ from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.object_views import job_view, pod_view
 from cpr_operator.cluster.pod_lists import PodLists
-from cpr_operator.cluster.pod_reports import ReportFetcher
+from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     ConflictError,
@@ -206,6 +206,10 @@ class KubernetesCluster:
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s)
+
+    async def reaches(self, pod: PodView) -> bool:
+        """See `Cluster`."""
+        return await reaches(pod)
 
 
 def event_object(job: JobView, event: Event, now: float) -> dict[str, Any]:

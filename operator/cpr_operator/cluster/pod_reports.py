@@ -7,6 +7,7 @@ and delays no other job: a job has so many polls in flight, and pods that were s
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +33,30 @@ MAX_REPORT_BYTES = 1 << 20
 HEADERS = {"Accept-Encoding": "identity"}
 #: Deadlines are those of the caller.
 UNTIMED = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+
+
+#: A pod's kernel has so many seconds to answer, and so many tries: one packet may be lost, and the operator itself may
+#: not have run for a moment.
+CONNECT_S, CONNECT_TRIES = 0.8, 2
+
+
+async def reaches(pod: PodView) -> bool:
+    """Whether the pod's kernel answers a connection, be it with a refusal.
+
+    A kernel does so though the process hangs or the machine has too much to do. Nothing comes from a node without power
+    or network. What is the operator's own trouble, such as too many open files, says nothing against the pod.
+    """
+    for _ in range(CONNECT_TRIES):
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, writer = await asyncio.open_connection(pod.host, pod.port_base + env.HTTP_PORT)
+        except OSError as error:
+            if not isinstance(error, TimeoutError) and error.errno != errno.EHOSTUNREACH:
+                return True
+        else:
+            writer.close()
+            return True
+    return False
 
 
 class ReportFetcher:

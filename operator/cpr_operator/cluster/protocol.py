@@ -152,3 +152,7 @@ class Cluster(Protocol):
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         """The pod's `/status` answer, None if it does not answer in time."""
         ...
+
+    async def reaches(self, pod: PodView) -> bool:
+        """Whether the pod's kernel answers: it does so however busy its process is, or if that hangs."""
+        ...

@@ -179,7 +179,10 @@ def _mounts(plan: PodPlan) -> list[Manifest]:
 
 
 def _probes() -> Manifest:
-    """Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner."""
+    """Liveness is generous: a false kill costs a recovery, and peers name a hung member much sooner.
+
+    Readiness is quick: it is how the operator learns that a trainer waits for others.
+    """
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:
         get = {"path": path, "port": env.DEFAULT_PORT_BASE + env.HTTP_PORT}
@@ -188,5 +191,5 @@ def _probes() -> Manifest:
     return {
         "startupProbe": probe("/healthz", 2, 150),
         "livenessProbe": probe("/healthz", 10, 6),
-        "readinessProbe": probe("/readyz", 2, 3),
+        "readinessProbe": probe("/readyz", 1, 2),
     }

@@ -100,11 +100,14 @@ def _silent(
     observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
-    generation, missed = observed.before.counters.generation, {}
+    missed = {}
     for name, fact in facts.items():
         report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
-        if report is not None and report.silent and report.counters.generation == generation:
-            missed[name] = report.silent
+        if report is not None and is_current(observed.before, report):
+            # On a lost node nobody is only slow, so an overdue heartbeat is enough.
+            lost = (m for m in report.overdue if m in members and members[m].node == observed.lost_node != "")
+            missed[name] = tuple({*report.silent, *lost})
+    missed = {name: names for name, names in missed.items() if names}
     if not missed:
         return {}
     living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
@@ -192,20 +195,37 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
         return ()
     leader = next((m for m in status.trainers if _leads(observed, m)), None)
     report = observed.reports.get(leader.uid) if leader else None
-    settled = [m for m in observed.before.members if is_settled(m)]
-    missed = {m.name for m in settled} & set(report.silent if report else ())
-    if isinstance(report, TrainerReport) and takes_part(report) and not missed:
+    settled = {m.name: m for m in observed.before.members if is_settled(m)}
+    silent, overdue = (set(report.silent), set(report.overdue)) if report else (set(), set())
+    if isinstance(report, TrainerReport) and takes_part(report) and not settled.keys() & (silent | overdue):
         return ()
     asked = {pod.uid for pod in first_round(observed)}
-    return tuple(pod for pod in _pods(observed, settled) if pod.uid not in asked)
+    # One whose heartbeat is overdue would only hold up the pass: `suspects` sees to it.
+    wanted = [m for name, m in settled.items() if name in silent or name not in overdue]
+    return tuple(pod for pod in _pods(observed, wanted) if pod.uid not in asked)
+
+
+def suspects(observed: PassInput) -> tuple[PodView, ...]:
+    """Pods by which to tell whether a node is lost: those of members that work and whose heartbeats are overdue.
+
+    None if they are on several nodes, or a member on their node answers.
+    """
+    reports = [report for report in observed.reports.values() if is_current(observed.before, report)]
+    overdue = {name for report in reports for name in report.overdue}
+    members = [m for m in observed.before.members if m.name in overdue and is_settled(m)]
+    nodes = {m.node for m in members}
+    answered = {m.node for m in observed.before.members if m.uid in observed.reports}
+    if len(nodes) != 1 or "" in nodes or nodes & answered:
+        return ()
+    return _pods(observed, members)
 
 
 def called_silent(observed: PassInput) -> frozenset[str]:
-    """The uids of members that work, as far as known, but that some report calls silent.
+    """The uids of members that work, as far as known, but that some report calls silent or overdue.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.
     """
-    missed = {name for report in observed.reports.values() for name in report.silent}
+    missed = {name for report in observed.reports.values() for name in (*report.silent, *report.overdue)}
     return frozenset(m.uid for m in observed.before.members if is_settled(m) and m.name in missed)
 
 

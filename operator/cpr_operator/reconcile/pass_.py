@@ -86,20 +86,22 @@ class PassInput:
     """Everything that one pass decides on.
 
     `pods` are the job's own, including those that are gone but whose end was seen. `reports` are by
-    pod uid, and are fetched after the pods were listed. `refusals` are by pod name: the server's
-    words about a create that certainly did not happen. `hold` says why new jobs are not started.
-    Of a job that is being deleted `kept_anchors` are the keys of anchors that others restore from,
-    and `terminating` says that nothing can be created in its namespace. `unheard` says that the
-    leader did not answer in the pass before. `watched_s` is how long this operator has been there
-    without a gap, as far as the job could tell. `key_digest` is what a new handshake key would be
-    called, and `key_lost` says that the Secret of the present one is gone. `restriction` is what
-    pod templates may say; None: anything.
+    pod uid, and are fetched after the pods were listed. `lost_node` is a node whose members'
+    heartbeats are overdue and on which no pod's kernel answers, empty if there is none. `refusals`
+    are by pod name: the server's words about a create that certainly did not happen. `hold` says
+    why new jobs are not started. Of a job that is being deleted `kept_anchors` are the keys of
+    anchors that others restore from, and `terminating` says that nothing can be created in its
+    namespace. `unheard` says that the leader did not answer in the pass before. `watched_s` is how
+    long this operator has been there without a gap, as far as the job could tell. `key_digest` is
+    what a new handshake key would be called, and `key_lost` says that the Secret of the present one
+    is gone. `restriction` is what pod templates may say; None: anything.
     """
 
     job: Job
     pods: tuple[PodView, ...]
     reports: Mapping[str, Report]
     now: float
+    lost_node: str = ""
     refusals: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     kept_anchors: tuple[str, ...] = ()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from cpr_operator.cluster.pod_reports import MAX_OF_JOB, MAX_REPORT_BYTES, ReportFetcher
+from cpr_operator.cluster.pod_reports import MAX_OF_JOB, MAX_REPORT_BYTES, ReportFetcher, reaches
 from cpr_operator.cluster.views import PodView
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -185,3 +186,20 @@ async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time() -> Non
         assert [await fetcher.fetch(pod, 20.0) for _ in range(3)] == [b"report"] * 3
         assert heard == 4
     await fetcher.close()
+
+
+async def test_a_pod_is_reached_whether_its_process_accepts_hangs_or_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as hung:
+        pod = pod_at(hung.getsockname()[1])
+        assert await reaches(pod)
+    assert await reaches(pod), "its kernel refuses"
+
+
+async def test_a_pod_of_which_no_kernel_answers_is_not_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        pod = pod_at(full.getsockname()[1])
+        # Linux drops what comes to a full queue, as a lost node does.
+        waiting = [await asyncio.open_connection("127.0.0.1", pod.port_base + 1)]
+        assert not await reaches(pod)
+        for _, writer in waiting:
+            writer.close()

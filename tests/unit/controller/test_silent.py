@@ -8,7 +8,11 @@ from contextlib import suppress
 
 import pytest
 
+from cpr_contract import env
+from cpr_contract.spec import OVERDUE_S
 from cpr_operator.api.status import Status
+from cpr_operator.cluster.pod_reports import CONNECT_S, CONNECT_TRIES
+from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import REPORT_DEADLINE_S, SILENT_DEADLINE_S, Controller
 from cpr_operator.reconcile import Timing
@@ -16,26 +20,43 @@ from support.driver import spec
 from support.fake_cluster import FakeCluster
 from support.virtual_time import now, run
 
+Members = tuple[tuple[str, int], ...]
+
 ENDLESS = 1 << 30
 #: The default of `failurePolicy.silenceSeconds`.
 SILENCE_S = 10.0
+CONNECTING_S = CONNECT_S * CONNECT_TRIES
 #: How long a pod takes to answer, and how often the processes move on.
 ANSWER_S, TICK_S = 0.01, 0.05
 #: When a pod of a trainer that waits is no longer ready, at the latest.
-UNREADY_S = 7.0
+UNREADY_S = 3.0
+NEXT_LOOK_S = Timing().changing_s / 2
 
 
 class Cluster(FakeCluster):
-    """Pods take their time to answer, and those that are cut off keep whoever asks them waiting."""
+    """Pods take their time to answer, and those that hang keep whoever asks them waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: Members) -> None:
         super().__init__(ENDLESS)
+        self.together = together
         self.answers_s: dict[str, float] = {}
         self.asked: list[str] = []
+        self.cut: set[str] = set()
 
-    def cut_off(self, role: str, index: int) -> None:
+    def _schedule(self, manifest: Manifest) -> str:
+        """Some begin on one node, the others and all successors each on a node of its own."""
+        labels = manifest["metadata"]["labels"]
+        member = (labels[env.LABEL_ROLE], int(labels[env.LABEL_INDEX]))
+        first = labels[env.LABEL_INCARNATION] == "1"
+        return "together" if first and member in self.together else str(manifest["metadata"]["name"])
+
+    def hang(self, role: str, index: int) -> None:
         self.stop(role, index)
         self.answers_s[self.member(role, index).name] = float("inf")
+
+    def cut_off(self, role: str, index: int) -> None:
+        self.hang(role, index)
+        self.cut.add(self.member(role, index).name)
 
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         self.asked.append(f"{pod.role}/{pod.index}")
@@ -43,12 +64,17 @@ class Cluster(FakeCluster):
         await asyncio.sleep(min(answer_s, deadline_s))
         return await super().fetch_report(pod, deadline_s) if answer_s <= deadline_s else None
 
+    async def reaches(self, pod: PodView) -> bool:
+        if pod.name in self.cut:
+            await asyncio.sleep(CONNECTING_S)
+        return pod.name not in self.cut
+
 
 class House:
     """A job that trains with three trainers and three shards; its passes take time."""
 
-    def __init__(self) -> None:
-        self.cluster = Cluster()
+    def __init__(self, together: Members) -> None:
+        self.cluster = Cluster(together)
         document = spec(data__samples=ENDLESS, trainers__replicas=3, failurePolicy__silenceSeconds=int(SILENCE_S))
         self.cluster.add_job("job", document)
         self.controller = Controller(self.cluster, lambda: self.cluster.now)
@@ -78,8 +104,8 @@ class House:
         return Status.model_validate(self.cluster.jobs["default", "job"].status)
 
 
-def in_training(story: Callable[[House], Awaitable[None]]) -> None:
-    """Tell a story of a job that trains."""
+def in_training(story: Callable[[House], Awaitable[None]], together: Members = ()) -> None:
+    """Tell a story of a job that trains, with these members on one node."""
 
     async def move(cluster: Cluster) -> None:
         while True:
@@ -87,7 +113,7 @@ def in_training(story: Callable[[House], Awaitable[None]]) -> None:
             await asyncio.sleep(TICK_S)
 
     async def main() -> None:
-        house = House()
+        house = House(together)
         moving = asyncio.create_task(move(house.cluster))
         await house.train()
         await story(house)
@@ -98,31 +124,77 @@ def in_training(story: Callable[[House], Awaitable[None]]) -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("members", "seconds"),
+LEADER = ("trainer", 0)
+MEMBERS = pytest.mark.parametrize(
+    "members",
     [
-        pytest.param((("shard", 1),), SILENT_DEADLINE_S, id="the leader tells"),
-        pytest.param((("shard", 1), ("trainer", 2)), SILENT_DEADLINE_S, id="a whole node"),
-        # A pass that began before anybody was silent waits for the leader in full.
-        pytest.param((("trainer", 0),), REPORT_DEADLINE_S + SILENT_DEADLINE_S, id="the leader"),
-        pytest.param((("shard", 1), ("trainer", 0)), REPORT_DEADLINE_S + SILENT_DEADLINE_S, id="the leader's node"),
+        pytest.param((("shard", 1),), id="the leader tells"),
+        pytest.param((("shard", 1), ("trainer", 1)), id="a whole node"),
+        pytest.param((LEADER,), id="the leader"),
+        pytest.param((("shard", 0), LEADER), id="the leader's node"),
     ],
 )
-@pytest.mark.parametrize("looked_after_s", [UNREADY_S + part / 10 for part in range(-20, 1, 5)])
-def test_what_is_cut_off_is_replaced_soon_after_it_is_called_silent(
-    members: tuple[tuple[str, int], ...], seconds: float, looked_after_s: float
+LOOKED_AFTER = pytest.mark.parametrize("looked_after_s", [UNREADY_S + part / 10 for part in range(-20, 1, 5)])
+
+
+@MEMBERS
+@LOOKED_AFTER
+def test_what_hangs_is_replaced_soon_after_it_is_called_silent(members: Members, looked_after_s: float) -> None:
+    # A pass that began before anybody was silent waits for the leader in full.
+    asking_s = SILENT_DEADLINE_S + (REPORT_DEADLINE_S if LEADER in members else 0.0)
+
+    async def story(house: House) -> None:
+        for member in members:
+            house.cluster.hang(*member)
+        begun = now()
+        await asyncio.sleep(looked_after_s)
+        await house.replace()
+        assert now() - begun >= SILENCE_S
+        assert now() - begun < SILENCE_S + NEXT_LOOK_S + asking_s + 4 * TICK_S
+
+    in_training(story)
+
+
+@MEMBERS
+@LOOKED_AFTER
+def test_what_is_on_a_lost_node_is_replaced_soon_after_its_heartbeats_are_overdue(
+    members: Members, looked_after_s: float
 ) -> None:
+    # A pass that began before any heartbeat was overdue waits for the leader's node in full.
+    asking_s = CONNECTING_S + (REPORT_DEADLINE_S + SILENT_DEADLINE_S if LEADER in members else 0.0)
+
     async def story(house: House) -> None:
         for member in members:
             house.cluster.cut_off(*member)
         begun = now()
         await asyncio.sleep(looked_after_s)
         await house.replace()
-        assert now() - begun >= SILENCE_S
-        next_look_s = Timing().changing_s / 2
-        assert now() - begun < SILENCE_S + next_look_s + seconds + 4 * TICK_S
+        assert now() - begun >= OVERDUE_S
+        assert now() - begun < OVERDUE_S + NEXT_LOOK_S + asking_s + 4 * TICK_S
+        lost = [failure for failure in house.status.failures if failure.kind == "Hung"]
+        assert {(failure.role, failure.index) for failure in lost} == set(members)
+        assert len({failure.time for failure in lost}) == 1, "one decision"
 
-    in_training(story)
+    in_training(story, together=members)
+
+
+@pytest.mark.parametrize(
+    ("members", "together"),
+    [
+        pytest.param((("shard", 1), ("shard", 2)), (), id="on two nodes"),
+        pytest.param((("trainer", 1),), (("trainer", 1), ("shard", 1)), id="beside a shard that answers"),
+    ],
+)
+def test_what_is_on_no_lost_node_is_replaced_only_when_it_is_silent(members: Members, together: Members) -> None:
+    async def story(house: House) -> None:
+        for member in members:
+            house.cluster.cut_off(*member)
+        begun = now()
+        await asyncio.sleep(UNREADY_S)
+        await house.replace()
+        assert now() - begun >= SILENCE_S
+
+    in_training(story, together)
 
 
 def test_a_pod_that_nobody_calls_silent_is_waited_for() -> None:
@@ -136,8 +208,8 @@ def test_a_pod_that_nobody_calls_silent_is_waited_for() -> None:
 
 def test_a_leader_that_does_not_answer_is_waited_for_only_once() -> None:
     async def story(house: House) -> None:
-        house.cluster.cut_off("trainer", 0)
-        house.cluster.cut_off("shard", 1)
+        for role, index in (("trainer", 0), ("shard", 1)):  # their peers hear them all the while
+            house.cluster.answers_s[house.cluster.member(role, index).name] = float("inf")
         took = []
         for _ in range(2):
             begun = now()

@@ -33,7 +33,7 @@ def deserted() -> Iterator[int]:
 def test_before_a_roster_with_addresses_all_shards_are_away(exchange: Exchange, rows: UniqueRows) -> None:
     exchange.follow(trainer_roster((Peer(0, 1, "", 0), Peer(1, 1, "", 0))))
     assert exchange.away() == (0, 1)
-    assert exchange.silent() == ()
+    assert exchange.silent(0.0) == ()
     with pytest.raises(ShardsAwayError) as caught:
         exchange.lookup(1, rows).result(WAIT_S)
     assert caught.value.shards == (0, 1)
@@ -183,23 +183,25 @@ def test_a_new_generation_forgets_the_cut_of_the_last(exchange: Exchange, pair: 
 
 def test_a_frozen_shard_falls_silent(serve: Callable[..., ShardThread], job: JobSpec) -> None:
     shards = serve(0), serve(1)
-    exchange = Exchange(replace(job, silence_s=0.5), 0, 1, KEY, 1000)
+    silence_s = 0.5
+    exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
     try:
         follow(exchange, *shards)
         exchange.wait_ready(WAIT_S)
         shards[1].freeze()
-        wait_for(lambda: exchange.silent() == (1,))
+        wait_for(lambda: exchange.silent(silence_s) == (1,))
         wait_for(lambda: exchange.away() == (1,))
         shards[1].thaw()
-        wait_for(lambda: exchange.silent() == () and exchange.away() == ())
+        wait_for(lambda: exchange.silent(silence_s) == () and exchange.away() == ())
     finally:
         exchange.close()
 
 
 def test_an_address_where_nobody_listens_falls_silent(job: JobSpec, deserted: int) -> None:
-    exchange = Exchange(replace(job, silence_s=0.3), 0, 1, KEY, 1000)
+    silence_s = 0.3
+    exchange = Exchange(replace(job, silence_s=silence_s), 0, 1, KEY, 1000)
     try:
         exchange.follow(trainer_roster((Peer(0, 1, "127.0.0.1", deserted), Peer(1, 1, "", 0))))
-        wait_for(lambda: exchange.silent() == (0,))
+        wait_for(lambda: exchange.silent(silence_s) == (0,))
     finally:
         exchange.close()

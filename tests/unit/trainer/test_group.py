@@ -52,7 +52,7 @@ class _Member:
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
         self.lobby = Lobby(me, self.key, _HOST, 0, silence_s=5)
-        self.hearing = Hearing(silence_s=5)
+        self.hearing = Hearing()
         self.lobby.start()
 
     @property

@@ -42,7 +42,7 @@ class Member:
     def __post_init__(self) -> None:
         me = Identity("job", "trainer", self.rank, self.incarnation, 1)
         self.lobby = Lobby(me, b"key", HOST, 0, silence_s=5)
-        self.hearing = Hearing(silence_s=5)
+        self.hearing = Hearing()
         self.lobby.start()
         job = small_job(Path("unused"), samples=100 * LAST_STEP, trainers=3)
         job = replace(job, dense_sync=self.kind, device=self.device)

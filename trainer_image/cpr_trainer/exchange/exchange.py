@@ -220,11 +220,11 @@ class Exchange:
         with self._loop.changed:
             return self._away(step)
 
-    def silent(self) -> tuple[int, ...]:
-        """Return the shards that have an address, and were not heard for the job's `silence_s`."""
+    def silent(self, for_s: float) -> tuple[int, ...]:
+        """Return the shards that have an address, and were not heard for the last `for_s` seconds."""
         with self._loop.changed:
             now = self._clock()
-            return tuple(link.peer.index for link in self._loop.links if link.silent(now))
+            return tuple(link.peer.index for link in self._loop.links if link.silent(now, for_s))
 
     def problems(self) -> tuple[str, ...]:
         """Return why shards refused this trainer, in words; empty if none does."""

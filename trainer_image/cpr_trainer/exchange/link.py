@@ -99,9 +99,9 @@ class Link:
         """Whether the connection is to be watched for room to write."""
         return self.state is LinkState.CONNECTING or not self._writer.idle
 
-    def silent(self, now: float) -> bool:
-        """Whether the shard has an address, and nothing was heard from it for too long."""
-        return bool(self.peer.host) and now - self.last_heard > self._session.silence_s
+    def silent(self, now: float, for_s: float) -> bool:
+        """Whether the shard has an address, and nothing was heard from it for the last `for_s` seconds."""
+        return bool(self.peer.host) and now - self.last_heard > for_s
 
     def follow(self, peer: Peer, now: float, may_spare: int = 0) -> None:
         """Talk to this incarnation, at this address, from now on; steps up to `may_spare` need not wait for it."""
@@ -186,7 +186,7 @@ class Link:
         joined = self.state in _CONNECTED
         if not joined and now > self._patience_until:
             self._drop(now, "no answer")
-        elif joined and self.silent(now):
+        elif joined and self.silent(now, self._session.silence_s):
             # After a partition TCP alone would come back minutes late.
             self._drop(now, "nothing was heard from it")
         elif joined and now >= self._next_ping:

@@ -167,8 +167,8 @@ class Life:
             return Ending(TERMINATED)
         return Ending(ExitCode.FLUSHED, self._service.newest_save or SaveRef("", 0, 0))
 
-    def report(self, silent: tuple[int, ...]) -> ShardReport:
-        """Return where the shard stands. silent: ranks that were not heard for too long."""
+    def report(self, silent: tuple[int, ...], overdue: tuple[int, ...] = ()) -> ShardReport:
+        """Return where the shard stands. silent, overdue: ranks not heard for the job's `silence_s`, `overdue_s`."""
         progress, restored = self._service.progress, self._restored
         resumed = None
         if progress is not None and progress.resumed:
@@ -192,6 +192,7 @@ class Life:
             row_updates=None if progress is None else progress.row_updates,
             replayed_samples=0 if progress is None else progress.replayed,
             replayed_in_order=progress is None or progress.in_order,
+            overdue=tuple(f"trainer/{rank}" for rank in overdue),
         )
 
     def _give_up(self) -> Ending:

@@ -119,7 +119,7 @@ class _Shard:
             service.trace.close()
 
     def _turn_until_the_end(self, life: Life, server: Server) -> Ending:
-        silence_s = self._environment.job.silence_s
+        job = self._environment.job
         next_look = monotonic()
         while True:
             server.turn(TURN_S, monotonic)
@@ -133,7 +133,7 @@ class _Shard:
             else:
                 ending = self._follow(life, server)
             now = monotonic()
-            self.board.show(life.report(server.silent(now, silence_s)))
+            self.board.show(life.report(server.silent(now, job.silence_s), server.silent(now, job.overdue_s)))
             self._show_figures(life)
             if ending is not None:
                 return ending

@@ -118,9 +118,9 @@ class Server:
         for connection in self._connections:
             self._watch(connection)
 
-    def silent(self, now: float, silence_s: float) -> tuple[int, ...]:
-        """Return the ranks that joined once and were not heard for `silence_s`, connected or not."""
-        return tuple(sorted(rank for rank, heard in self._heard.items() if now - heard > silence_s))
+    def silent(self, now: float, for_s: float) -> tuple[int, ...]:
+        """Return the ranks that joined once and were not heard for `for_s` seconds, connected or not."""
+        return tuple(sorted(rank for rank, heard in self._heard.items() if now - heard > for_s))
 
     def forget_silent(self, now: float, silence_s: float) -> None:
         """Wait for silent ranks no longer, and close their connections: their successors will join anew."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
@@ -14,15 +15,18 @@ _WAITING = frozenset({TrainerState.JOINING, TrainerState.PAUSED, TrainerState.ME
 
 
 def look(
-    report: TrainerReport, exchange: Exchange, group: Group | None, leading: Leading | None, *, lockstep: bool
+    report: TrainerReport, exchange: Exchange, group: Group | None, leading: Leading | None, job: JobSpec
 ) -> TrainerReport:
     """Return the report with names of members that are waited for or silent, and the leader's saves.
 
     Without lockstep trainers that are missing are named while others train, too.
     """
-    silent = _names(ROLE_SHARD, exchange.silent()) + _names(ROLE_TRAINER, group.silent() if group else ())
-    report = replace(report, silent=silent)
-    if report.state in _WAITING or not lockstep:
+
+    def unheard(for_s: float) -> tuple[str, ...]:
+        return _names(ROLE_SHARD, exchange.silent(for_s)) + _names(ROLE_TRAINER, group.silent(for_s) if group else ())
+
+    report = replace(report, silent=unheard(job.silence_s), overdue=unheard(job.overdue_s))
+    if report.state in _WAITING or not job.lockstep:
         absent = group.absent() if group else ()
         away = exchange.away() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, away) + _names(ROLE_TRAINER, absent))

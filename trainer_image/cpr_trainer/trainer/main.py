@@ -87,7 +87,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         board.set(total_samples=setup.order.total_samples, new_files=pinning.new_files)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
-        board.look = lambda report: look(report, exchange, loop.group, loop.leading, lockstep=setup.job.lockstep)
+        board.look = lambda report: look(report, exchange, loop.group, loop.leading, setup.job)
         with closing(setup.trace):
             return _run(loop, environment)
 
@@ -167,9 +167,8 @@ def _group_maker(setup: Setup, watch: Watch) -> MakeGroup:
     if setup.job.trainers == 1:
         return lambda _roster, _state: Solo()
     me = Identity(setup.job.job_uid, ROLE_TRAINER, setup.rank, setup.incarnation, 0)
-    silence_s = setup.job.silence_s
-    lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, silence_s)
-    hearing = Hearing(silence_s)
+    lobby = Lobby(me, setup.key, setup.address, setup.port_base + CONTROL_PORT, setup.job.silence_s)
+    hearing = Hearing()
     lobby.start()
     watch.hears = lobby.alive
 

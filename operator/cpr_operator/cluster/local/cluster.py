@@ -24,7 +24,7 @@ from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_mani
 from cpr_operator.cluster.local.pod_folder import PodFolder
 from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_operator.cluster.object_views import job_view
-from cpr_operator.cluster.pod_reports import ReportFetcher
+from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     Event,
@@ -203,6 +203,10 @@ class LocalCluster:
     async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s)
+
+    async def reaches(self, pod: PodView) -> bool:
+        """See `Cluster`."""
+        return await reaches(pod)
 
     # The rest is what API server, kubelet and garbage collector do.
 

@@ -87,9 +87,9 @@ class Follower:
         """See `Group`."""
         return (self._leader.index,) if self._waiting else ()
 
-    def silent(self) -> tuple[int, ...]:
+    def silent(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._hearing.silent(((self._leader.index, self._leader.incarnation),))
+        return self._hearing.silent(for_s, ((self._leader.index, self._leader.incarnation),))
 
     def leave(self) -> None:
         """See `Group`."""

@@ -90,9 +90,9 @@ class Leader:
         present = self._ready if self._members else self._arrived
         return tuple(sorted(self._others.keys() - present.keys()))
 
-    def silent(self) -> tuple[int, ...]:
+    def silent(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._hearing.silent(tuple((peer.index, peer.incarnation) for peer in self._others.values()))
+        return self._hearing.silent(for_s, tuple((peer.index, peer.incarnation) for peer in self._others.values()))
 
     def leave(self) -> None:
         """See `Group`."""

@@ -135,19 +135,18 @@ class Lobby:
 class Hearing:
     """When each incarnation of a trainer was last heard, across connections."""
 
-    def __init__(self, silence_s: float) -> None:
-        self._silence_s = silence_s
+    def __init__(self) -> None:
         self._channels: dict[tuple[int, int], Channel] = {}
 
     def listen_to(self, rank: int, incarnation: int, channel: Channel) -> None:
         """From now on, `channel` is how this incarnation is heard."""
         self._channels[rank, incarnation] = channel
 
-    def silent(self, members: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """Return the ranks of those (rank, incarnation) that were heard once, and not for the last `silence_s`."""
+    def silent(self, for_s: float, members: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        """Return the ranks of those (rank, incarnation) that were heard once, and not for the last `for_s` seconds."""
         now = monotonic()
         return tuple(
             rank
             for rank, incarnation in members
-            if (channel := self._channels.get((rank, incarnation))) and now - channel.last_heard > self._silence_s
+            if (channel := self._channels.get((rank, incarnation))) and now - channel.last_heard > for_s
         )

@@ -79,8 +79,8 @@ class Group(Protocol):
         """Ranks that this trainer waits for."""
         ...
 
-    def silent(self) -> tuple[int, ...]:
-        """Ranks that were heard, and not for the job's `silence_s`."""
+    def silent(self, for_s: float) -> tuple[int, ...]:
+        """Ranks that were heard, and not for the last `for_s` seconds."""
         ...
 
     def leave(self) -> None:

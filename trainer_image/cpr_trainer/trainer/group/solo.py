@@ -54,7 +54,7 @@ class Solo:
         """See `Group`."""
         return ()
 
-    def silent(self) -> tuple[int, ...]:
+    def silent(self, for_s: float) -> tuple[int, ...]:  # noqa: ARG002 -- as all groups
         """See `Group`."""
         return ()
 

@@ -101,9 +101,9 @@ class ShadowLeader:
             return self._meeting.absent()
         return tuple(sorted(set(self._others) - self._hub.present()))
 
-    def silent(self) -> tuple[int, ...]:
+    def silent(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.silent()
+        return self._meeting.silent(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
@@ -206,9 +206,9 @@ class ShadowFollower:
         """See `Group`."""
         return self._meeting.absent()
 
-    def silent(self) -> tuple[int, ...]:
+    def silent(self, for_s: float) -> tuple[int, ...]:
         """See `Group`."""
-        return self._meeting.silent()
+        return self._meeting.silent(for_s)
 
     def leave(self) -> None:
         """See `Group`."""
