@@ -40,15 +40,15 @@ PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-p
 
 
 class Replay(SpecModel):
-    """Trainers keep what they pushed until a save holds it, and push it again to a shard that is replaced."""
+    """Trainers keep their pushes until a save holds them, and push them again to a replaced shard."""
 
     mode: Literal["Off", "Auto"] = "Off"
-    """Off: a replaced shard goes back to its last save. Auto: it gets again what it lost since, so that nothing is lost
-    and nothing charged, as long as the trainers live. Auto is off with onShardLoss Degrade, in a shadow mode of
-    trainers.denseSync, and with another snapshots.strategy than Full."""
+    """Off: a replaced shard goes back to its last save. Auto: trainers also push again what the shard has lost since
+    then, so that nothing is lost or charged as long as the trainers live. Auto has no effect with onShardLoss Degrade,
+    in a shadow mode of trainers.denseSync, or with a snapshots.strategy other than Full."""
     memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] = "1Gi"
-    """The most that each trainer keeps, on top of what its container needs otherwise. At three quarters the next save
-    comes early; when it is full, the oldest pushes go."""
+    """The maximum memory for kept pushes per trainer, on top of what its container needs otherwise. At three quarters
+    of it, the next save is made early. When it is full, the oldest pushes are dropped."""
 
 
 class RecoveryPolicy(SpecModel):
@@ -62,7 +62,7 @@ class RecoveryPolicy(SpecModel):
     their initial values, and its missed updates count against the accuracy budget. Each time, training may use up to
     half of the remaining budget before it waits. Training always waits for a drained shard, which loses nothing."""
     replay: Replay = Replay()
-    """Whether trainers push again what a lost shard had learnt since its last save."""
+    """Whether trainers push again the updates that a lost shard had received since its last save."""
 
 
 class Trainers(SpecModel):

@@ -278,9 +278,9 @@ class FailureRecord(Model):
     lost_samples: Count | None = None
     """Samples lost on this shard, or on every shard for a trainer; absent until known."""
     replayed_samples: Count = 0
-    """Samples that trainers pushed again to this shard, and that are not lost so; each on the trainer that did."""
+    """Samples that trainers pushed again to this shard, each its own. They are therefore not lost."""
     replayed_in_order: bool = True
-    """Whether the shard took them in the order in which its predecessor had."""
+    """Whether the shard applied them in the same order as its predecessor."""
     lost_row_updates: Count | None = None
     """Lost updates of this shard's rows; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True
