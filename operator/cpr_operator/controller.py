@@ -101,14 +101,14 @@ class Controller:
         self._regular: set[tuple[str, str]] = set()  # the jobs that trained on at their last pass
 
     def saw(self, namespace: str, name: str, pod: PodView) -> None:
-        """A watch saw this pod of the job; if it has ended, its last words count, gone or not.
+        """Record a pod that a watch saw. If it has ended, its termination message is kept.
 
-        Without them nothing goes wrong: a flush that nobody saw is reserved as a loss, until its successor tells.
+        Losing the message is safe: an unseen flush is reserved as a loss until the replacement reports.
         """
         self._memory((namespace, name)).saw(pod)
 
     def wrote(self, namespace: str, name: str, resource_version: str) -> bool:
-        """Whether this version of the job is the last status written here: it says nothing new."""
+        """Whether this version of the job is the controller's own last write, which says nothing new."""
         memory = self._memories.get((namespace, name))
         return memory is not None and memory.version == resource_version
 

@@ -1,8 +1,9 @@
-"""What pods need before they are created: a server that takes them, and the objects around them, which are kept.
+"""Ensures what pods need before they are created: a server that accepts them, and the objects around them.
 
-These are the key, the network policy and the disruption budgets. Somebody may delete or edit them, so they are looked
-at every `GUARD_S`, and the key before each pod that is created. It is four requests per job that change nothing: a
-server-side apply of three objects, and a dry run of the Secret's creation, which needs no right to read Secrets.
+The objects are the key, the network policy and the disruption budgets. Users may delete or edit
+them, so they are checked every `GUARD_S` seconds, and the key before each pod is created. A check
+costs four requests per job: a server-side apply of three objects, and a dry run of the Secret's
+creation, which needs no right to read Secrets.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from cpr_operator.desired.names import JobId
 from cpr_operator.reconcile import Job, Outcome
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY
 
-#: The objects are looked at so often, and after a refusal sooner.
+#: Seconds between two checks of the objects, and after a refusal.
 GUARD_S, RETRY_S = 300.0, 10.0
 
 
 @dataclass(slots=True)
 class Guarded:
-    """What is remembered of one job's objects: the key that its next Secret gets, and what was put up last.
+    """What is remembered of one job's objects: the key of its next Secret, and what was applied last.
 
-    `blocked` says why no pod may be created, `refused` what else is lacking, in the server's words.
+    `blocked` says why no pod may be created, `refused` which other object the server refused. Both are
+    the server's messages.
     """
 
     key: str
@@ -42,12 +44,12 @@ class Guarded:
 
     @property
     def digest(self) -> str:
-        """What the next key is called."""
+        """The digest that names the next key."""
         return key_digest(self.key.encode())
 
     @property
     def refusals(self) -> dict[str, str]:
-        """What the server says, as the refusals of a world."""
+        """The server's message, in the form of a pass's refusals."""
         said = self.blocked or self.refused
         return {"guards": said} if said else {}
 
@@ -55,11 +57,11 @@ class Guarded:
 class Guarding:
     """Keeps these objects for all jobs. `peers` may reach the pods' HTTP port; `new_key` makes a handshake key.
 
-    After a start of the operator, the objects of jobs that train are looked at one job after the other, spread over
-    `GUARD_S`: for all at once the API server has no room. `rng` draws when.
+    After a start of the operator it checks the objects of training jobs one job at a time, spread over
+    `GUARD_S`, because the API server could not take all at once. `rng` draws the time of each job.
 
-    `cluster` is in each call, with the priority of that pass. What the API server has no room for is done by a later
-    pass: only a pass of a job that trains meets that, and such a job has its objects.
+    Each call takes the `cluster` with the priority of its pass. If the API server has no room, a later
+    pass does the work. That happens only to jobs that train, and these have their objects already.
     """
 
     def __init__(
@@ -71,11 +73,11 @@ class Guarding:
         self._rng = rng
 
     def begin(self) -> Guarded:
-        """What is known of a job that was not seen before."""
+        """The initial state of a new job."""
         return Guarded(self._new_key(), due=self._clock() + self._rng.uniform(0, GUARD_S))
 
     async def key_is_lost(self, cluster: Cluster, job: JobId, outcome: Outcome, guarded: Guarded) -> bool:
-        """Whether the Secret that pods are made with is gone. A server that does not say so is believed to have it."""
+        """Whether the pods' Secret is gone. Without a clear answer from the server, it is assumed to exist."""
         runtime = outcome.status.runtime
         if not outcome.guarded or runtime is None or runtime.key_digest == guarded.digest:
             return False
@@ -87,7 +89,7 @@ class Guarding:
             return False
 
     async def refusal(self, cluster: Cluster, job: Job, outcome: Outcome) -> str:
-        """The server's words about a pod of either role, at a job's start and resumption; empty if it takes both."""
+        """The server's objection to a pod of either role, at start or resumption; empty if it accepts both."""
         if outcome.status.phase != "Starting" or job.status.phase not in {"Pending", "Suspended"}:
             return ""
         roles = {manifest["metadata"]["labels"][env.LABEL_ROLE]: manifest for manifest in outcome.creates}
@@ -101,7 +103,10 @@ class Guarding:
     async def keep(
         self, cluster: Cluster, job: JobId, outcome: Outcome, pods: tuple[PodView, ...], guarded: Guarded
     ) -> None:
-        """Put up what is to be there, or take down what is not; `guarded.blocked` says why no pod may be created."""
+        """Apply the objects, or delete them if they are not wanted.
+
+        Afterwards `guarded.blocked` says why no pod may be created; empty if pods may be.
+        """
         if outcome.guarded:
             with suppress(BusyError):
                 await self._put_up(cluster, job, outcome, pods, guarded)

@@ -1,4 +1,4 @@
-"""kopf's handlers. Its events wake workers; what to do is read from the API server then.
+"""kopf's handlers. Its events only wake workers, whose passes read the state from the API server.
 
 Only raw event handlers are used, so kopf writes neither annotations nor finalizers, and keeps no state of its own.
 """
@@ -19,7 +19,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers
 
-#: Phases of jobs that must not wait for their turn after the operator's start.
+#: Phases of jobs whose first pass after the operator's start must not wait.
 URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
 
 
@@ -31,8 +31,8 @@ def make_registry(
 ) -> kopf.OperatorRegistry:
     """The operator's handlers.
 
-    `saw` is told of each pod as it is seen: its end may not be there in the next pass. `wrote` says whether this
-    version of a job is the operator's own last write, which is no reason for another pass.
+    `saw` is called with each observed pod, because an ended pod may be gone by the next pass. `wrote`
+    says whether a version of a job is the operator's own last write, which needs no further pass.
     """
     registry = kopf.OperatorRegistry()
 
@@ -56,7 +56,7 @@ def make_registry(
         saw(namespace, name, pod)
         if type is None:
             workers.nudge(namespace, name)
-        else:  # training stands still while a loss is not acted upon; all else can be taken together
+        else:  # a loss stops training, so it is handled at once; other events can share a pass
             workers.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
 
     @kopf.on.cleanup(registry=registry)
@@ -67,7 +67,7 @@ def make_registry(
 
 
 def read_status(status: Any) -> Status | None:
-    """A job's status; None if it is of another version's shape, which is the controller's to say."""
+    """A job's status; None if it cannot be parsed, which the controller reports."""
     try:
         return Status.model_validate(dict(status))
     except ValidationError:

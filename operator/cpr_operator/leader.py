@@ -1,7 +1,7 @@
-"""What the leader does: watch, and run passes. In a thread and an event loop of its own.
+"""The leader's work: it watches and runs passes, in a thread and an event loop of its own.
 
-A long pass then delays neither the renewal of the lease nor an answer over HTTP, and what a term leaves behind ends
-with its loop: the next one begins with nothing.
+A long pass therefore delays neither the renewal of the lease nor an answer over HTTP. All tasks of a
+term end with its loop, so the next term starts clean.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class Leader:
         return self._watches is not None and self._watches.ready
 
     async def turns(self) -> None:
-        """Return when its event loop has turned once; while a pass stands still, never."""
+        """Return once the event loop has run a task. Never returns while a pass blocks the loop."""
         if self._loop is not None and self._loop.is_running():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
 
     def stop(self) -> None:
-        """Let the work end. Passes are cancelled, which is safe at any point. From any thread."""
+        """End the work and cancel passes, which is safe at any point. May be called from any thread."""
         self._begun.wait()
         if self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        """Cancel the passes first: kopf takes seconds to end, and what they ask for would slow it down."""
+        """Cancel the passes first, because kopf takes seconds to end and their requests would slow it down."""
         if self._workers is not None and self._watches is not None:
             self._workers.end()
             self._watches.stop()
@@ -122,9 +122,9 @@ class Leader:
 
 
 def visit_known(metrics: Metrics, workers: Workers) -> None:
-    """Let passes look for the jobs that there are figures of.
+    """Schedule a pass for each job that has metrics.
 
-    Those that went while nobody watched are in no event. A pass finds that they are gone.
+    A job that was deleted while no watch ran causes no event. A pass finds that it is gone.
     """
     for namespace, name in metrics.jobs():
         workers.meet(namespace, name, urgent=False)

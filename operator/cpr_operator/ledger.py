@@ -64,7 +64,7 @@ def limit_of(portion: float, total: int, shards: int) -> int:
 
 
 def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
-    """All samples that any of the sets holds, in the one way to write them; empty ranges count for nothing."""
+    """The union of the sets as disjoint, sorted ranges. Empty ranges are ignored."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(one for ranges in sets for one in ranges):
         if first >= end:
@@ -98,13 +98,13 @@ def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) 
 
 
 def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
-    """With these samples lost on every shard: the dense network lost them."""
+    """With these samples lost on every shard, because the dense network lost them."""
     lost = union(ranges)
     return replace(ledger, lost=tuple(union(old, lost) for old in ledger.lost))
 
 
 def rolled_back(ledger: Ledger, samples: int) -> Ledger:
-    """After a rollback to an anchor of `samples`: what is trained again is no longer lost."""
+    """After a rollback to an anchor of `samples`. Samples beyond it are trained again, so they are not lost."""
     return replace(ledger, lost=tuple(clip(old, samples) for old in ledger.lost))
 
 

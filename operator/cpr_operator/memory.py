@@ -1,6 +1,6 @@
-"""What the controller remembers of a job between its passes.
+"""What the controller remembers of a job between passes.
 
-Nothing depends on it: after a restart of the operator there is none of it.
+No decision depends on it for correctness, because a restart of the operator loses it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.guarding import Guarded
 from cpr_operator.reconcile import Job
 
-#: A refused create is tried again after so long, doubling up to the last.
+#: Seconds until a refused create is retried, doubling from the first to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
-#: Passes that are further apart than so many times what is usual leave a gap: the operator was away.
+#: If passes are further apart than this multiple of the usual time, the operator was away.
 GAP = 3
-#: The last words of so many pods are kept per job.
+#: The maximum number of ended pods to remember per job.
 MAX_LAST_WORDS = 2048
 
 
@@ -26,11 +26,15 @@ MAX_LAST_WORDS = 2048
 class Memory:
     """What is known of one job, and may be forgotten at any time.
 
-    `guarded` is about the objects around the pods. `refusals` are the server's words by pod name. `urgency` is that of
-    the last pass. `events` counts what a watch saw of the job's pods, and `listed` how much of it there was when they
-    were listed last. `version` is the resourceVersion of the last status written, and `written_at` its time.
-    `unheard` says that the leader did not answer. `job` is the job as it was read last, at `read_version`: its uid and
-    resourceVersion.
+    guarded: the objects around the pods.
+    refusals: the server's messages about refused creates, by pod name.
+    last_words: pods that have ended, with their termination messages, by uid.
+    urgency: that of the last pass.
+    events: the number of pod events that a watch has seen.
+    listed: that number when the pods were last listed.
+    version, written_at: resourceVersion and time of the last written status.
+    unheard: whether the leader did not answer.
+    job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     """
 
     guarded: Guarded
@@ -52,31 +56,34 @@ class Memory:
 
     @property
     def reading(self) -> Priority:
-        """The urgency of a pass that begins now."""
+        """The urgency of a pass that starts now."""
         stirred = self.events > self.listed
         return Priority.RECOVERY if stirred and self.urgency is Priority.REGULAR else self.urgency
 
     def saw(self, pod: PodView) -> None:
-        """A watch saw the pod: its last words count, if it has ended."""
+        """Count a pod event of a watch, and keep the pod with its termination message if it has ended."""
         self.events += 1
         if pod.ended and len(self.last_words) < MAX_LAST_WORDS:
             self.last_words[pod.uid] = pod
 
     def watched_s(self, now: float, usual_s: float) -> float:
-        """How long passes have followed each other as they should: every `usual_s` or somewhat later."""
+        """Seconds since which passes have run without a gap, about every `usual_s` seconds."""
         if self.watched_since is None or now > self.looked_at + GAP * usual_s:
             self.watched_since = now
         self.looked_at = now
         return now - self.watched_since
 
     def own_pods(self, view: JobView, listed: tuple[PodView, ...]) -> tuple[PodView, ...]:
-        """This job's pods, and those that are gone but left their last words; not an earlier job's of the name."""
+        """This job's listed pods, and its ended pods that are gone from the list.
+
+        Pods of an earlier job of the same name are left out.
+        """
         present = {pod.uid for pod in listed}
         gone = tuple(pod for uid, pod in self.last_words.items() if uid not in present)
         return tuple(pod for pod in (*listed, *gone) if pod.owner_uid == view.uid)
 
     def forget_words(self, listed: tuple[PodView, ...], *statuses: Status) -> None:
-        """Last words are kept while somebody's entry still names their pod, before the pass or after it."""
+        """Forget ended pods, unless they are listed or an entry of one of the statuses names them."""
         kept = {pod.uid for pod in listed}
         for status in statuses:
             kept |= {member.uid for member in status.members}
@@ -84,7 +91,7 @@ class Memory:
         self.last_words = {uid: pod for uid, pod in self.last_words.items() if uid in kept}
 
     def were_refused(self, pods: Mapping[str, str], now: float) -> None:
-        """Creates were tried, and these refused."""
+        """Record which creates were refused, and when to retry them."""
         self.refusals = dict(pods)
         self.retry_s = min(2 * self.retry_s, LAST_RETRY_S) if pods else FIRST_RETRY_S
         self.retry_at = now + self.retry_s if pods else 0.0

@@ -1,4 +1,4 @@
-"""How urgent the requests of a pass are, and how often figures are written. Pure decisions for the controller."""
+"""Decides how urgent the requests of a pass are, and how often figures are written. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile import Outcome
 
-#: Fields that change all the time.
+#: Status fields that change all the time.
 VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
-#: The figures of all jobs together are written so often at most: a third of what the API server should take.
+#: The maximum rate of figure writes for all jobs together: a third of what the API server should take.
 FIGURES_PER_S = 16.0
-#: All jobs that train are looked at so often together, and each of them at least every so many seconds.
+#: The rate of passes for all training jobs together, and the maximum seconds between two of one job.
 LOOKS_PER_S, LONGEST_S = 25.0, 45.0
 #: Phases in which no training waits for the operator.
 _NOTHING_WAITS: frozenset[Phase] = frozenset({"Pending", "Starting", "Suspended", "Succeeded", "Failed"})
 
 
 def urgency_of(before: Status, outcome: Outcome) -> Priority:
-    """The priority of what a pass does, and of what the next one reads."""
+    """The priority of a pass's effects, and of the next pass's reads."""
     after = outcome.status
     if after.start_time is None:
         return Priority.BEGIN
@@ -31,14 +31,15 @@ def urgency_of(before: Status, outcome: Outcome) -> Priority:
 
 
 def urgency_of_status(before: Status, urgency: Priority) -> Priority:
-    """The priority of a status write: that of what follows it, but jobs that have begun go before new ones."""
+    """The priority of a status write: that of its effects, but new jobs come after started ones."""
     return Priority.BEGIN if before.start_time is None else urgency
 
 
 def pause_s(before: Status, after: Status, urgency: Priority, progress_s: float, running_jobs: int) -> float:
-    """How long after the last write of this job's status the change may be written.
+    """Minimum seconds between the last write of this job's status and the next one.
 
-    Volatile fields alone are written every `progress_s`. The more jobs run, the less often each of them writes.
+    If only volatile fields changed, they are written every `progress_s`. The more jobs run, the less
+    often each job writes.
     """
     volatile = _lasting(after) == _lasting(before)
     own_s = progress_s if volatile else 0.0
@@ -47,10 +48,10 @@ def pause_s(before: Status, after: Status, urgency: Priority, progress_s: float,
 
 
 def wake_s(wanted_s: float, urgency: Priority, running_jobs: int) -> float:
-    """After how many seconds a job is looked at again if no event comes before.
+    """Seconds until the next pass if no event comes first.
 
-    What is urgent shows in events: pods that end or vanish, and pods that are not ready because they wait for others.
-    So the looks at jobs that train may be rarer the more jobs there are.
+    Everything urgent causes an event: pods that end or vanish, and pods that are not ready because
+    they wait for others. Passes of training jobs may therefore be rarer if there are many jobs.
     """
     if urgency is not Priority.REGULAR:
         return wanted_s
@@ -58,7 +59,7 @@ def wake_s(wanted_s: float, urgency: Priority, running_jobs: int) -> float:
 
 
 def all_seen(status: Status, pods: tuple[PodView, ...]) -> bool:
-    """Whether the list has the pod of every member. One that is missing from a cache may be there all the same."""
+    """Whether the list has the pod of every member. A pod that a cache lacks may still exist."""
     uids = {pod.uid for pod in pods}
     return all(member.uid in uids for member in status.members)
 

@@ -1,7 +1,7 @@
-"""kopf's watches: what it asks for, how long it goes on asking, and which lists it has got.
+"""kopf's watches: their settings, and which lists the API server has answered.
 
-kopf ends on some answers, a refused login or a lost resource for example. It is started anew then, and also when it
-has not listed everything in time: it looks for the CRD only when it starts.
+kopf ends on some answers, for example a refused login or a lost resource, and is then restarted. It
+is also restarted if it has not listed everything in time, because it looks for the CRD only at start.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from cpr_operator.api.spec import API_VERSION, PLURAL
 
 logger = logging.getLogger(__name__)
 
-#: The server ends a watch after so many seconds; a connection that outlives it is dead.
+#: Seconds after which the server ends a watch, and after which its connection counts as dead.
 WATCH_S, WATCH_LIMIT_S = 300, 330
 CONNECT_S = 5
 REQUEST_S = 30
 #: Objects in one page of a list.
 PAGE = 500
-#: A failed request is sent again after so many seconds, doubling up to the last.
+#: Seconds until a failed request is retried, doubling from the first to the last.
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
-#: kopf is started anew when jobs and pods are not listed within so many seconds.
+#: kopf is restarted if jobs and pods are not listed within this many seconds.
 LISTED_S = 30.0
 #: The pause between two runs of kopf.
 RESTART_S = 2.0
-#: After a refused login the credentials are read again, but not more often than this.
+#: Minimum seconds between two reads of the credentials, which follow a refused login.
 LOGIN_S = 1.0
 
 
 class EndlessBackoffs:
-    """Seconds between the attempts of one request. They never run out: kopf would end with them."""
+    """Seconds between the attempts of one request. They never run out, because kopf would then end."""
 
     def __iter__(self) -> Iterator[float]:
         wait_s = FIRST_RETRY_S
@@ -77,7 +77,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = CONNECT_S
     settings.networking.enforce_retry_after = True
     settings.networking.error_backoffs = EndlessBackoffs()
-    # With it kopf would kill this process, which goes on when kopf ends.
+    # With a timeout kopf would kill this process, which must outlive kopf.
     settings.process.ultimate_exiting_timeout = None
     return settings
 
@@ -91,8 +91,8 @@ class Lists:
         self.missing = self._jobs | {f"/api/v1/{place}pods" for place in places}
 
     def answered(self, path: str) -> bool:
-        """A list was answered at this path of a URL; returns whether it is one of jobs."""
-        # By the end of the path: a proxy may put a prefix before it.
+        """Record that the list at this URL path was answered. Returns whether it is a list of jobs."""
+        # Only the end of the path is compared, because a proxy may add a prefix.
         of_jobs = any(path.endswith(each) for each in self._jobs)
         self.missing = {each for each in self.missing if not path.endswith(each)}
         return of_jobs
@@ -101,9 +101,9 @@ class Lists:
 class Watches:
     """Runs kopf over these namespaces (all if none is named) until `stop`.
 
-    `make_registry` makes the handlers of each of kopf's runs. `listed` is told whenever jobs are listed, at the start
-    or anew: what is gone since is in no event. `log_in` is called as kopf calls its login handlers. Use from one event
-    loop.
+    `make_registry` makes the handlers for each run of kopf. `listed` is called whenever jobs are listed,
+    because deletions since the previous list cause no events. `log_in` is called as kopf calls its
+    login handlers. Use from one event loop.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Watches:
         return not self._lists.missing
 
     def stop(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._stopped.set()
         self._halt.set()
 
     async def run(self) -> None:
-        """Run kopf; it never ends by itself, whatever the API server answers."""
+        """Run kopf until `stop`, and restart it whenever it ends."""
         while not self._stopped.is_set():
             await self._watch()
             self._lists = Lists(self._namespaces)

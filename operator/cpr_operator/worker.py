@@ -1,7 +1,7 @@
-"""When passes run.
+"""Schedules passes.
 
-A worker per job runs one pass at a time: when woken, when the last pass asked for it, and every so often anyway,
-because a watch may lose events.
+Each job has a worker that runs one pass at a time: when woken, when the last pass asked for it, and
+at regular intervals, because a watch may lose events.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from cpr_operator.cluster.protocol import ClusterError
 
 logger = logging.getLogger(__name__)
 
-#: A job wakes by itself within this range of seconds, drawn anew each time.
+#: A job wakes by itself after a random number of seconds in this range.
 REGULAR_S = (30.0, 60.0)
 #: Backoff after a failed pass: doubles from the first to the last, with jitter.
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
-#: Pod events come in bunches: a pass waits so long for the rest of them.
+#: Seconds that a pass waits for further pod events, because they come in bursts.
 DEBOUNCE_S = 0.2
-#: After a start, first passes of jobs that are not in trouble are spread: so many seconds per job, and in all.
+#: Seconds over which the first passes after the operator's start are spread: per job, and at most.
+#: Urgent jobs do not wait.
 SPREAD_EACH_S, SPREAD_S = 0.05, 10.0
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
-    """Seconds to wait after so many failed passes in a row: full jitter below a doubling bound."""
+    """Seconds to wait after `failures` failed passes in a row: random, below a bound that doubles."""
     bound = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
     return rng.uniform(FIRST_BACKOFF_S / 2, bound)
 
 
 class Worker:
-    """Runs `run_pass` until it returns None, which says that there is nothing left to do for this job.
+    """Runs `run_pass` until it returns None, which means that nothing is left to do for this job.
 
-    A pass returns after how many seconds it wants to run again at the latest.
+    Otherwise a pass returns the number of seconds after which the next one must run at the latest.
     """
 
     def __init__(self, name: str, run_pass: Callable[[], Awaitable[float | None]], rng: random.Random) -> None:
@@ -47,7 +48,7 @@ class Worker:
         self.started = False
 
     def wake(self, delay_s: float = 0.0) -> None:
-        """Run a pass after `delay_s` seconds at the latest; one that runs now is followed by another."""
+        """Run a pass after `delay_s` seconds at the latest. A pass in progress is followed by another."""
         self._due = min(self._due, _now() + delay_s)
         self._moved.set()
 
@@ -58,7 +59,7 @@ class Worker:
             self.started, self._due = True, float("inf")
             wait_s = await self._attempt()
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                return  # a pass that is cancelled may still end with an error of its own
+                return  # a cancelled pass may still end with another error
             if wait_s is not None:
                 self.wake(wait_s)
             elif self._due == float("inf"):
@@ -69,7 +70,7 @@ class Worker:
             wanted_s = await self._run_pass()
         except ClusterError as error:
             logger.warning("%s: pass failed: %s: %s", self._name, type(error).__name__, error)
-        except Exception:  # one job's trouble must not end the others' workers
+        except Exception:  # an error in one job must not end the other jobs' workers
             logger.exception("%s: pass failed", self._name)
         else:
             self._failures = 0
@@ -98,12 +99,16 @@ class Workers:
         self._ended = False
 
     def wake(self, namespace: str, name: str, delay_s: float = 0.0) -> None:
-        """The job changed: run a pass within `delay_s`."""
+        """Run a pass within `delay_s` seconds, because the job changed."""
         if not self._ended:
             self._worker(namespace, name).wake(delay_s)
 
     def meet(self, namespace: str, name: str, *, urgent: bool) -> None:
-        """A listing shows the job: after a start its first pass comes at once or somewhen, later ones soon."""
+        """Schedule a pass for a listed job.
+
+        The first pass after the operator's start comes at a random time, unless the job is urgent.
+        Later passes are debounced only.
+        """
         if self._ended:
             return
         worker = self._worker(namespace, name)
@@ -111,13 +116,13 @@ class Workers:
         worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, spread_s))
 
     def nudge(self, namespace: str, name: str) -> None:
-        """A listing shows one of the job's pods: no reason to hurry a first pass."""
+        """Schedule a pass for a job with a listed pod, unless its first pass is yet to come."""
         worker = self._workers.get((namespace, name))
         if worker is not None and worker.started:
             worker.wake(DEBOUNCE_S)
 
     def end(self) -> None:
-        """Cancel all passes, which is safe at any point, and begin none any more."""
+        """Cancel all passes, which is safe at any point, and start no more."""
         self._ended = True
         self._cancel()
 

@@ -113,7 +113,7 @@ class TestTheCluster:
         assert (job["status"]["phase"], job["status"].get("failures", [])) == ("Succeeded", [])
 
     def test_more_shards_than_rows_are_refused_when_applied(self, space: Space) -> None:
-        with pytest.raises(KubectlError, match="more shards than rows"):
+        with pytest.raises(KubectlError, match="must not exceed the number of rows"):
             apply(space, "thin", model__tables=[{"name": "only", "rows": 1}])
 
 

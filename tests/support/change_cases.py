@@ -24,7 +24,7 @@ STARTED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
 SUSPENDED: Edits = {"startTime": "2026-01-01T00:00:00Z", "phase": "Suspended"}
 BUDGET: Edits = STARTED | {"budget": {"limit": 0.1, "spent": 0.03, "reserved": 0.02, "remaining": 0.05}}
 FROZEN = "cannot be changed once the job has started"
-BELOW_SPENT = "spec.accuracyBudget: may not be lowered below what is spent and reserved"
+BELOW_SPENT = "spec.accuracyBudget: must not be lowered below the spent and reserved portions"
 TEMPLATE = {"metadata": {"labels": {"team": "ads"}}}
 
 

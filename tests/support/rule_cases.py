@@ -19,7 +19,7 @@ ROW_WISE = {"kind": "RowWiseAdagrad", "learningRate": 0.1}
 ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
 #: A field of a sparse optimizer, a kind that has it, one that has not, and what is said then.
 HYPERPARAMETERS = (
-    ("epsilon", "Adagrad", "SGD", "SGD divides by nothing"),
+    ("epsilon", "Adagrad", "SGD", "SGD has no epsilon"),
     ("beta1", "Adam", "Adagrad", "only Adam has beta1"),
     ("beta2", "Adam", "SGD", "only Adam has beta2"),
 )
@@ -66,7 +66,7 @@ RULES = (
         "spec.shards.replicas",
         {"spec.shards.replicas": 15},
         {"spec.shards.replicas": 16},
-        "more shards than rows in all tables",
+        "must not exceed the number of rows of all tables",
     ),
     Case(
         "spec.data.samples",
@@ -101,7 +101,7 @@ RULES = (
         "spec.data.columns.numbers",
         CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
         CSV | {"spec.data.columns.counts": THIRTEEN},
-        "the model takes 13 numeric features",
+        "the model takes at most 13 numeric features",
     ),
     Case(
         "spec.data.columns.labels",
@@ -119,13 +119,13 @@ RULES = (
         "spec.data.columns.labels",
         CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "buy"]},
         CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "click"]},
-        "a column is predicted once",
+        "a column can be predicted only once",
     ),
     Case(
         "spec.data.columns.labels",
         CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
         CSV | OWN_MODEL | {"spec.data.columns.targets": ["click"]},
-        "a column is predicted once",
+        "a column can be predicted only once",
     ),
     Case(
         "spec.data",
@@ -143,31 +143,31 @@ RULES = (
         "spec.data.columns.numbers",
         CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
         CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"], "spec.data.columns.numbers": ["dwell"]},
-        "what is predicted cannot be a feature",
+        "a predicted column cannot be a feature",
     ),
     Case(
         "spec.data.columns.counts",
         CSV | {"spec.data.columns.counts": ["clicks"]},
         CSV | {"spec.data.columns.counts": ["click"]},
-        "what is predicted cannot be a feature",
+        "a predicted column cannot be a feature",
     ),
     Case(
         "spec.data.columns.numbers",
         CSV | {"spec.data.columns.numbers": []},
         CSV | {"spec.data.columns.numbers": ["price", "click"]},
-        "what is predicted cannot be a feature",
+        "a predicted column cannot be a feature",
     ),
     Case(
         "spec.data.columns.categories",
         CSV,
         CSV | {"spec.data.columns.categories.1": "click"},
-        "what is predicted cannot be a feature",
+        "a predicted column cannot be a feature",
     ),
     Case(
         "spec.data",
         PARQUET,
         PARQUET | {"spec.data.columns.categories": ["user"]},
-        "each table needs a category of its own",
+        "each table needs exactly one category",
     ),
     Case(
         "spec.data.columns",
@@ -175,26 +175,26 @@ RULES = (
         PARQUET | BAG | SEPARATED,
         "only CSV and TSV have a separator of ids",
     ),
-    Case("spec.data", PARQUET | BAG, BAG, "a table that pools needs bags of ids"),
-    Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table that pools needs bags of ids"),
-    Case("spec.data", CSV | BAG | SEPARATED, CSV | SEPARATED, "a separator of ids needs a table that pools"),
+    Case("spec.data", PARQUET | BAG, BAG, "a table with pooling needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table with pooling needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | SEPARATED, "a separator of ids needs a table with pooling"),
     Case(
         "spec.trainers.denseSync",
         {"spec.trainers": {"denseSync": "ShadowEASGD", "replicas": 2}},
         {"spec.trainers": {"denseSync": "ShadowEASGD", "replicas": 1}},
-        "nobody to be averaged with",
+        "a shadow mode needs at least two trainers",
     ),
     Case(
         "spec.trainers.workers",
         {"spec.trainers": {"device": "cpu", "workers": 2}},
         {"spec.trainers": {"device": "cuda", "workers": 2}},
-        "a GPU takes one worker",
+        "must be 1 on a GPU",
     ),
     Case(
         "spec.trainers.workers",
         {"spec.trainers": {"device": "cuda", "workers": 1}},
         {"spec.trainers": {"workers": 64, "device": "cuda"}},
-        "a GPU takes one worker",
+        "must be 1 on a GPU",
     ),
     Case(
         "spec.snapshots.interval.seconds",
@@ -212,7 +212,7 @@ RULES = (
         "spec.snapshots.quantisation.bits",
         {"spec.snapshots.quantisation": {"mode": "Auto"}},
         {"spec.snapshots.quantisation": {"mode": "Auto", "bits": 4}},
-        "no other has them",
+        "other modes have none",
     ),
     Case(
         "spec.snapshots.interval.seconds",
@@ -269,13 +269,13 @@ RULES = (
         "spec.snapshots.strategy",
         {"spec.snapshots.strategy": "SSU"},
         {"spec.snapshots.strategy": "SSU", "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
-        "only where all trainers take each step together",
+        "priority saves need spec.trainers.denseSync AllReduce",
     ),
     Case(
         "spec.recovery.mode",
         {"spec.recovery.mode": "Full", "spec.accuracyBudget.portionOfLostSamples": 0},
         {"spec.recovery.mode": "Partial", "spec.accuracyBudget.portionOfLostSamples": 0},
-        "mode Partial cannot keep a budget of 0",
+        "mode Partial needs a budget above 0",
     ),
     Case(
         "spec.recovery.onShardLoss",
@@ -293,13 +293,13 @@ RULES = (
         "spec.recovery.onShardLoss",
         {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.shards.replicas": 2},
         {"spec.recovery": {"onShardLoss": "Degrade"}, "spec.shards.replicas": 1},
-        "needs another shard",
+        "needs at least two shards",
     ),
     Case(
         "spec.recovery.mode",
         AUC_DROP | {"spec.recovery.mode": "Partial"},
         AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},
-        "mode Partial cannot keep a budget of 0",
+        "mode Partial needs a budget above 0",
     ),
     Case(
         "spec.accuracyBudget.portionOfLostSamples",
@@ -311,7 +311,7 @@ RULES = (
         "spec.accuracyBudget.portionOfLostSamples",
         AUC_DROP,
         AUC_DROP | {"spec.accuracyBudget.portionOfLostSamples": 0.1},
-        "another type has none",
+        "other types have none",
     ),
     Case(
         "spec.accuracyBudget.aucDrop",
@@ -323,18 +323,18 @@ RULES = (
         "spec.accuracyBudget.aucDrop",
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
         {"spec.accuracyBudget.aucDrop": {"limit": 0.0005}},
-        "another type has none",
+        "other types have none",
     ),
     Case(
         "spec.accuracyBudget.aucDrop.limit",
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.25, "sensitivity": 0.5}},
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 0.26, "sensitivity": 0.5}},
-        "allows more than a portion of 0.5",
+        "allows a portion of lost samples above 0.5",
     ),
     Case(
         "spec.accuracyBudget.aucDrop.limit",
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": MOST_GUESSED}},
         AUC_DROP | {"spec.accuracyBudget.aucDrop": {"limit": 1.01 * MOST_GUESSED}},
-        "allows more than a portion of 0.5",
+        "allows a portion of lost samples above 0.5",
     ),
 )

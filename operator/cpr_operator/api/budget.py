@@ -1,4 +1,4 @@
-"""`spec.accuracyBudget`: the most accuracy that failures may cost, and the portion of lost samples that it comes to."""
+"""`spec.accuracyBudget`: how much accuracy failures may cost, and the portion of lost samples it amounts to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cpr_operator.api.model import SpecModel
 
 
 class AucDrop(SpecModel):
-    """A budget as the AUC that failures may cost, with what turns it into lost samples."""
+    """A budget as a drop of AUC, with the sensitivity that converts it to lost samples."""
 
     limit: Annotated[float, Field(ge=0, le=0.5)]
-    """How much lower than without failures the job's AUC may be, as 0.0005; 0 allows no loss of samples."""
+    """How far failures may lower the job's AUC, for example 0.0005. 0 allows no lost samples."""
     sensitivity: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """AUC lost for each unit of the portion of lost samples: losing 1 % of all samples costs a hundredth of it.
-    `cprjob calibrate` measures it. Absent: a cautious guess, and the plan says so."""
+    """AUC lost per unit of the portion of lost samples: losing 1 % of all samples costs a hundredth of this value.
+    `cprjob calibrate` measures it. If absent, the plan uses a cautious guess and says so."""
 
     @field_validator("sensitivity")
     @classmethod
@@ -34,15 +34,15 @@ class AucDrop(SpecModel):
 
 
 class AccuracyBudget(SpecModel):
-    """The most accuracy that failures may cost, stated in one of two ways."""
+    """How much accuracy failures may cost, stated in one of two ways."""
 
     type: Literal["PortionOfLostSamples", "AUCDrop"] = "PortionOfLostSamples"
     """Which of the fields below states the budget: portionOfLostSamples or aucDrop."""
     portion_of_lost_samples: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """The portion of all samples, averaged over the shards, whose updates may be lost; 0 allows none. Every recovery
-    that does not fit rolls the whole job back instead."""
+    """The portion of all samples, averaged over the shards, whose updates may be lost. 0 allows none. A recovery that
+    would exceed the budget rolls the whole job back instead."""
     auc_drop: AucDrop | None = None
-    """The AUC that may be lost, and how much of it lost samples cost."""
+    """The AUC that may be lost, and the AUC that lost samples cost."""
 
     @field_validator("portion_of_lost_samples")
     @classmethod
@@ -60,14 +60,14 @@ class AccuracyBudget(SpecModel):
 
     @property
     def portion(self) -> float:
-        """The budget as a portion of lost samples, however it is stated: what ledger and plan go by."""
+        """The budget as a portion of lost samples, however it is stated. Ledger and plan use it."""
         if self.auc_drop is not None:
             return self.auc_drop.portion
         return self.portion_of_lost_samples or 0.0
 
     @property
     def basis(self) -> str:
-        """A sentence on where `portion` comes from; empty if it is what the user wrote."""
+        """A sentence on how `portion` was computed; empty if the user stated it."""
         drop = self.auc_drop
         if drop is None:
             return ""

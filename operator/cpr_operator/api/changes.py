@@ -1,4 +1,4 @@
-"""Changes of a job's spec, by the rules that compare: CEL in the API server, and this for jobs of local mode."""
+"""Changes of a job's spec in local mode, by the rules that the API server holds in CEL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cpr_operator.api.validate import Invalid
 
 
 def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Invalid, ...]:
-    """Every field that may not change so, in the job's present status; empty if the change is admitted."""
+    """Every field whose change is not allowed in the job's present status; empty if the change is admitted."""
     broken: list[Rule] = []
     if status.start_time is not None:
         suspended = after.suspend and status.phase == "Suspended"

@@ -23,7 +23,7 @@ NAME = f"{PLURAL}.{GROUP}"
 HASH_ANNOTATION = f"{GROUP}/schema-hash"
 HEADER = "# Generated from cpr_operator.api by `make crds`: do not edit.\n"
 
-#: What `kubectl get cprjobs` shows: name, type, where it stands.
+#: The columns of `kubectl get cprjobs`: name, type, path.
 COLUMNS = (
     ("Phase", "string", ".status.phase"),
     ("Progress", "string", ".status.shown.progress"),
@@ -79,7 +79,7 @@ def render() -> str:
 def _schema() -> Schema:
     root: Schema = {
         "type": "object",
-        "description": "A training job whose embedding shards recover one by one, within an accuracy budget.",
+        "description": "A training job that recovers embedding shards individually, within an accuracy budget.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -97,7 +97,7 @@ def _schema() -> Schema:
 
 
 def _descend(root: Schema, path: str) -> Schema:
-    """The node at a path of API names; the root for an empty one. Below a list stand its elements."""
+    """The node at a path of API names; the root for an empty path. A list stands for its elements."""
     node = root
     for name in path.split(".") if path else ():
         node = node.get("items", node)["properties"][name]

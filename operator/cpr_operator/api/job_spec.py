@@ -1,4 +1,4 @@
-"""From the resource to the contract: the part of `spec` that pods need, in the words that they read."""
+"""From the resource to the contract: the part of `spec` that pods need, in the form that they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `status` holds of each member of the job: an entry per index, about its newest incarnation."""
+"""The entries of `status` for members: one per index, about its newest incarnation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field
 from cpr_operator.api.accounts import Ranges
 from cpr_operator.api.model import Count, Model, Name, Timestamp, Word
 
-#: A member without a running process is Pending; Lost says that its end is known and its successor not decided.
+#: A member without a running process is Pending. Lost means that its process has ended and its
+#: replacement is not yet decided.
 ShardPhase = Literal["Pending", "Starting", "Restoring", "BelowFloor", "Ready", "Flushing", "Lost"]
 TrainerPhase = Literal[
     "Pending",
@@ -29,34 +30,34 @@ Role = Literal["shard", "trainer"]
 
 
 class Member(Model):
-    """What shards and trainers have in common: one entry per index, about its newest incarnation."""
+    """The fields that shards and trainers share: one entry per index, about its newest incarnation."""
 
     role: ClassVar[Role]
 
     index: Count
     """The member's number, from 0."""
     incarnation: Count = 0
-    """The number of its process start; 0: none yet. A number whose pod may have been created is not used again."""
+    """The number of its process, counted from 1; 0 before the first. A number is never used for two pods."""
     uid: Word = ""
-    """The uid of the incarnation's pod; empty until the pod was seen."""
+    """The uid of the incarnation's pod; empty until the pod is seen."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
-    """The node it runs on; empty until scheduled."""
+    """The pod's node; empty until it is scheduled."""
     host: Name = ""
     """The pod's address; empty until it has one."""
     port_base: Annotated[int, Field(ge=0, le=65535)] = 0
     """The first of the pod's consecutive ports."""
     started_at: Timestamp | None = None
-    """When this incarnation was decided."""
+    """When the operator decided to start this incarnation."""
     lost_at: Timestamp | None = None
-    """When the incarnation before it was seen lost; absent once this one works."""
+    """When the previous incarnation was seen to be lost; absent once this one is at work."""
     problem: Word = ""
     """The reason of the problem that it reports."""
     avoid: Name = ""
-    """The node that its pod keeps off, because the incarnation before fell silent there; empty: any will do."""
+    """The node that its pod avoids, because the previous incarnation fell silent there; empty for none."""
     roster: Count = 0
-    """The roster number at which what this member is told last changed: an older annotation is written anew."""
+    """The roster number at which this member's roster last changed. An older annotation is rewritten."""
 
     @property
     def name(self) -> str:
@@ -65,14 +66,14 @@ class Member(Model):
 
 
 class Predecessor(Model):
-    """The pod before a shard's newest one, while it may still commit a flush."""
+    """A shard's previous pod, while it may still commit a flush."""
 
     pod: Name
     """The pod's name."""
     uid: Word
     """The pod's uid."""
     until: Timestamp
-    """When its grace is over."""
+    """When its grace period ends."""
 
 
 class Shard(Member):
@@ -81,25 +82,26 @@ class Shard(Member):
     role: ClassVar[Role] = "shard"
 
     state: ShardPhase = "Pending"
-    """Where it stands."""
+    """Its state."""
     floor_samples: Count = 0
-    """The oldest save, in samples, that it may serve after a restore."""
+    """The fewest samples that a save must hold for the shard to restore it."""
     saved_samples: Count = 0
-    """Samples of its last committed save; 0: none."""
+    """Samples in its last committed save; 0 if there is none."""
     reserved: Ranges = ()
-    """Samples set aside in the budget for its recovery, until it has told what it lost."""
+    """Samples reserved in the budget for its recovery, until it reports its losses."""
     owes_from: Count | None = None
-    """The oldest floor since it told last what it lost: from there on it may miss samples; absent once it has told."""
+    """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports."""
     allowance: Count = 0
-    """Up to this sample training may go on while it is away; 0: it waits. Its reservation covers that."""
+    """The sample up to which training may go on without this shard, covered by its reservation; 0 if training
+    waits."""
     lost_row_updates: Count | None = None
-    """Updates of its rows that are lost, of all since the job began; absent until it has told, and after a rollback."""
+    """Updates of its rows lost since the job began; absent until it reports them, and after a rollback."""
     lost_row_updates_exact: bool = True
-    """Whether that is the number; else it is at most so many."""
+    """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
     may_restore: bool = True
-    """False while its predecessor may still commit a flush."""
+    """False while its previous pod may still commit a flush."""
     predecessor: Predecessor | None = None
-    """The pod that may still commit a flush."""
+    """The previous pod, while it may still commit a flush."""
 
 
 class Trainer(Member):
@@ -108,15 +110,15 @@ class Trainer(Member):
     role: ClassVar[Role] = "trainer"
 
     state: TrainerPhase = "Pending"
-    """Where it stands."""
+    """Its state."""
 
 
 class Dense(Model):
-    """The dense network, which all trainers hold."""
+    """The dense network, of which every trainer holds a copy."""
 
     saved_samples: Count = 0
-    """Samples of its last committed save; 0: none."""
+    """Samples in its last committed save; 0 if there is none."""
     floor_samples: Count = 0
-    """The oldest dense save, in samples, that may be used when no trainer survived."""
+    """The fewest samples that a dense save must hold to be restored when no trainer survived."""
     reserved: Ranges = ()
-    """Samples set aside, on every shard, while no trainer has told from where it goes on."""
+    """Samples reserved on every shard, until a trainer reports from where it continues."""

@@ -1,6 +1,7 @@
-"""What every part of the resource is made of: a frozen model with camelCase names, and bounded field types.
+"""The base of every part of the resource: a frozen model with camelCase names, and bounded field types.
 
-Every list and string has a bound: the API server prices CEL rules by the largest value the schema allows.
+Every list and string has a bound, because the API server prices CEL rules by the largest value that
+the schema allows.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Annotated, Any, Never, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-#: The most entries of the lists in status.
+#: The maximum lengths of the lists in status.
 MAX_SHARDS = 1024
 MAX_TRAINERS = 256
-#: Each step ahead holds the vectors of a batch.
+#: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16
 MAX_WORKERS = 64
 MAX_FAILURES = 20
@@ -89,7 +90,7 @@ Count = Annotated[int, Field(ge=0, le=EXACT)]
 Positive = Annotated[int, Field(ge=1, le=EXACT)]
 Seconds = Annotated[float, Field(ge=0)]
 Portion = Annotated[float, Field(ge=0, le=1)]
-#: Text that comes from elsewhere (a kubelet, a process) is cut to fit: a status must always be writable.
+#: Text from elsewhere (a kubelet, a process) is truncated, because a status must always be writable.
 Word = Annotated[str, BeforeValidator(cut(64)), Field(max_length=64)]
 FigureName = Annotated[str, BeforeValidator(cut(160)), Field(max_length=160)]
 Name = Annotated[str, Field(max_length=253)]

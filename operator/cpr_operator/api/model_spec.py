@@ -11,9 +11,9 @@ from cpr_operator.api import rules
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
 
-#: package.module:factory, in names that Python has.
+#: package.module:factory, in Python identifiers.
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-#: In the place of a field that is wrong itself, and was told so.
+#: Stands for a field that is invalid itself and has been reported.
 _UNKNOWN = object()
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
@@ -24,35 +24,36 @@ class Table(SpecModel):
     """One embedding table; the t-th table takes the t-th categorical column."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
-    """A name that no other table of the job has."""
+    """The table's name, unique in the job."""
     rows: Annotated[int, Field(ge=1, le=2**40)]
-    """Rows; ids are hashed into them."""
+    """Number of rows. Ids are hashed into them."""
     pooling: Pooling | None = None
-    """For a column with a bag of any number of ids a sample: the table gives the Sum or the Mean of their vectors, and
-    zeros for an empty bag. Absent: a sample has one id."""
+    """How the vectors of a bag of ids are combined, for a column with any number of ids per sample: Sum or Mean. An
+    empty bag gives zeros. If absent, each sample has one id."""
     optimizer: TableOptimizer | None = None
-    """The optimizer of this table; nothing of it is taken from sparseOptimizer. Absent: sparseOptimizer."""
+    """The optimizer of this table. It replaces sparseOptimizer as a whole. Default: sparseOptimizer."""
     dim: Dim | None = None
-    """Width of this table's vectors. A DLRM projects them to embeddingDim; an entrypoint gets them as they are. Absent:
+    """Width of this table's vectors. A DLRM projects them to embeddingDim. An entrypoint gets them unchanged. Default:
     embeddingDim."""
 
 
 class ModelSpec(SpecModel):
-    """Embedding tables, and a dense network over them: a DLRM, or one of your own.
+    """Embedding tables, and a dense network over them: a DLRM, or your own.
 
-    A DLRM has 13 numeric features through a bottom MLP, embeddings, dot interaction, and a top MLP.
+    A DLRM consists of a bottom MLP over 13 numeric features, embeddings, their dot interaction, and a top MLP.
     """
 
     embedding_dim: Dim
-    """Width of the embedding vectors of tables that state no dim, and of all vectors in a DLRM's interaction."""
+    """Width of the embedding vectors of tables without a dim, and of all vectors in a DLRM's interaction."""
     entrypoint: Annotated[str, Field(max_length=256, pattern=ENTRYPOINT)] | None = None
-    """package.module:factory in the image: builds the dense network, a torch.nn.Module from numeric features and
-    embeddings to logits. Absent: a DLRM."""
+    """package.module:factory in the image, which builds the dense network: a torch.nn.Module from numeric features and
+    embeddings to logits. Default: a DLRM."""
     bottom_mlp: Layers | None = None
-    """Layer widths of the bottom MLP after its input; the last is embeddingDim. A DLRM needs it; an entrypoint may read
-    it."""
+    """Layer widths of the bottom MLP after its input. The last must be embeddingDim. Required for a DLRM. An entrypoint
+    may read it."""
     top_mlp: Layers | None = None
-    """Layer widths of the top MLP after the interaction; the last is 1. A DLRM needs it; an entrypoint may read it."""
+    """Layer widths of the top MLP after the interaction. The last must be 1. Required for a DLRM. An entrypoint may
+    read it."""
     tables: Annotated[
         tuple[Table, ...],
         Field(
@@ -63,9 +64,9 @@ class ModelSpec(SpecModel):
     ]
     """The embedding tables, in the order of the data's categorical columns."""
     dense_optimizer: DenseOptimizer = DenseOptimizer()
-    """The optimizer of both MLPs."""
+    """The optimizer of the dense network."""
     sparse_optimizer: SparseOptimizer = SparseOptimizer()
-    """The optimizer of the embedding tables that state none of their own."""
+    """The optimizer of the embedding tables that have no optimizer of their own."""
 
     @field_validator("bottom_mlp")
     @classmethod

@@ -29,16 +29,17 @@ class TableOptimizer(SpecModel):
     where: ClassVar[str] = rules.TABLE_OPTIMIZER
 
     kind: SparseKind
-    """The algorithm. Of each row of D values RowWiseAdagrad keeps one value, Adagrad D, Adam 2 D, SGD none; all tables
-    of one dim have room for what one of them needs most. Adam is lazy: moments change where there is a gradient."""
+    """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none. All
+    tables of one dim reserve the space of the largest. Adam is lazy: it updates the moments of a row only when the row
+    has a gradient."""
     learning_rate: LearningRate
     """The step size."""
     epsilon: Annotated[float, Field(gt=0, le=1)] | None = None
-    """What is added to the roots that RowWiseAdagrad, Adagrad and Adam divide by. Absent: 1e-8."""
+    """Added to the square roots by which RowWiseAdagrad, Adagrad and Adam divide. Default: 1e-8."""
     beta1: Decay | None = None
-    """How much of the mean of gradients Adam keeps in a step. Absent: 0.9."""
+    """Adam's decay rate of the mean of gradients. Default: 0.9."""
     beta2: Decay | None = None
-    """How much of the mean of their squares Adam keeps in a step. Absent: 0.999."""
+    """Adam's decay rate of the mean of squared gradients. Default: 0.999."""
 
     @field_validator("epsilon")
     @classmethod
@@ -55,12 +56,12 @@ class TableOptimizer(SpecModel):
 
 
 class SparseOptimizer(TableOptimizer):
-    """The optimizer of the embedding tables that state none of their own."""
+    """The optimizer of the embedding tables that have no optimizer of their own."""
 
     where: ClassVar[str] = rules.SPARSE_OPTIMIZER
 
     kind: SparseKind = "RowWiseAdagrad"
-    """The algorithm. Of each row of D values RowWiseAdagrad keeps one value, Adagrad D, Adam 2 D, SGD none. Adam is
-    lazy: the moments of a row change where it has a gradient."""
+    """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none.
+    Adam is lazy: it updates the moments of a row only when the row has a gradient."""
     learning_rate: LearningRate = 0.1
     """The step size."""

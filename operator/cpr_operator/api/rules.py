@@ -1,7 +1,7 @@
-"""Rules that a schema cannot say: each is held twice, in CEL by the API server and in Python by the models.
+"""Rules that a schema cannot express. Each is checked in CEL by the API server and in Python by the models.
 
-A rule's message names the field and the remedy; both sides give the same words. `require` is for the models'
-validators; `crd` writes the CEL. Rules that compare with the object before the change have their twin in `changes`.
+A rule names the field and the remedy, and both sides give the same message. The models' validators
+call `require`, and `crd` writes the CEL. Rules about changes have their Python side in `changes`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BROKEN_RULE = "rule"
 MAX_NAME = 40
 NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 
-#: The sensitivity of an AUC drop that states none. A guess, and more than any run on real data has shown, also over
-#: two epochs (docs/calibration.md), because too high a value costs only time.
+#: The sensitivity of an AUC drop that states none. It is a guess above all measurements on real data,
+#: also over two epochs (docs/calibration.md), because too high a value costs only time.
 GUESSED_SENSITIVITY = 0.2
 #: The largest portion of lost samples whose cost `cprjob calibrate` measures.
 MOST_PORTION = 0.5
@@ -30,9 +30,9 @@ MOST_PORTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `at` is the object that CEL's `self` is, as a path of API names; "" is the root.
+    """One rule. `at` is the object that is CEL's `self`, as a path of API names; "" is the root.
 
-    Below a list it is each of its elements.
+    A list in the path stands for each of its elements.
     """
 
     at: str
@@ -43,11 +43,11 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """What the API server answers: field, message and remedy."""
+        """The API server's message: field, message and remedy."""
         return f"{self.field}: {self.message}; {self.remedy}"
 
     def require(self, holds: object) -> None:
-        """Raise pydantic's error unless the rule holds; to be called from a validator of `field`."""
+        """Raise pydantic's error unless the rule holds. Call it from a validator of `field`."""
         if not holds:
             context = {"field": self.field, "message": self.message, "remedy": self.remedy}
             raise PydanticCustomError(BROKEN_RULE, "{message}", context)
@@ -55,14 +55,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class BadPart:
-    """A part of a free-form field that cannot be used: its path below the field, what is wrong, and what to do."""
+    """An invalid part of a free-form field: its path below the field, what is wrong, and the remedy."""
 
     path: str
     message: str
     remedy: str
 
     def fail(self, field: str) -> NoReturn:
-        """Raise pydantic's error about the part of `field`; to be called from a validator of `field`."""
+        """Raise pydantic's error about the part of `field`. Call it from a validator of `field`."""
         context = {"field": f"{field}.{self.path}", "message": self.message, "remedy": self.remedy}
         raise PydanticCustomError(BROKEN_RULE, "{message}", context)
 
@@ -78,7 +78,7 @@ BOTTOM_MLP = Rule(
     "spec.model",
     "spec.model.bottomMlp",
     "must end in embeddingDim",
-    "make its last width equal to spec.model.embeddingDim, or state spec.model.entrypoint",
+    "set its last width to spec.model.embeddingDim, or state spec.model.entrypoint",
     "has(self.entrypoint) || (has(self.bottomMlp) && self.bottomMlp[self.bottomMlp.size() - 1] == self.embeddingDim)",
 )
 TOP_MLP = Rule(
@@ -91,17 +91,17 @@ TOP_MLP = Rule(
 TABLES = Rule(
     "",
     "spec.model.tables",
-    "each table needs a name of its own",
-    "rename the tables that share one",
-    "",  # the API server holds it by the list type `map`
+    "table names must be unique",
+    "rename the tables that share a name",
+    "",  # the API server enforces it by the list type `map`
 )
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
-#: By where the optimizer stands.
+#: By the path of the optimizer.
 EPSILON = {
     where: Rule(
         where,
         f"{where}.epsilon",
-        "SGD divides by nothing and has no epsilon",
+        "SGD has no epsilon",
         "remove it, or choose another kind",
         "self.kind != 'SGD' || !has(self.epsilon)",
     )
@@ -122,7 +122,7 @@ BETAS = {
 ROWS = Rule(
     "spec",
     "spec.shards.replicas",
-    "more shards than rows in all tables",
+    "must not exceed the number of rows of all tables",
     "lower it, or give spec.model.tables more rows",
     "self.model.tables.map(t, t.rows).sum() >= self.shards.replicas",
 )
@@ -144,21 +144,21 @@ SYNTHETIC_URI = Rule(
     "spec.data",
     "spec.data.uri",
     "Synthetic data is made by the trainers and has no uri",
-    "remove spec.data.uri, or set spec.data.format to what lies there",
+    "remove spec.data.uri, or set spec.data.format to the format of the files there",
     "self.format != 'Synthetic' || !has(self.uri)",
 )
 FILES_URI = Rule(
     "spec.data",
     "spec.data.uri",
     "data in files needs a uri",
-    "state where the files lie, as s3://bucket/key or file:///path",
+    "state the location of the files, as s3://bucket/key or file:///path",
     "self.format == 'Synthetic' || has(self.uri)",
 )
 COLUMNS = Rule(
     "spec.data",
     "spec.data.columns",
-    "CSV, TSV and Parquet need columns, other formats have none",
-    "state spec.data.columns with these formats, and only then",
+    "CSV, TSV and Parquet need columns, and other formats have none",
+    "state spec.data.columns with these formats only",
     "(self.format in ['CSV', 'TSV', 'Parquet']) == has(self.columns)",
 )
 HEADER = Rule(
@@ -171,8 +171,8 @@ HEADER = Rule(
 FEATURES = Rule(
     "spec.data.columns",
     "spec.data.columns.numbers",
-    f"the model takes {DENSE_FEATURES} numeric features",
-    f"leave {DENSE_FEATURES} at most in counts and numbers together",
+    f"the model takes at most {DENSE_FEATURES} numeric features",
+    f"name at most {DENSE_FEATURES} columns in counts and numbers together",
     f"self.counts.size() + self.numbers.size() <= {DENSE_FEATURES}",
 )
 PREDICTED = Rule(
@@ -185,15 +185,15 @@ PREDICTED = Rule(
 PREDICTED_ONCE = Rule(
     "spec.data.columns",
     "spec.data.columns.labels",
-    "a column is predicted once",
-    "name it once in labels and targets together",
+    "a column can be predicted only once",
+    "remove the duplicate from labels and targets",
     "(self.labels + self.targets).all(n, (self.labels + self.targets).exists_one(m, m == n))",
 )
 ONE_LABEL = Rule(
     "spec",
     "spec.data",
     "the DLRM predicts one label",
-    "leave one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
+    "name exactly one of spec.data.columns.labels and no targets, or state spec.model.entrypoint",
     "!has(self.data.columns) || has(self.model.entrypoint)"
     " || (self.data.columns.labels.size() == 1 && self.data.columns.targets.size() == 0)",
 )
@@ -202,7 +202,7 @@ LABEL = {
     field: Rule(
         "spec.data.columns",
         f"spec.data.columns.{field}",
-        "what is predicted cannot be a feature",
+        "a predicted column cannot be a feature",
         "remove it from the list, or correct spec.data.columns.labels and targets",
         f"!self.{field}.exists(name, name in self.labels || name in self.targets)",
     )
@@ -211,7 +211,7 @@ LABEL = {
 CATEGORIES = Rule(
     "spec",
     "spec.data",
-    "each table needs a category of its own",
+    "each table needs exactly one category",
     "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order",
     "!has(self.data.columns) || self.data.columns.categories.size() == self.model.tables.size()",
 )
@@ -219,57 +219,57 @@ SEPARATOR = Rule(
     "spec.data",
     "spec.data.columns",
     "only CSV and TSV have a separator of ids",
-    "remove spec.data.columns.separator: bags are lists in Parquet",
+    "remove spec.data.columns.separator, because bags are lists in Parquet",
     "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
 )
 BAGS = Rule(
     "spec",
     "spec.data",
-    "a table that pools needs bags of ids",
-    "use Parquet with lists, or CSV or TSV with spec.data.columns.separator; or remove pooling from spec.model.tables",
+    "a table with pooling needs bags of ids",
+    "use Parquet with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from spec.model.tables",
     "!self.model.tables.exists(t, has(t.pooling)) || self.data.format == 'Parquet'"
     " || (has(self.data.columns) && has(self.data.columns.separator))",
 )
 POOLED = Rule(
     "spec",
     "spec.data",
-    "a separator of ids needs a table that pools",
-    "state pooling for the tables in spec.model.tables that take bags; or remove spec.data.columns.separator",
+    "a separator of ids needs a table with pooling",
+    "state pooling for the tables in spec.model.tables that take bags, or remove spec.data.columns.separator",
     "!has(self.data.columns) || !has(self.data.columns.separator) || self.model.tables.exists(t, has(t.pooling))",
 )
 DENSE_SYNC = Rule(
     "spec.trainers",
     "spec.trainers.denseSync",
-    "a single trainer has nobody to be averaged with",
+    "a shadow mode needs at least two trainers",
     "remove it, or raise spec.trainers.replicas",
     "self.denseSync == 'AllReduce' || self.replicas > 1",
 )
 WORKERS = Rule(
     "spec.trainers",
     "spec.trainers.workers",
-    "a GPU takes one worker",
+    "must be 1 on a GPU",
     "remove it, or set spec.trainers.device to cpu",
     "self.workers == 1 || self.device != 'cuda'",
 )
 PRIORITY_LOCKSTEP = Rule(
     "spec",
     "spec.snapshots.strategy",
-    "rows are saved between cuts only where all trainers take each step together",
+    "priority saves need spec.trainers.denseSync AllReduce",
     "remove it (the default is Full), or set spec.trainers.denseSync to AllReduce",
     "self.snapshots.strategy == 'Full' || self.trainers.denseSync == 'AllReduce'",
 )
 FIXED_INTERVAL = Rule(
     "spec.snapshots.interval",
     "spec.snapshots.interval.seconds",
-    "a Fixed interval needs seconds, an Auto one has none",
-    "state spec.snapshots.interval.seconds with mode Fixed, and only then",
+    "a Fixed interval needs seconds, and an Auto one has none",
+    "state spec.snapshots.interval.seconds with mode Fixed only",
     "(self.mode == 'Fixed') == has(self.seconds)",
 )
 FIXED_BITS = Rule(
     "spec.snapshots.quantisation",
     "spec.snapshots.quantisation.bits",
-    "Fixed quantisation needs bits, no other has them",
-    "state spec.snapshots.quantisation.bits with mode Fixed, and only then",
+    "Fixed quantisation needs bits, and other modes have none",
+    "state spec.snapshots.quantisation.bits with mode Fixed only",
     "(self.mode == 'Fixed') == has(self.bits)",
 )
 GROWTH = Rule(
@@ -283,22 +283,22 @@ GROWTH = Rule(
 PORTION_BUDGET = Rule(
     "spec.accuracyBudget",
     "spec.accuracyBudget.portionOfLostSamples",
-    "a budget of type PortionOfLostSamples needs portionOfLostSamples, another type has none",
-    "state spec.accuracyBudget.portionOfLostSamples with type PortionOfLostSamples (the default), and only then",
+    "a budget of type PortionOfLostSamples needs portionOfLostSamples, and other types have none",
+    "state spec.accuracyBudget.portionOfLostSamples with type PortionOfLostSamples (the default) only",
     "(self.type == 'PortionOfLostSamples') == has(self.portionOfLostSamples)",
 )
 AUC_DROP_BUDGET = Rule(
     "spec.accuracyBudget",
     "spec.accuracyBudget.aucDrop",
-    "a budget of type AUCDrop needs aucDrop, another type has none",
-    "state spec.accuracyBudget.aucDrop with type AUCDrop, and only then",
+    "a budget of type AUCDrop needs aucDrop, and other types have none",
+    "state spec.accuracyBudget.aucDrop with type AUCDrop only",
     "(self.type == 'AUCDrop') == has(self.aucDrop)",
 )
 AUC_DROP_LIMIT = Rule(
     "spec.accuracyBudget.aucDrop",
     "spec.accuracyBudget.aucDrop.limit",
-    f"allows more than a portion of {MOST_PORTION} of the samples to be lost, beyond what sensitivity holds for",
-    f"lower it to {MOST_PORTION} * sensitivity ({GUESSED_SENSITIVITY} where absent), or state portionOfLostSamples",
+    f"allows a portion of lost samples above {MOST_PORTION}, beyond which no sensitivity is measured",
+    f"lower it to {MOST_PORTION} * sensitivity ({GUESSED_SENSITIVITY} if absent), or state portionOfLostSamples",
     f"self.limit <= {MOST_PORTION} * (has(self.sensitivity) ? self.sensitivity : {GUESSED_SENSITIVITY})",
 )
 #: `AccuracyBudget.portion` in CEL, below the job's spec.
@@ -310,7 +310,7 @@ PORTION = (
 PARTIAL_NEEDS_BUDGET = Rule(
     "spec",
     "spec.recovery.mode",
-    "mode Partial cannot keep a budget of 0",
+    "mode Partial needs a budget above 0",
     "set it to Auto or Full, or raise spec.accuracyBudget",
     f"self.recovery.mode != 'Partial' || {PORTION.format('self.accuracyBudget')} > 0.0",
 )
@@ -325,8 +325,8 @@ DEGRADE_NEEDS_BUDGET = Rule(
 DEGRADE_NEEDS_SHARDS = Rule(
     "spec",
     "spec.recovery.onShardLoss",
-    "Degrade needs another shard to train on",
-    "set it to Pause, or raise spec.shards.replicas to 2 at least",
+    "Degrade needs at least two shards",
+    "set it to Pause, or raise spec.shards.replicas to at least 2",
     f"{_PAUSES} || self.shards.replicas > 1",
 )
 STATIC = (

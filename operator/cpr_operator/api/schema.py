@@ -10,7 +10,7 @@ from cpr_operator.api.model import Model
 
 Schema = dict[str, Any]
 
-#: Keywords that stand on their own and read otherwise in the older dialect, or are not in it.
+#: Keywords that the older dialect writes differently or does not have.
 _TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
     "$defs": lambda _: {},
     "title": lambda _: {},
@@ -20,7 +20,7 @@ _TRANSLATED: Mapping[str, Callable[[Any], Schema]] = {
     "exclusiveMinimum": lambda bound: {"minimum": bound, "exclusiveMinimum": True},
     "exclusiveMaximum": lambda bound: {"maximum": bound, "exclusiveMaximum": True},
 }
-#: What the older dialect wants said besides, by type.
+#: Additional keywords that the older dialect needs, by type.
 _FOR_TYPE: Mapping[str, Schema] = {
     "integer": {"format": "int64"},
     "array": {"x-kubernetes-list-type": "atomic"},
@@ -58,7 +58,7 @@ def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) ->
 
 
 def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The node with its reference resolved; what stands beside the reference wins."""
+    """The node with its reference resolved. Keywords beside the reference take precedence."""
     if "$ref" not in node:
         return node
     target = definitions[node["$ref"].removeprefix("#/$defs/")]
@@ -66,7 +66,7 @@ def _inlined(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _without_null(node: Schema) -> Schema:
-    """`X or null` as X: leaving the field out says the same."""
+    """`X or null` as X, because an absent field means the same as null."""
     if "anyOf" not in node:
         return node
     kept: Schema
@@ -75,7 +75,7 @@ def _without_null(node: Schema) -> Schema:
 
 
 def _stated(default: Any) -> Any:
-    """A default without the fields that it leaves absent."""
+    """A default without its absent fields."""
     if not isinstance(default, dict):
         return default
     return {name: _stated(value) for name, value in default.items() if value is not None}

@@ -1,9 +1,9 @@
 """`spec` of a CPRJob: what a user asks for. The CRD, its documentation and its defaults are made from it.
 
-`model` and `data` are rooms of their own beside it.
+`model` and `data` have modules of their own.
 
-A validator here has a twin in CEL; both are a `Rule` of `rules`. Validators sit on fields, not on models, so that one
-reading of a bad document names every wrong field.
+Each validator here has a counterpart in CEL, and both come from one `Rule` of `rules`. Validators
+belong to fields, not to models, so that one validation names every invalid field.
 """
 
 from __future__ import annotations
@@ -35,63 +35,63 @@ KIND = "CPRJob"
 PLURAL = "cprjobs"
 
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-#: A PodTemplateSpec: `templates` judges what is merged, and the pods' API server all of it, by a dry run.
+#: A PodTemplateSpec. `templates` checks the parts that are merged, and the API server the whole pod, by a dry run.
 PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
 class Replay(SpecModel):
-    """Trainers keep what they pushed until a save holds it, and push it again to a shard that is replaced."""
+    """Trainers keep their pushes until a save holds them, and push them again to a replaced shard."""
 
     mode: Literal["Off", "Auto"] = "Off"
-    """Off: a replaced shard goes back to its last save. Auto: it gets again what it lost since, so that nothing is lost
-    and nothing charged, as long as the trainers live. Auto is off with onShardLoss Degrade, in a shadow mode of
-    trainers.denseSync, and with another snapshots.strategy than Full."""
+    """Off: a replaced shard goes back to its last save. Auto: trainers also push again what the shard has lost since
+    then, so that nothing is lost or charged as long as the trainers live. Auto has no effect with onShardLoss Degrade,
+    in a shadow mode of trainers.denseSync, or with a snapshots.strategy other than Full."""
     memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] = "1Gi"
-    """The most that each trainer keeps, on top of what its container needs otherwise. At three quarters the next save
-    comes early; when it is full, the oldest pushes go."""
+    """The maximum memory for kept pushes per trainer, on top of what its container needs otherwise. At three quarters
+    of it, the next save is made early. When it is full, the oldest pushes are dropped."""
 
 
 class RecoveryPolicy(SpecModel):
     """How the job recovers from a lost shard."""
 
     mode: Literal["Auto", "Partial", "Full"] = "Auto"
-    """Auto: whatever costs less time within the budget. Partial: the lost shard alone goes back to its last save,
-    while the budget allows. Full: any loss of samples rolls the whole job back to an anchor."""
+    """Auto: whichever costs less time within the budget. Partial: only the lost shard goes back to its last save, as
+    long as the budget allows. Full: any loss of samples rolls the whole job back to an anchor."""
     on_shard_loss: Literal["Pause", "Degrade"] = "Pause"
-    """Pause: training waits until a lost shard is back. Degrade: it goes on meanwhile; rows of that shard read as their
-    first values, and what they would have learnt is lost and counts against the accuracy budget. Half of what the
-    budget has left may go into it each time; then training waits. A drained shard is waited for: it loses nothing."""
+    """Pause: training waits until a lost shard is back. Degrade: training goes on without the shard. Its rows read as
+    their initial values, and its missed updates count against the accuracy budget. Each time, training may use up to
+    half of the remaining budget before it waits. Training always waits for a drained shard, which loses nothing."""
     replay: Replay = Replay()
-    """Whether trainers push again what a lost shard had learnt since its last save."""
+    """Whether trainers push again the updates that a lost shard had received since its last save."""
 
 
 class Trainers(SpecModel):
-    """The trainers: the dense network is replicated on them."""
+    """The trainers. Each holds a copy of the dense network."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_TRAINERS)] = 1
-    """How many. That may change while the job trains: all stop after one step, are saved, and go on from there as so
-    many; nothing is lost. In a shadow mode of denseSync they wait for the slowest there."""
+    """Number of trainers. It may change while the job trains: all trainers stop after the same step, save, and continue
+    with the new number, and nothing is lost. In a shadow mode of denseSync they wait for the slowest at that step."""
     dense_sync: DenseSync = "AllReduce"
-    """How the copies of the dense network are kept together. AllReduce: all trainers take each step together. ShadowMA,
-    ShadowBMUF, ShadowEASGD: each trains its part of every batch at its own pace, and a background thread averages the
-    copies, so that none waits for one that is slow or dead. They need two trainers."""
+    """How the copies of the dense network are synchronised. AllReduce: all trainers take each step together. ShadowMA,
+    ShadowBMUF, ShadowEASGD: each trainer trains its part of every batch at its own pace, and a background thread
+    averages the copies, so that no trainer waits for a slow or dead one. They need at least two trainers."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: the dense network computes in bfloat16, and vectors and gradients travel so; parameters, rows and
-    optimizers stay float32. About twice as fast on processors and GPUs that multiply it, far slower on others."""
+    """bf16: the dense network computes in bfloat16, and vectors and gradients are sent in it. Parameters, rows and
+    optimizers stay float32. About twice as fast on processors and GPUs with bfloat16 instructions, far slower on
+    others."""
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 1
-    """For how many steps ahead embedding vectors are asked for. With 1 a lone trainer reads what it would have read one
-    step after the other. More hides a longer way to the shards; vectors then miss what so many steps before changed."""
+    """Number of steps to prefetch embedding vectors. With 1, a single trainer reads the same vectors as without
+    prefetching. Higher values hide more network latency, but vectors then miss the updates of the steps in between."""
     device: Device = "cpu"
-    """Where the dense network is computed. cuda: on a GPU, which trainers.template has to ask for, with nvidia.com/gpu
-    in the resources of its container `main`; the image needs a CUDA build of torch. Tables stay with the shards, on
-    processors."""
+    """The device of the dense network. cuda: a GPU. Request it in trainers.template, with nvidia.com/gpu in the
+    resources of the container `main`, and use an image with a CUDA build of torch. Tables stay on the shards' CPUs."""
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
-    """Threads of a trainer that compute parts of its slice side by side, on one copy of the dense network, each on its
-    share of the trainer's processors. Results are the same to rounding. More than one pays where the network is too
-    small to keep all processors busy; with device cuda there is one."""
+    """Number of threads of a trainer that compute parts of its slice in parallel, on one copy of the dense network,
+    each on its share of the trainer's CPUs. Results are the same up to rounding. More than one pays off if the network
+    is too small to keep all CPUs busy. With device cuda it must be 1."""
     template: PodTemplate = Field(default={})
-    """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
-    volumes and the like go here."""
+    """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
+    the container `main`, and they take precedence."""
 
     @field_validator("workers")
     @classmethod
@@ -114,13 +114,13 @@ class Trainers(SpecModel):
 
 
 class Shards(SpecModel):
-    """The shards: the embedding tables are spread over them."""
+    """The shards. Each holds a part of the embedding tables."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 2
-    """How many."""
+    """Number of shards. It may change while the job is suspended, except in a shadow mode of denseSync."""
     template: PodTemplate = Field(default={})
-    """A PodTemplateSpec; its container `main` is merged under what the operator requires. Resources, node selectors,
-    volumes and the like go here."""
+    """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
+    the container `main`, and they take precedence."""
 
     @field_validator("template")
     @classmethod
@@ -136,29 +136,29 @@ class SecretKey(SpecModel):
     name: ObjectName
     """The Secret's name."""
     key: Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "ca.crt"
-    """The key in it."""
+    """The key in the Secret."""
 
 
 class Store(SpecModel):
     """An S3-compatible store, or a folder that all pods share."""
 
     endpoint: Annotated[str, Field(max_length=1024, pattern=r"^(https?://[^/?#]+/?|file:///.+)$")]
-    """https://host[:port], http://host[:port] or file:///folder; the scheme decides about TLS."""
+    """https://host[:port], http://host[:port] or file:///folder. The scheme says whether TLS is used."""
     region: Annotated[str, Field(max_length=64)] | None = None
-    """The store's region, where it needs one."""
+    """The store's region, if it needs one."""
     bucket: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-    """The bucket, which must exist; of a folder the first folder below it."""
+    """The bucket, which must exist. For a folder endpoint: the first folder below it."""
     prefix: Annotated[str, Field(max_length=512, pattern=r"^[-._/a-zA-Z0-9]*$")] = ""
-    """What all keys of this job begin with; the job's uid follows."""
+    """The prefix of all keys of this job. The job's uid follows it."""
     ca_bundle: SecretKey | None = None
-    """A CA bundle (PEM) that signed the store's certificate; a Secret, like all that pods mount from here."""
+    """The Secret with the CA bundle (PEM) to verify the store's certificate with."""
     credentials_secret: ObjectName | None = None
-    """A Secret in the job's namespace with accessKey, secretKey and, if needed, sessionToken. Absent: the pods'
+    """A Secret in the job's namespace with accessKey, secretKey and, if needed, sessionToken. Default: the pods'
     workload identity."""
 
 
 class Interval(SpecModel):
-    """The time between two cuts, from which a lost shard comes back."""
+    """The time between two cuts. A lost shard is restored from the last one."""
 
     mode: Literal["Auto", "Fixed"] = "Auto"
     """Auto: computed from the budget, the failure rate and the measured costs. Fixed: `seconds`."""
@@ -174,13 +174,13 @@ class Interval(SpecModel):
 
 
 class Quantisation(SpecModel):
-    """Fewer bits for rows in saves; what a drained shard flushes and the finished model are exact."""
+    """The precision of rows in saves. The flush of a drained shard and the finished model are always exact."""
 
     mode: Literal["Exact", "Auto", "Fixed"] = "Exact"
-    """Exact: 32 bits a value; a restored row is exactly the one that was saved. Auto: as few as the restores that are
-    expected of a row allow. Fixed: `bits`."""
+    """Exact: 32 bits per value, so a restored row equals the saved one. Auto: as few bits as the expected number of
+    restores allows. Fixed: `bits`."""
     bits: Literal[8, 4, 3, 2] | None = None
-    """Bits of each value of a row, for mode Fixed."""
+    """Bits per value of a row, for mode Fixed."""
 
     @field_validator("bits")
     @classmethod
@@ -198,75 +198,76 @@ class Snapshots(SpecModel):
     interval: Interval = Interval()
     """How often all shards are saved."""
     rebase: Literal["Consecutive", "OneShot", "Intermittent"] = "Intermittent"
-    """On which earlier save a shard's save of changed rows stands. Consecutive: the last. OneShot: the last full one.
-    Intermittent: the last full one, until another is expected to pay."""
+    """The earlier save that a shard's save of changed rows is based on. Consecutive: the last one. OneShot: the last
+    full one. Intermittent: the last full one, until a new full save is expected to cost less."""
     strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"] = "Full"
-    """Which rows each shard saves between cuts too, so that a restored shard has them fresh. Full: none. MFU: the most
-    updated ones; SSU: a sample of those in use; SCAR: the farthest from their last save; Growth: those whose
-    accumulator of RowWiseAdagrad grew most, by its square root."""
+    """Which rows each shard also saves between cuts, so that they are fresher after a restore. Full: none. MFU: the
+    most frequently updated. SSU: a sample of those in use. SCAR: the farthest from their last save. Growth: those whose
+    RowWiseAdagrad accumulator grew most, by its square root."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
-    """The portion of the rows of large tables that such a save holds; it is made so many times as often as a cut. Small
-    tables are saved whole."""
+    """The portion of the rows of large tables that a priority save holds. Priority saves are 1 / fraction times as
+    frequent as cuts. Small tables are saved whole."""
     quantisation: Quantisation = Quantisation()
-    """How many bits saves store of each value of a row."""
+    """The precision of rows in saves."""
     max_bytes_per_second: Annotated[int, Field(ge=1048576, le=2**53 - 1)] | None = None
-    """The most that one shard sends to the store in a second while it trains; absent: no limit. It does not hold for a
-    save that training is about to outrun, nor for what is saved at the end."""
+    """Upper limit of the bytes that one shard sends to the store per second while it trains. Default: no limit. It is
+    ignored when training is about to overtake a save, and for the saves at the end."""
     keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
-    """How many anchors stay restorable."""
+    """Number of anchors to keep restorable."""
     delete_with_job: bool = False
-    """True: when the job is deleted, its saves are deleted too, but for anchors that other jobs restore from
-    (restoreFrom). False: they stay in the store."""
+    """True: the job's saves are deleted with the job, except anchors that other jobs restore from (restoreFrom). False:
+    they stay in the store."""
     dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
-    """Time between two saves of the dense network, which is small."""
+    """Seconds between two saves of the dense network, which is small."""
     restore_from: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """Another job's anchor (its status.result.key) to start from, in the same store: model and optimizer, not its place
-    in the data."""
+    """Another job's anchor in the same store (its status.result.key) to start from. Model and optimizer are restored,
+    the position in the data is not."""
 
 
 class RestartLimit(SpecModel):
-    """How many incidents are too many; disruptions do not count, nor does a store that cannot be reached.
+    """When incidents are too many. Disruptions and an unreachable store do not count.
 
-    Members of one role that fail alike within seconds are one incident.
+    Members of one role that fail in the same way within seconds are one incident.
     """
 
     count: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = 10
-    """Incidents within the window that are still recovered from."""
+    """Number of incidents within the window that are tolerated. One more fails the job."""
     window_seconds: Annotated[int, Field(ge=1, le=31536000)] = 3600
-    """Length of the window."""
+    """Length of the window, in seconds."""
 
 
 class FailurePolicy(SpecModel):
-    """What the user knows about failures, and when to give up."""
+    """What the user expects of failures, and when to give up."""
 
     expected_job_mtbf_seconds: Annotated[int, Field(ge=1, le=315360000)] = 43200
-    """Expected time between two failures of any pod of the job; the plan starts from it."""
+    """Expected time between two failures of any pods of the job. The first plan is based on it."""
     restart_limit: RestartLimit = RestartLimit()
     """When to give up."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] = 900
-    """How long the first pods may take to work, from their creation; then all are removed and the job fails. A job that
-    has trained is suspended instead, and resumes again later. Can be changed while the job is suspended."""
+    """Time limit for the first pods to be at work, from their creation. After it, all pods are removed and the job
+    fails. A job that has trained before is suspended instead, and resumed later. It may change while the job is
+    suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
-    """How long a member may owe its peers a heartbeat before they call it silent."""
+    """How long a member may miss heartbeats before its peers report it as silent."""
 
 
 class CPRJobSpec(SpecModel):
-    """A training job whose embedding shards recover one by one, within an accuracy budget."""
+    """A training job that recovers embedding shards individually, within an accuracy budget."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """The trainer image."""
     suspend: bool = False
     """True: save everything, remove the pods and wait. A job created suspended starts no pods."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
-    """Delete the job so long after it finished; absent: keep it."""
+    """Seconds after which a finished job is deleted. Default: it is kept."""
     accuracy_budget: AccuracyBudget
-    """The most accuracy that failures may cost."""
+    """How much accuracy failures may cost."""
     recovery: RecoveryPolicy = RecoveryPolicy()
     """How the job recovers from a lost shard."""
     model: ModelSpec
     """The model to train."""
     data: Data
-    """The samples to train."""
+    """The samples to train on."""
     trainers: Trainers = Trainers()
     """The trainers."""
     shards: Shards = Shards()
@@ -274,7 +275,7 @@ class CPRJobSpec(SpecModel):
     snapshots: Snapshots
     """Where and how often the job is saved."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """What is known about failures, and when to give up."""
+    """What to expect of failures, and when to give up."""
 
     @field_validator("data")
     @classmethod

@@ -1,7 +1,8 @@
-"""`status` of a CPRJob: everything the operator remembers. It keeps nothing anywhere else.
+"""`status` of a CPRJob: the operator's whole memory of the job. It keeps no other.
 
-Written once per pass, under the `resourceVersion` that the pass read. Times are seconds since the epoch here and
-RFC 3339 in JSON. Every field has a value before the job starts, so `Status()` is a new job's status.
+Each pass writes it at most once, under the `resourceVersion` that the pass read. Times are seconds
+since the epoch here and RFC 3339 in JSON. Every field has a value before the job starts, so
+`Status()` is a new job's status.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cpr_operator.api.model import (
     Word,
 )
 
-#: All parts of a status can be had from here.
+#: All parts of a status can be imported from here.
 __all__ = [
     "MAX_ANCHORS",
     "MAX_FAILURES",
@@ -111,7 +112,7 @@ class Condition(Model):
     reason: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
     """Why, in one CamelCase word."""
     message: Sentence = ""
-    """Why, and what to do about it, in a sentence."""
+    """The reason and the remedy, in a sentence."""
     last_transition_time: Timestamp
     """When `status` last changed."""
     observed_generation: Count = 0
@@ -119,18 +120,18 @@ class Condition(Model):
 
 
 class Runtime(Model):
-    """What the job was started with. Every replaced pod uses it until the job is suspended and resumed."""
+    """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
 
     image: Annotated[str, Field(max_length=512)]
     """The trainer image."""
     contract_version: Positive
-    """The contract version that the operator speaks to this job's pods."""
+    """The version of the contract between the operator and this job's pods."""
     template_hash: Annotated[str, Field(max_length=64)]
-    """A hash of both pod templates and of the operator's own required fields."""
+    """A hash of both pod templates and of the operator's required fields."""
     key_digest: Annotated[str, Field(max_length=64)] = ""
-    """Which handshake key the pods have: the end of its Secret's name. Empty for jobs that version 0.1.0 started."""
+    """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
     job_spec: Annotated[str, Field(max_length=65536)]
-    """The contract's JobSpec, as JSON: exactly what the pods read."""
+    """The contract's JobSpec as JSON, exactly as the pods read it."""
 
 
 class Counters(Model):
@@ -141,7 +142,7 @@ class Counters(Model):
     group: Count = 0
     """Rises whenever the set of trainers changes."""
     roster: Count = 0
-    """Rises at any change."""
+    """Rises at every change of the roster."""
 
     def to_contract(self) -> ContractCounters:
         """The counters as pods read them."""
@@ -149,7 +150,7 @@ class Counters(Model):
 
 
 class Anchor(Model):
-    """A committed anchor: a state of the whole job that can be restored."""
+    """A committed anchor: a checkpoint of the whole job."""
 
     key: Key
     """The dense manifest's key in the store, below bucket and prefix."""
@@ -184,14 +185,14 @@ class Fork(Model):
 
 
 class Progress(Model):
-    """How far training is: the leader's last report."""
+    """The progress of training, by the leader's last report."""
 
     step: Count = 0
     """Complete steps."""
     samples: Count = 0
     """Complete samples."""
     total_samples: Count = 0
-    """Samples in all; 0 until the data is read."""
+    """Total number of samples; 0 until the data is read."""
     percent: Annotated[int, Field(ge=0, le=100)] = 0
     """samples / totalSamples in percent, rounded down."""
     samples_per_second: Seconds | None = None
@@ -199,16 +200,16 @@ class Progress(Model):
     loss: float | None = None
     """Training loss, smoothed."""
     auc: float | None = None
-    """Area under the ROC curve, each sample scored before it is trained; the first 20 % are left out."""
+    """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
     logloss: float | None = None
     """Log loss over the same samples."""
     metrics: Annotated[dict[FigureName, float], Field(max_length=32)] = Field(default={})
-    """Other figures over the same samples by name: LABEL.auc and LABEL.logloss where there are several labels, and the
-    network's own."""
+    """Other figures over the same samples, by name: LABEL.auc and LABEL.logloss if there are several labels, and the
+    network's own metrics."""
     eta_seconds: Seconds | None = None
-    """Expected time to the end at the present speed."""
+    """Expected remaining time at the present speed."""
     degraded_samples: Count = 0
-    """Samples trained while a shard was away, with onShardLoss Degrade; those that a rollback undid included."""
+    """Samples trained without a shard (onShardLoss Degrade), including those that a rollback undid."""
     replayed_samples: Count = 0
     """Samples that trainers pushed again to replaced shards, by shard."""
     updated: Timestamp | None = None
@@ -216,18 +217,18 @@ class Progress(Model):
 
 
 class Shown(Model):
-    """Figures for `kubectl get`, rounded and with units. Programs read the fields that they are made from."""
+    """Figures for `kubectl get`, rounded and with units. Programs should read the original fields."""
 
     progress: Word = ""
-    """progress.percent, as 42%."""
+    """progress.percent, such as 42%."""
     interval: Word = ""
-    """plan.intervalSeconds, as 1.5 min."""
+    """plan.intervalSeconds, such as 1.5 min."""
     spent: Word = ""
     """budget.spent to four digits, rounded up."""
     limit: Word = ""
-    """budget.limit likewise."""
+    """budget.limit to four digits, rounded up."""
     auc: Word = ""
-    """progress.auc, as 0.8586."""
+    """progress.auc, such as 0.8586."""
 
 
 class Recovery(Model):
@@ -240,13 +241,13 @@ class Recovery(Model):
     reason: Sentence = ""
     """Why it was chosen."""
     lost_shards: Annotated[tuple[Count, ...], Field(max_length=MAX_SHARDS)] = ()
-    """Shards whose state was lost: one failure of so many shards, however many pods died meanwhile."""
+    """Shards whose state was lost. They count as one failure, however many pods died meanwhile."""
     load_seconds: Seconds = 0
-    """The longest that a member loaded a save so far."""
+    """The longest time that a member took to load a save so far."""
     degraded_before: Count = 0
     """progress.degradedSamples when it began."""
     waiting_for: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
-    """Members that are not back yet, as shard/3."""
+    """Members that are not back yet, such as shard/3."""
 
 
 class FailureRecord(Model):
@@ -259,42 +260,42 @@ class FailureRecord(Model):
     index: Count
     """The member's number."""
     incarnation: Count
-    """The incarnation that failed: with role and index, what counts a failure once."""
+    """The incarnation that failed. With role and index it identifies the failure."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
-    """The node it ran on."""
+    """The pod's node."""
     kind: Word
-    """What kind of failure, from a closed list: Disruption, OOMKilled, Vanished, Hung, ..."""
+    """The kind of failure, from a closed list: Disruption, OOMKilled, Vanished, Hung, ..."""
     reason: Word = ""
     """The reason that Kubernetes or the process gave."""
     message: Sentence = ""
     """What happened, in a sentence."""
     exit_code: int | None = None
-    """The process' exit code, if it is known."""
+    """The process's exit code, if known."""
     counted: bool = False
-    """Whether it counts towards the restart limit: the first failure of an incident does."""
+    """Whether it counts towards the restart limit, as only the first failure of an incident does."""
     lost_samples: Count | None = None
-    """Samples lost on this shard (or on every shard, for trainers); absent until known."""
+    """Samples lost on this shard, or on every shard for a trainer; absent until known."""
     replayed_samples: Count = 0
-    """Samples that trainers pushed again to this shard, and that are not lost so; each on the trainer that did."""
+    """Samples that trainers pushed again to this shard, each its own. They are therefore not lost."""
     replayed_in_order: bool = True
-    """Whether the shard took them in the order in which its predecessor had."""
+    """Whether the shard applied them in the same order as its predecessor."""
     lost_row_updates: Count | None = None
-    """Updates of this shard's rows that were lost; absent until known, and for trainers, which hold no rows."""
+    """Lost updates of this shard's rows; absent until known, and for trainers, which hold no rows."""
     lost_row_updates_exact: bool = True
-    """Whether that is the number; else it is at most so many."""
+    """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
     action: Word = ""
     """What the operator did: ReplaceShards, ReplaceTrainers, RollBack, or Fail."""
     recovery_seconds: Seconds | None = None
-    """From the failure seen to training again; absent until then."""
+    """Time from the detection of the failure until training resumed; absent until then."""
 
 
 class Status(Model):
-    """What the operator knows of a job: written by the operator alone."""
+    """What the operator knows of a job. Only the operator writes it."""
 
     phase: Phase = "Pending"
-    """A one-word summary, for people; programs read the conditions."""
+    """A one-word summary, for people. Programs should read the conditions."""
     observed_generation: Count = 0
     """The metadata.generation that this status was computed from."""
     conditions: Annotated[
@@ -304,27 +305,27 @@ class Status(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """The job's conditions, one of a type."""
+    """The job's conditions, at most one of each type."""
     start_time: Timestamp | None = None
-    """When the first pods were created; from then on most of the spec is frozen."""
+    """When the first pods were created. From then on, most of the spec cannot be changed."""
     completion_time: Timestamp | None = None
     """When the job succeeded or failed."""
     suspending_since: Timestamp | None = None
     """When suspending began; absent while the job is not being suspended."""
     resume_at: Timestamp | None = None
-    """When a resume that took longer than startupDeadlineSeconds is tried again; absent otherwise."""
+    """When to retry a resume that took longer than startupDeadlineSeconds; absent otherwise."""
     deleting_since: Timestamp | None = None
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
-    """What the job was started with."""
+    """The settings that the job was started with."""
     counters: Counters = Counters()
     """The counters that rosters carry."""
     forks: Annotated[tuple[Fork, ...], Field(max_length=MAX_FORKS)] = ()
     """Where the generations started, oldest first."""
     anchors: Annotated[tuple[Anchor, ...], Field(max_length=MAX_ANCHORS)] = ()
-    """Anchors that can be restored, oldest first."""
+    """The anchors that can be restored, oldest first."""
     result: Anchor | None = None
-    """The final anchor of a job that succeeded: the model."""
+    """The final anchor of a job that succeeded. It holds the model."""
     plan: Plan | None = None
     """The plan in force."""
     budget: Budget | None = None
@@ -334,30 +335,30 @@ class Status(Model):
     policy: Policy = Policy()
     """What the job has learnt about its failures and costs."""
     progress: Progress = Progress()
-    """How far training is."""
+    """The progress of training."""
     shown: Shown = Shown()
     """Figures for people."""
     leader: Count | None = None
-    """The trainer that leads."""
+    """The index of the trainer that leads."""
     shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)] = ()
     """The shards, by index."""
     trainers: Annotated[tuple[Trainer, ...], Field(max_length=MAX_TRAINERS)] = ()
     """The trainers, by index."""
     dense: Dense = Dense()
-    """The dense network's saves."""
+    """The saves of the dense network."""
     meeting: bool = False
-    """Whether all trainers are asked to come to one step, where their number changes in a shadow mode. Of a job that is
-    suspended: whether they had met, at the newest anchor."""
+    """Whether all trainers are asked to reach a common step, to change their number in a shadow mode. In a suspended
+    job: whether they had reached it at the newest anchor."""
     recovery: Recovery | None = None
     """The recovery under way, if any."""
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=MAX_FAILURES)] = ()
     """The last failures, newest last."""
     restart_times: Annotated[tuple[Timestamp, ...], Field(max_length=MAX_RESTARTS)] = ()
-    """When incidents that count towards the restart limit began, within its window."""
+    """The start times of the incidents within the window of the restart limit that count towards it."""
     restarts: Count = 0
-    """Pods replaced so far, for whatever reason."""
+    """Number of pods replaced so far, for any reason."""
     overhead: Overhead = Overhead()
-    """What fault tolerance has cost."""
+    """The cost of fault tolerance so far."""
 
     @property
     def members(self) -> tuple[Shard | Trainer, ...]:
@@ -366,11 +367,11 @@ class Status(Model):
 
     @property
     def lost_row_updates(self) -> int | None:
-        """Row updates that are lost, on all shards; None while one has yet to tell."""
-        told = [shard.lost_row_updates for shard in self.shards]
-        return None if None in told else sum(filter(None, told))
+        """Lost row updates on all shards; None until every shard has reported."""
+        reported = [shard.lost_row_updates for shard in self.shards]
+        return None if None in reported else sum(filter(None, reported))
 
     @property
     def lost_row_updates_exact(self) -> bool:
-        """Whether that is the number; else it is at most so many."""
+        """Whether `lost_row_updates` is exact; otherwise it is an upper bound."""
         return all(shard.lost_row_updates_exact for shard in self.shards)

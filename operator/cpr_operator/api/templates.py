@@ -1,7 +1,7 @@
-"""The shape of a pod template, as far as the operator merges it; all else is for the pods' API server to judge.
+"""Checks the shape of a pod template, as far as the operator merges it. The API server checks the rest.
 
-The CRD keeps templates as they are, so anything may stand where a map or a list is expected. What passes here can be
-merged and built into a pod without an error.
+The CRD accepts any template, so there may be any value in place of a map or a list. A template that
+passes these checks can be merged and built into a pod without an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from cpr_operator.api.rules import BadPart
 
-#: By which key the items of a pod's lists are told apart, as in Kubernetes' strategic merge; other lists are replaced.
+#: The key that identifies the items of each list in a pod, as in Kubernetes' strategic merge.
+#: Other lists are replaced.
 MERGE_KEYS: Mapping[str, str] = {
     "containers": "name",
     "env": "name",
@@ -25,7 +26,7 @@ _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 
 def misshapen(template: Mapping[str, Any]) -> BadPart | None:
-    """The first part of a template that cannot be merged; its path begins below the template. None if all can."""
+    """The first part of a template that cannot be merged, with its path below the template, or None."""
     return next(_bad_parts(template), None)
 
 
@@ -52,7 +53,7 @@ def _bad_parts(template: Mapping[str, Any]) -> Iterator[BadPart]:
 
 
 def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
-    """The terms to which a requirement is added when a pod has to keep off a node."""
+    """Check the terms to which a requirement is added when a pod has to avoid a node."""
     required: Any = affinity
     for part in _TERMS:
         required = (required.get(part) or {}) if isinstance(required, Mapping) else {}
@@ -65,7 +66,7 @@ def _node_terms(affinity: Mapping[str, Any]) -> Iterator[BadPart]:
 
 
 def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> Iterator[BadPart]:
-    """The first part along `path` that is no map; absent and null ones are left out."""
+    """The first part along `path` that is not a map. Absent and null parts are accepted."""
     value: Any = parent
     for part in path:
         value, where = value.get(part), f"{where}.{part}".removeprefix(".")
@@ -77,7 +78,7 @@ def _maps(parent: Mapping[str, Any], path: tuple[str, ...], where: str = "") -> 
 
 
 def _lists(parent: Mapping[str, Any], part: str, where: str) -> Iterator[BadPart]:
-    """What is wrong with a list of maps: its items, or the key that tells them apart."""
+    """The invalid items of a list of maps, including those without the key that identifies them."""
     value, path = parent.get(part), f"{where}.{part}"
     if value is None:
         return

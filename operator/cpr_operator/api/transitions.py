@@ -1,17 +1,17 @@
-"""What may change in a job that has started: the rules that compare a spec with the one before. See also `rules`."""
+"""The rules for changes of a job that has started: they compare a spec with the previous one. See also `rules`."""
 
 from __future__ import annotations
 
 from cpr_operator.api.rules import PORTION, Rule
 
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
-#: 0.1 + 0.2 is more than 0.3 where portions are binary fractions.
+#: Tolerance for sums of portions, because 0.1 + 0.2 is more than 0.3 in floating point.
 SUM_ERROR = 1e-9
 BUDGET_ABOVE_SPENT = Rule(
     "",
     "spec.accuracyBudget",
-    "may not be lowered below what is spent and reserved",
-    "see status.budget, and choose at least spent + reserved as the portion of lost samples that it comes to",
+    "must not be lowered below the spent and reserved portions",
+    "allow at least the sum of status.budget.spent and status.budget.reserved",
     "!has(self.status) || !has(self.status.budget) || self.spec.accuracyBudget == oldSelf.spec.accuracyBudget"
     f" || {PORTION.format('self.spec.accuracyBudget')} + {SUM_ERROR}"
     " >= self.status.budget.spent + self.status.budget.reserved",
@@ -19,23 +19,23 @@ BUDGET_ABOVE_SPENT = Rule(
 
 
 def _frozen(field: str) -> Rule:
-    """A required part of spec that no one may change once the job has started."""
+    """The rule for a required part of spec that must not change once the job has started."""
     return Rule(
         "",
         f"spec.{field}",
         "cannot be changed once the job has started",
-        "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+        "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
         f"!({_STARTED}) || self.spec.{field} == oldSelf.spec.{field}",
     )
 
 
 def _while_suspended(field: str) -> Rule:
-    """A part of spec that may change while no pod of the job exists."""
+    """The rule for a part of spec that may change only while no pod of the job exists."""
     return Rule(
         "",
         f"spec.{field}",
         "can only be changed while the job is suspended",
-        "set spec.suspend to true, wait for the phase Suspended, and change it then",
+        "set spec.suspend to true, wait for the phase Suspended, then change it",
         f"!({_STARTED}) || (self.spec.suspend && oldSelf.status.phase == 'Suspended')"
         f" || self.spec.{field} == oldSelf.spec.{field}",
     )
@@ -45,7 +45,7 @@ SHARDS_LOCKSTEP = Rule(
     "",
     "spec.shards.replicas",
     "cannot be changed in a shadow mode of spec.trainers.denseSync once the job has started",
-    "delete the job and apply it anew (spec.snapshots.restoreFrom continues from its result)",
+    "delete the job and apply it again (spec.snapshots.restoreFrom continues from its result)",
     f"!({_STARTED}) || self.spec.trainers.denseSync == 'AllReduce'"
     " || self.spec.shards.replicas == oldSelf.spec.shards.replicas",
 )

@@ -1,6 +1,6 @@
-"""A document against the models: every wrong field at once, each with its remedy.
+"""Validates a document against the models, and names every invalid field at once, with a remedy.
 
-What the API server would refuse is refused here with the same rules, so `cprjob validate` needs no cluster.
+It applies the same rules as the API server, so `cprjob validate` needs no cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """One wrong field: its path in the document, what is wrong with it, and what to do."""
+    """One invalid field: its path in the document, what is wrong, and the remedy."""
 
     field: str
     message: str
@@ -38,7 +38,7 @@ class Invalid:
 
 
 class InvalidSpecError(ValueError):
-    """A spec that the models do not accept; `invalid` names every wrong field."""
+    """A spec that the models do not accept; `invalid` names every invalid field."""
 
     def __init__(self, invalid: tuple[Invalid, ...]) -> None:
         super().__init__("\n".join(str(one) for one in invalid))
@@ -46,11 +46,11 @@ class InvalidSpecError(ValueError):
 
 
 class InvalidStatusError(ValueError):
-    """A status that this version did not write, or that somebody edited; the message names every wrong field."""
+    """A status that was edited or that another version wrote; the message names every invalid field."""
 
 
 class _Metadata(Model):
-    """Of metadata only the name is ours to judge."""
+    """The metadata, of which only the name is validated."""
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -62,7 +62,7 @@ class _Metadata(Model):
 
 
 class _Manifest(Model):
-    """A CPRJob as a user writes it; `status` may be there and is not looked at."""
+    """A CPRJob as a user writes it. A `status` is accepted and ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +91,7 @@ def parse_status(status: Mapping[str, Any]) -> Status:
 
 
 def validate(document: object) -> tuple[Invalid, ...]:
-    """Everything that is wrong with a CPRJob document (plain values, as YAML gives them); empty if nothing is."""
+    """Every invalid field of a CPRJob document, in plain values as parsed from YAML; empty if it is valid."""
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
     try:
@@ -102,7 +102,10 @@ def validate(document: object) -> tuple[Invalid, ...]:
 
 
 def _json(document: Mapping[str, Any]) -> str:
-    """As JSON, where pydantic is strict about numbers and yet takes a list for a tuple; YAML's dates become strings."""
+    """The document as JSON, in which YAML's dates become strings.
+
+    From JSON, pydantic is strict about numbers and yet accepts a list for a tuple.
+    """
     return json.dumps(document, default=str)
 
 
@@ -116,18 +119,18 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
     field = _path(prefix + details["loc"])
     match details["type"]:
         case rules.BROKEN_RULE:
-            # Below a list the location says which of the elements it is.
+            # Below a list, the location has the index of the element.
             within = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
             return Invalid(within, context["message"], context["remedy"])
         case "missing":
-            return Invalid(field, "is missing", "state it")
+            return Invalid(field, "is missing", "add it")
         case "extra_forbidden":
             return Invalid(field, "is not a field of a CPRJob", _nearest(details["loc"], model))
         case "literal_error":
-            return Invalid(field, f"{details['input']!r} is none of {context['expected']}", "use one of them")
+            return Invalid(field, f"{details['input']!r} is not one of {context['expected']}", "use one of them")
         case "string_pattern_mismatch":
             wanted = _schema_at(details["loc"], model).get("description", context["pattern"])
-            return Invalid(field, f"{details['input']!r} is not of the form {context['pattern']}", f"wanted: {wanted}")
+            return Invalid(field, f"{details['input']!r} does not match {context['pattern']}", f"expected: {wanted}")
         case _:
             message = details["msg"].removeprefix("Input ").replace("Tuple", "list").replace(" after validation", "")
             return Invalid(field, f"{message} (found {_shown(details['input'])})", "correct it")
@@ -144,7 +147,7 @@ def _shown(value: object) -> str:
 
 
 def _nearest(location: tuple[int | str, ...], model: type[Model]) -> str:
-    """What to do about an unknown field: the field that was probably meant, or the list of them."""
+    """The remedy for an unknown field: the field that was probably meant, or the list of fields."""
     known = tuple(_schema_at(location[:-1], model)["properties"])
     meant = difflib.get_close_matches(to_camel(str(location[-1])), known, n=1)
     return f"did you mean {meant[0]}?" if meant else f"remove it, or use one of {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The commands of `cprjob`. They parse and report; the work is done by the modules beside this one."""
+"""The commands of `cprjob`. They parse options; the modules beside this one do the work."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def run(  # noqa: PLR0913 -- one parameter per option
     *,
     kill: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL]", help=f"Kill a member on the way, as {SPECIMEN}."),
+        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL]", help=f"Kill a member during the run, as {SPECIMEN}."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of spec, as data.samples=20000."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of spec, for example data.samples=20000."),
     ] = None,
-    workdir: Annotated[Path | None, typer.Option(help="Where saves, logs and the job's state go.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write what became of the job here, as JSON.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the job in --workdir.")] = False,
+    workdir: Annotated[Path | None, typer.Option(help="Folder for saves, logs and the job's state.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the job's outcome to this file, as JSON.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
-    """Train on this machine: pods become processes, and saves go to a folder."""
+    """Train on this machine, with processes for pods and a folder for the store."""
     with usage_errors():
         if (file is None) != resume:
-            raise DocumentError("name a FILE to start, or --resume --workdir DIR to go on; not both")
+            raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
         kills = tuple(parse_kill(each) for each in kill or ())
         options = RunOptions(file, kills, tuple(set_ or ()), workdir, report)
         raise typer.Exit(run_job(options, out))
@@ -72,18 +72,18 @@ def run(  # noqa: PLR0913 -- one parameter per option
 def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs.")],
 ) -> None:
-    """Name every wrong field of every file."""
+    """Check manifests and report every invalid field."""
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
 
 @app.command()
 def export(
     file: Annotated[
-        Path | None, typer.Argument(help="A CPRJob with its status, as kubectl get -o yaml writes it.", exists=True)
+        Path | None, typer.Argument(help="A CPRJob with its status, as written by kubectl get -o yaml.", exists=True)
     ] = None,
     *,
-    to: Annotated[Path, typer.Option(help="The folder to write.")],
-    workdir: Annotated[Path | None, typer.Option(help="The working folder of a local run, instead of FILE.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder to write the model to.")],
+    workdir: Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of FILE.")] = None,
 ) -> None:
     """Write a finished job's model as safetensors."""
     with usage_errors():
@@ -94,13 +94,13 @@ def export(
 @app.command()
 def evaluate(
     file: Annotated[
-        Path | None, typer.Argument(help="A CPRJob with its status, as kubectl get -o yaml writes it.", exists=True)
+        Path | None, typer.Argument(help="A CPRJob with its status, as written by kubectl get -o yaml.", exists=True)
     ] = None,
     *,
-    workdir: Annotated[Path | None, typer.Option(help="The working folder of a local run, instead of FILE.")] = None,
+    workdir: Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of FILE.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a finished job's model on the rows that it held out."""
+    """Score a finished job's model on the held-out rows."""
     with usage_errors():
         evaluate_model(source_of(find_job(file, workdir)), out, os.environ, as_json=json)
 
@@ -109,13 +109,13 @@ def evaluate(
 def calibrate(  # noqa: PLR0913 -- one parameter per option
     file: Annotated[Path, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)],
     *,
-    levels: Annotated[str, typer.Option(help="Portions of lost samples to inject.")] = "0.05,0.1,0.2",
-    seeds: Annotated[int, typer.Option(min=2, help="Orders of the data to run each level in.")] = 5,
-    samples: Annotated[int | None, typer.Option(min=1, help="Train so many samples a run, not all.")] = None,
+    levels: Annotated[str, typer.Option(help="Fractions of samples to lose, separated by commas.")] = "0.05,0.1,0.2",
+    seeds: Annotated[int, typer.Option(min=2, help="Number of data orders to run each level with.")] = 5,
+    samples: Annotated[int | None, typer.Option(min=1, help="Train this many samples per run instead of all.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the runs and the line into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of the runs to this file.")] = None,
 ) -> None:
-    """Measure what lost samples cost in AUC, on this machine: the sensitivity of an AUCDrop budget."""
+    """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
     with usage_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
         calibrate_job(options, out, err, os.environ)
@@ -127,7 +127,7 @@ def plan(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how the job would recover and save, what that is expected to cost, and what would change it."""
+    """Show how a job would recover and save, the expected cost, and what would change the plan."""
     with usage_errors():
         plan_job(file, as_json=json, out=out)
 
@@ -135,31 +135,32 @@ def plan(
 @app.command()
 def simulate(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset | None, typer.Option(help="A job of the CPR paper; without --file, paper.")] = None,
+    preset: Annotated[Preset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A YAML file with one CPRJob.", exists=True, dir_okay=False)
     ] = None,
-    hours: Annotated[float | None, typer.Option(min=0.01, help="Useful training time.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.01, help="Hours of useful training.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of shards.")] = None,
-    mtbf: Annotated[float | None, typer.Option(min=0.001, help="Hours of training between two failures.")] = None,
+    mtbf: Annotated[float | None, typer.Option(min=0.001, help="Mean hours of training between failures.")] = None,
     told_mtbf: Annotated[
-        float | None, typer.Option(min=0.001, help="The same as strategies are told it; --mtbf if not given.")
+        float | None, typer.Option(min=0.001, help="The --mtbf that the policy assumes. Defaults to --mtbf.")
     ] = None,
     lost_share: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Portion of the shards that a failure takes.")
+        float | None, typer.Option(min=0.0, max=1.0, help="Fraction of the shards lost per failure.")
     ] = None,
     told_lost: Annotated[
-        float | None, typer.Option(min=1.0, help="Shards that a failure takes, as strategies are told; else the truth.")
+        float | None,
+        typer.Option(min=1.0, help="Shards lost per failure that the policy assumes."),
     ] = None,
     failures: Annotated[
-        str, typer.Option(metavar="KIND", help="exponential, gamma, storms or trace:FILE.")
+        str, typer.Option(metavar="KIND", help="Failures to simulate: exponential, gamma, storms or trace:FILE.")
     ] = "exponential",
-    runs: Annotated[int | None, typer.Option(min=1, help="Jobs to simulate for each strategy.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other failures.")] = 0,
+    runs: Annotated[int | None, typer.Option(min=1, help="Jobs to simulate per strategy.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the failures.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the result into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
 ) -> None:
-    """Say what strategies cost, over many simulated jobs decided by the operator's own policy."""
+    """Compare recovery strategies by simulating many jobs with the operator's policy."""
     with usage_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
@@ -169,5 +170,5 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
 
 @app.command("version")
 def show_version() -> None:
-    """Print the version of cprjob and of the contract that it speaks."""
+    """Print the version of cprjob and of its contract with the trainer image."""
     out.print(f"cprjob {version('cprjob')}, contract {CONTRACT_VERSION}", highlight=False)

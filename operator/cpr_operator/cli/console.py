@@ -1,4 +1,4 @@
-"""Where commands print, and how they tell mistakes of their caller."""
+"""Where commands print, and how they report the user's mistakes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cpr_operator.cli.trials import TrialError
 from cpr_operator.cli.validate import show_invalid
 from cpr_operator.cluster.protocol import ClusterError
 
-#: A shell's usual exit code for a command line that makes no sense.
+#: The usual exit code for a wrong command line.
 USAGE = 2
 
-#: A file has no width: lines of it are not broken at 80 columns.
+#: A file has no width, so lines in it are not broken at 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True)
 
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Mistakes of the caller are told, not traced; so is what is not installed, and why trials failed."""
+    """Print the user's mistakes, missing packages and failed trials without a traceback, then exit."""
     try:
         yield
     except InvalidDocumentError as error:

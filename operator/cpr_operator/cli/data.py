@@ -1,4 +1,4 @@
-"""`cprjob data inspect`: the trainer image's own code looks through the data; what it found is shown."""
+"""`cprjob data inspect`: has the trainer image's own code read the data, and shows the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cpr_operator.cli.console import out, usage_errors
 from cpr_operator.cli.document import InvalidDocumentError, read_single
 from cpr_operator.cli.trials import ask_trainer_image
 
-data = typer.Typer(name="data", help="Look at training data.", no_args_is_help=True)
+data = typer.Typer(name="data", help="Inspect training data.", no_args_is_help=True)
 _MANIFESTS = (".yaml", ".yml")
 #: Exit code where rows cannot be read.
 _BAD_ROWS = 1
@@ -30,26 +30,28 @@ _BAD_ROWS = 1
 
 @data.callback()
 def _group() -> None:
-    """Look at training data."""
+    """Inspect training data."""
 
 
 @data.command()
 def inspect(
     target: Annotated[
-        str, typer.Argument(metavar="FILE|JOB", help="A CPRJob (YAML), or files: a path, a glob, or a folder with /.")
+        str,
+        typer.Argument(metavar="FILE|JOB", help="A CPRJob (YAML), or files: a path, a glob, or a folder ending in /."),
     ],
     *,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the columns of data, its bad rows, and what a job would read of it."""
+    """Show the data's columns, its bad rows, and how a job would read it."""
     with usage_errors():
         raise typer.Exit(inspect_data(target, out, os.environ, as_json=json))
 
 
 def inspect_data(target: str, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
-    """Look through all rows; returns the exit code: 1 if some are bad. Raises TrialError if the data cannot be read.
+    """Read all rows and show what they hold. Returns the exit code: 1 if there are bad rows.
 
-    Raises DocumentError and InvalidDocumentError for a manifest that is none.
+    Raises TrialError if the data cannot be read, DocumentError or InvalidDocumentError if the
+    manifest is not valid.
     """
     job = None
     if target.endswith(_MANIFESTS):
@@ -58,7 +60,8 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
             raise InvalidDocumentError(invalid)
         job = to_job_spec(parse_spec(document["spec"]), uid="inspection", name=document["metadata"]["name"])
     elif "://" not in target and not target.startswith("/"):
-        target = f"{Path.cwd()}/{target}"  # as text: a slash at the end means a folder
+        # As text, because a Path would drop the slash that marks a folder.
+        target = f"{Path.cwd()}/{target}"
     request = InspectionRequest(None if job is not None else target)
     with closing(ask_trainer_image("inspect", job, request, environment)) as lines:
         (figures,) = (from_json(DataFigures, line) for line in lines)
@@ -70,16 +73,16 @@ def inspect_data(target: str, console: Console, environment: Mapping[str, str], 
 
 
 def show(figures: DataFigures, console: Console) -> None:
-    """Print a table of the columns, and sentences on the rest."""
+    """Print a table of the columns, then the bad rows and what the job reads."""
     read_by_job = figures.reading is not None
     table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
     for heading in ("missing", "lowest", "highest", "distinct"):
         table.add_column(heading, justify="right")
     has_bags = any(column.bag_mean is not None for column in figures.columns)
     if has_bags:
-        table.add_column("ids a row", justify="right")
+        table.add_column("ids per row", justify="right")
     if read_by_job:
-        table.add_column("the job's")
+        table.add_column("used as")
     for column in figures.columns:
         bags = [_bags(column)] if has_bags else []
         table.add_row(*_cells(column, figures.rows), *bags, *([escape(column.feeds)] if read_by_job else []))

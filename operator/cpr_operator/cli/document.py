@@ -1,4 +1,4 @@
-"""The manifest that `cprjob` reads: YAML, with the changes that were asked for on the command line."""
+"""The manifest that `cprjob` reads: YAML, with the changes from the command line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DEFAULT_NAMESPACE = "default"
 
 
 class DocumentError(ValueError):
-    """A file or a change of it that cannot be understood."""
+    """A file that cannot be read, or a change that does not fit it."""
 
 
 class InvalidDocumentError(ValueError):
-    """A manifest with wrong fields; `invalid` names every one."""
+    """A manifest with invalid fields; `invalid` names every one."""
 
     def __init__(self, invalid: tuple[Invalid, ...]) -> None:
-        super().__init__(f"{len(invalid)} wrong fields")
+        super().__init__(f"{len(invalid)} invalid fields")
         self.invalid = invalid
 
 
@@ -43,15 +43,16 @@ def read_single(path: Path) -> Any:
     """The one YAML document of a file. Raises DocumentError."""
     documents = read_documents(path)
     if len(documents) != 1:
-        raise DocumentError(f"{path} holds {len(documents)} documents; one CPRJob is wanted")
+        raise DocumentError(f"{path} contains {len(documents)} documents; it must contain exactly one CPRJob")
     return documents[0]
 
 
 def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any]:
     """The one CPRJob of a file, changed by every `PATH=VALUE` and made local.
 
-    Saves go to the folder `saves` whatever store the file names, unless that is a folder already or a change names an
-    endpoint: most manifests name a store of their cluster, which this machine cannot or should not reach.
+    Saves go to the folder `saves`, because most manifests name a store of their cluster, which
+    this machine cannot or should not reach. A store that is a folder already stays, and so does
+    one that a change names.
     Raises DocumentError, InvalidDocumentError.
     """
     document = copy.deepcopy(read_single(path))
@@ -68,7 +69,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
 
 
 def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tuple[str, ...]) -> dict[str, Any]:
-    """A job's spec with every `PATH=VALUE`, as the API server would admit it in its present status.
+    """A job's spec with every `PATH=VALUE` applied, if its present status admits the changes.
 
     Raises DocumentError, InvalidDocumentError.
     """
@@ -85,7 +86,10 @@ def changed_spec(spec: Mapping[str, Any], status: Mapping[str, Any], changes: tu
 
 
 def parse_change(text: str) -> tuple[tuple[str, ...], Any]:
-    """`data.samples=20000` as a path below spec (a leading `spec.` may be written) and a YAML value."""
+    """Split `data.samples=20000` into a path below spec and a YAML value.
+
+    A leading `spec.` is allowed. Raises DocumentError.
+    """
     path, equals, value = text.partition("=")
     keys = tuple(path.removeprefix("spec.").split("."))
     if not equals or not all(keys):
@@ -97,7 +101,7 @@ def parse_change(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Set one value below the document's spec; missing objects on the way are made. Raises DocumentError."""
+    """Set one value below the document's spec, and create missing parents. Raises DocumentError."""
     shown = ".".join(("spec", *keys))
     if not isinstance(document, dict):
         raise DocumentError(f"--set {shown}: the document is not an object")
@@ -111,7 +115,7 @@ def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
             _item(place, keys[-1], shown)
             place[int(keys[-1])] = value
         case _:
-            raise DocumentError(f"--set {shown}: {keys[-1]} lies below a plain value")
+            raise DocumentError(f"--set {shown}: cannot set {keys[-1]}, because its parent is a plain value")
 
 
 def _step(place: Any, key: str, shown: str) -> Any:
@@ -121,12 +125,12 @@ def _step(place: Any, key: str, shown: str) -> Any:
         case list():
             return _item(place, key, shown)
         case _:
-            raise DocumentError(f"--set {shown}: {key} lies below a plain value")
+            raise DocumentError(f"--set {shown}: cannot set {key}, because its parent is a plain value")
 
 
 def _item(items: list[Any], key: str, shown: str) -> Any:
     if not key.isdecimal() or int(key) >= len(items):
-        raise DocumentError(f"--set {shown}: {key} is no position in a list of {len(items)}")
+        raise DocumentError(f"--set {shown}: {key} is not an index of a list of {len(items)} items")
     return items[int(key)]
 
 

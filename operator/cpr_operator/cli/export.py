@@ -24,17 +24,17 @@ class Source:
 
 
 def source_of(job: Any) -> Source:
-    """What a CPRJob object with its status says about its model. Raises DocumentError."""
+    """The anchor that holds the model of a CPRJob object. Raises DocumentError without a result."""
     status = Status.model_validate(job.get("status", {}) if isinstance(job, dict) else {})
     if status.runtime is None or status.result is None:
-        raise DocumentError("the job has no status.result: only a job that succeeded has a model to export")
+        raise DocumentError("the job has no status.result; only a job that succeeded has a model")
     return Source(status.runtime.job_spec, status.result.key)
 
 
 def find_job(file: Path | None, workdir: Path | None) -> Any:
     """The CPRJob object in the file, or in the working folder of a local run. Raises DocumentError."""
     if (file is None) == (workdir is None):
-        raise DocumentError("name either a file with the job and its status, or --workdir DIR of a run")
+        raise DocumentError("give either a file with the job and its status, or --workdir DIR of a local run")
     if file is None and workdir is not None:
         paths = tuple(workdir.glob("jobs/*/*.json"))
         if len(paths) != 1:
@@ -47,7 +47,7 @@ def export(source: Source, folder: Path, environment: Mapping[str, str]) -> int:
     """Write the model into the folder; returns the exporter's exit code.
 
     Credentials are read as pods read them: from the files in the folder that CPR_CREDENTIALS_DIR names.
-    Raises NeedError if the exporter could not run here.
+    Raises NeedError if the trainer's packages are not installed.
     """
     check_trainer_image()
     command = (sys.executable, "-m", "cpr_trainer", "export", "--anchor", source.anchor, "--to", str(folder))

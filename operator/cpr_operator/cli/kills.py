@@ -14,7 +14,7 @@ _FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\
 
 
 class KillError(ValueError):
-    """A kill that cannot be understood, or that names a pod the job does not have."""
+    """A kill that cannot be parsed, or that names a member that the job does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Kill:
 
 
 def parse_kill(text: str) -> Kill:
-    """Read one `--kill`. Raises KillError."""
+    """Parse one `--kill`. Raises KillError."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL], as in {SPECIMEN}")
@@ -53,7 +53,10 @@ def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:
 
 
 def due(kills: tuple[Kill, ...], samples: int, total: int) -> tuple[tuple[Kill, ...], tuple[Kill, ...]]:
-    """Which kills are due once `samples` of `total` are trained, and which are left; none before the total is known."""
+    """The kills that are due once `samples` of `total` are trained, and the remaining ones.
+
+    None is due while the total is 0, that is, unknown.
+    """
     if total == 0:
         return (), kills
     now = tuple(kill for kill in kills if samples >= kill.fraction * total)
@@ -64,4 +67,4 @@ def _signal(name: str, text: str) -> signal.Signals:
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except KeyError:
-        raise KillError(f"{text!r}: there is no signal {name}; KILL, TERM and STOP are useful ones") from None
+        raise KillError(f"{text!r}: unknown signal {name}; use KILL, TERM, STOP or another signal's name") from None

@@ -15,6 +15,6 @@ def missing(package: str) -> str:
 
 
 def check_trainer_image() -> None:
-    """Raises NeedError unless what the trainer image has is installed here, too."""
+    """Raise NeedError unless the trainer image's packages are installed here, too."""
     if find_spec("torch") is None:
         raise NeedError(missing("torch"))

@@ -16,17 +16,17 @@ from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Timing
 from cpr_operator.worker import Workers
 
-#: A pod's change is acted upon after so many seconds: several come together.
+#: Seconds to wait after a pod's change, so that several changes share a pass.
 DEBOUNCE_S = 0.05
-#: Asking and writing cost nothing here, and runs are short.
+#: Passes are frequent, because asking and writing are cheap here and runs are short.
 TIMING = Timing(running_s=1.0, floor_s=0.2, changing_s=0.2, progress_s=1.0)
 
 
 @contextlib.asynccontextmanager
 async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIterator[LocalCluster]:
-    """A cluster in the folder, and the operator's log beside it; every process is gone at the end.
+    """A cluster in the folder, with the operator's log beside it. Exit ends every process.
 
-    Raises NeedError if its processes could not run here.
+    Raises NeedError if the trainer's packages are not installed.
     """
     check_trainer_image()
     cluster = LocalCluster(workdir, clock=time.time, rng=random.Random(), environment=environment)
@@ -45,13 +45,13 @@ async def open_cluster(workdir: Path, environment: Mapping[str, str]) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def operating(cluster: LocalCluster, job: JobView, timing: Timing = TIMING) -> AsyncIterator[None]:
-    """Run passes for the job meanwhile."""
+    """Run the operator's passes for the job while the context lasts."""
     controller = Controller(cluster, time.time, timing=timing)
     workers = Workers(controller.run_pass, random.Random())
     ended = False
 
     def wake() -> None:
-        if not ended:  # the pods' own ends come after it
+        if not ended:  # pods still end after the workers are closed
             workers.wake(job.namespace, job.name, DEBOUNCE_S)
 
     cluster.subscribe(wake)

@@ -24,12 +24,12 @@ from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.plan import plan_inputs
 
 MODES: tuple[Mode, ...] = ("Partial", "Full")
-#: What CPR's equations plan, without the promise.
+#: The plans of CPR's own equations, which do not guarantee that the budget holds.
 CPR: Mapping[Mode, Callable[[policy.Inputs], open_loop.OpenLoop]] = {
     "Partial": open_loop.partial,
     "Full": open_loop.full,
 }
-#: How figures are called, and how their values are written.
+#: The name of each figure, and how its values are formatted.
 _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "limit": ("accuracy budget", lambda value: f"{value:.3g} of all samples"),
     "mtbf_s": ("mean time between failures", duration),
@@ -39,7 +39,7 @@ _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 
 def plan(file: Path, *, as_json: bool, out: Console) -> None:
-    """Print the plan of the CPRJob in the file; with its status, if that is there, of what is left of it.
+    """Print the plan of the CPRJob in the file. With its status, plan the rest of the job.
 
     Raises DocumentError, InvalidDocumentError.
     """
@@ -53,7 +53,7 @@ def plan(file: Path, *, as_json: bool, out: Console) -> None:
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = open_loop.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
-    out.print(f"By CPR's equations partial recovery pays from a budget of {break_even:.2g} on.", highlight=False)
+    out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
 def _read(file: Path) -> tuple[CPRJobSpec, policy.Inputs]:
@@ -100,7 +100,7 @@ def _as(inputs: policy.Inputs, mode: Mode) -> policy.Plan:
 
 
 def _modes(inputs: policy.Inputs, chosen: str) -> Table:
-    table = _headed("mode", "a save every", "overhead", "expected loss (PLS)", "")
+    table = _headed("mode", "save interval", "overhead", "expected loss (PLS)", "")
     for mode in MODES:
         table.add_row(mode, *_row(_as(inputs, mode)), "chosen" if mode == chosen else "")
     for mode, by_cpr in CPR.items():
@@ -109,7 +109,7 @@ def _modes(inputs: policy.Inputs, chosen: str) -> Table:
 
 
 def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
-    table = _headed("What would change it", "if it were", "mode", "a save every", "overhead", "expected loss (PLS)")
+    table = _headed("If this changed", "to", "mode", "save interval", "overhead", "expected loss (PLS)")
     for each in (*turns(inputs), *halved_and_doubled(inputs)):
         name, write = _FIGURES[each.figure]
         mode = each.plan.mode if each.plan.mode == chosen.mode else f"[bold]{each.plan.mode}[/bold]"

@@ -1,4 +1,4 @@
-"""Live progress: a table that is drawn anew on a terminal, a line now and then elsewhere."""
+"""Live progress: a table that is redrawn on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpr_operator.cluster.protocol import Event
 
 #: Seconds between two plain lines.
 LINE_EVERY_S = 5.0
-#: More members than this are counted by state instead of listed.
+#: With more members than this, members are counted by state instead of listed.
 MAX_LISTED = 16
 GOOD = frozenset({"Ready", "Training", "Finished", "Running", "Finishing", "Succeeded"})
 
@@ -26,15 +26,15 @@ class Progress(Protocol):
     """Shows a job while it runs."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """The job as it stands now; called several times a second."""
+        """Show the job's present state. Called several times a second."""
         ...
 
     def tell(self, text: str) -> None:
-        """Something happened."""
+        """Print a message about something that happened."""
         ...
 
     def close(self) -> None:
-        """The run is over."""
+        """Stop showing, because the run is over."""
         ...
 
 
@@ -81,7 +81,7 @@ class PlainProgress:
 
 
 def open_progress(console: Console) -> Progress:
-    """What suits the console."""
+    """The kind of progress that suits the console."""
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
 
 
@@ -98,7 +98,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def figures(snapshot: Snapshot) -> list[str]:
-    """Samples, speed, AUC, interval and budget; what is not known yet, or never happened, is left out."""
+    """Samples, speed, AUC, interval and budget. Unknown figures are left out."""
     plan, budget = snapshot.status.plan, snapshot.status.budget
     found = []
     if snapshot.total:
@@ -107,7 +107,7 @@ def figures(snapshot: Snapshot) -> list[str]:
     if snapshot.samples_per_s is not None:
         found.append(f"{snapshot.samples_per_s:,.0f} samples/s")
     if snapshot.status.progress.degraded_samples:
-        found.append(f"{snapshot.status.progress.degraded_samples:,} samples without a shard")
+        found.append(f"{snapshot.status.progress.degraded_samples:,} samples trained without a shard")
     if snapshot.auc is not None:
         found.append(f"AUC {snapshot.auc:.4f}")
     if plan is not None:
@@ -118,7 +118,7 @@ def figures(snapshot: Snapshot) -> list[str]:
 
 
 def states(status: Status) -> list[str]:
-    """Each member with its state; of many members how many are in each state."""
+    """Each member with its state, or the number of members in each state if there are many."""
     members: list[tuple[str, str]] = [(f"shard/{s.index}", s.state) for s in status.shards]
     members += [(f"trainer/{t.index}", t.state) for t in status.trainers]
     if len(members) <= MAX_LISTED:
@@ -128,7 +128,7 @@ def states(status: Status) -> list[str]:
 
 
 def frame(snapshot: Snapshot) -> Group:
-    """The picture for a terminal."""
+    """What a terminal shows."""
     status = snapshot.status
     head = Table.grid(padding=(0, 2))
     head.add_row(f"[bold]{escape(snapshot.job)}[/bold]", _coloured(status.phase), f"{snapshot.elapsed_s:.0f} s")
@@ -139,7 +139,7 @@ def frame(snapshot: Snapshot) -> Group:
 
 def _members(status: Status) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("member", "state", "incarnation", "last save at", "reserved"):
+    for title in ("member", "state", "incarnation", "last save (samples)", "reserved"):
         table.add_column(title, header_style="dim")
     for shard in status.shards[:MAX_LISTED]:
         reserved = sum(end - first for first, end in shard.reserved)

@@ -1,4 +1,4 @@
-"""`--report`: what became of a job, for programs. Pure."""
+"""`--report`: the outcome of a job, for programs. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cpr_operator.api.status import FailureRecord, Member, Status
 
 
 def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, Any]:
-    """The job's end as plain JSON values; figures that were never measured are None.
+    """The job's outcome as plain JSON values; figures that were never measured are None.
 
     `samples_per_s` is the rate over the whole run, recoveries included.
     """

@@ -29,15 +29,15 @@ from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 
 RUNS = Path("cprjob-runs")
-#: A shell's own exit code for a program that SIGINT ended.
+#: The exit code that a shell gives a program that SIGINT ended.
 INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line asks for: a new run of `file`, or, if that is None, to resume the job in `workdir`.
+    """What the command line asks for: to run `file`, or to resume the job in `workdir` if it is None.
 
-    Both with `changes` of its spec, as PATH=VALUE.
+    `changes` of the job's spec are PATH=VALUE.
     """
 
     file: Path | None
@@ -88,7 +88,7 @@ async def _follow(
 
 
 def _workdir(options: RunOptions) -> Path:
-    """Where everything of this run lies; absolute, because saves are named by it."""
+    """The folder of this run; absolute, because the names of saves contain it."""
     if options.workdir is not None:
         return options.workdir.resolve()
     if options.file is None:
@@ -105,7 +105,7 @@ def _check_kills(kills: tuple[Kill, ...], spec: Any) -> None:
 async def _open_job(
     cluster: LocalCluster, document: dict[str, Any] | None, workdir: Path, changes: tuple[str, ...]
 ) -> JobView:
-    """The job of a new run, or the one that an earlier run left in the folder, changed while it is suspended.
+    """The job of a new run, or the suspended one in the folder with the changes applied.
 
     Raises DocumentError, InvalidDocumentError.
     """
@@ -120,12 +120,12 @@ async def _open_job(
         case dict(), ():
             return cluster.create_job(document)
         case _:
-            raise DocumentError(f"{workdir} holds a job already: --resume goes on with it, another folder starts anew")
+            raise DocumentError(f"{workdir} already contains a job; resume it with --resume, or choose another folder")
 
 
 @contextlib.contextmanager
 def _interrupts(watch: Watch) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go to the watch."""
+    """Send Ctrl-C and SIGTERM to the watch while the context lasts."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, watch.interrupt)

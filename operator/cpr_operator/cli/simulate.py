@@ -1,4 +1,4 @@
-"""`cprjob simulate`: what strategies cost over many simulated jobs, decided by the operator's own policy."""
+"""`cprjob simulate`: recovery strategies compared over many jobs with the operator's own policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCALE_RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What the command line asks for; None is the preset's, or the file's."""
+    """What the command line asks for. None stands for the value of the preset or the file."""
 
     preset: Preset | None = None
     file: Path | None = None
@@ -59,7 +59,7 @@ class _Part:
 
 
 def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callable[[], float]) -> None:
-    """Simulate and tell; the rate goes to `err`, by a `clock` of CPU seconds.
+    """Simulate and print. The rate goes to `err`, measured by a `clock` of CPU seconds.
 
     Raises OptionError, DocumentError and InvalidDocumentError before anything runs.
     """
@@ -71,7 +71,7 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
     runs = options.runs or (SCALE_RUNS if scale else RUNS)
     began = clock()
     parts = [
-        # The costs of a job from a file are those of asynchronous saves already.
+        # The costs of a job from a file already are those of asynchronous saves.
         _Part(each, study(each, failures, runs, options.seed, None if options.file else each.asynchronous))
         for each in ([at_scale(job, shards) for shards in SCALES] if scale else [job])
     ]
@@ -80,17 +80,17 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
         out.print_json(json.dumps(_document(options, runs, parts)))
     else:
         out.print(*(_table(part, runs) for part in parts), sep="\n\n", highlight=False)
-    err.print(f"{simulated} jobs in {took:.1f} s of one core: {simulated / took:,.0f} jobs a second", highlight=False)
+    err.print(f"{simulated} jobs in {took:.1f} s of one core: {simulated / took:,.0f} jobs per second", highlight=False)
     if options.plot is not None:
         _plot(options.plot, parts, f"{options.file or options.preset or PAPER}: {runs} runs")
 
 
 def job_of(options: SimulateOptions) -> Job:
-    """The job to simulate: the preset's or the file's, with what the options change. Raises OptionError."""
+    """The job to simulate: the preset's or the file's, changed by the options. Raises OptionError."""
     if options.file is not None and options.preset is not None:
-        raise OptionError("name a --preset or a --file, not both")
+        raise OptionError("give either --preset or --file, not both")
     if options.preset == SCALE and options.shards is not None:
-        raise OptionError("--preset scale has a size of its own for each job; leave --shards out")
+        raise OptionError("--preset scale sets the number of shards itself; remove --shards")
     job = PRESETS[options.preset or PAPER] if options.file is None else _from_file(options.file)
     if options.hours is not None:
         job = replace(job, total_s=options.hours * HOUR_S)
@@ -108,18 +108,18 @@ def job_of(options: SimulateOptions) -> Job:
 
 
 def failures_of(text: str, job: Job) -> Failures:
-    """`exponential`, `gamma`, `storms` or `trace:FILE`. Raises OptionError."""
+    """The failures that `exponential`, `gamma`, `storms` or `trace:FILE` names. Raises OptionError."""
     if text in DISTRIBUTIONS:
         return DISTRIBUTIONS[text]
     kind, _, path = text.partition(":")
     if kind != "trace" or not path:
-        raise OptionError(f"--failures {text!r} is none of {', '.join(DISTRIBUTIONS)}, trace:FILE")
+        raise OptionError(f"--failures {text!r} is not one of {', '.join(DISTRIBUTIONS)}, trace:FILE")
     try:
         times = parse_trace(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise OptionError(f"--failures {text}: {error}") from error
     if any(lost is not None and lost > job.shards for _, lost in times):
-        raise OptionError(f"--failures {text}: a failure takes more shards than the job's {job.shards}")
+        raise OptionError(f"--failures {text}: a failure takes more than the job's {job.shards} shards")
     return recorded(times)
 
 
@@ -128,7 +128,7 @@ def _losing(job: Job, lost: int) -> Job:
 
 
 def _from_file(path: Path) -> Job:
-    """What a manifest says; its costs are guesses, and it is as long as one mean time between failures."""
+    """The job of a manifest, with guessed costs, as long as one mean time between failures."""
     document = read_single(path)
     invalid = validate(document)
     if invalid:
@@ -161,8 +161,9 @@ def _document(options: SimulateOptions, runs: int, parts: list[_Part]) -> dict[s
 def _table(part: _Part, runs: int) -> Table:
     job = part.job
     title = (
-        f"{runs} jobs of {job.total_s / HOUR_S:.3g} h on {job.shards} shards; {job.lost} of them are lost every "
-        f"{duration(job.mtbf_s)}; {job.limit:.3g} of all samples may be.\nOverhead and its parts in % of training time."
+        f"{runs} jobs of {job.total_s / HOUR_S:.3g} h on {job.shards} shards, with a failure of {job.lost} of them "
+        f"every {duration(job.mtbf_s)} and a budget of {job.limit:.3g} of all samples.\n"
+        "Overhead and its parts in % of training time."
     )
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("strategy", no_wrap=True)

@@ -1,4 +1,4 @@
-"""What is known of a running job at one moment, for showing it. Pure."""
+"""The state of a running job at one moment, as the progress display shows it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cpr_operator.api.status import Status
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job's status and, fresher, what its leader just reported. Times are seconds."""
+    """The job's status, and its leader's latest report, which is fresher. Times are seconds."""
 
     job: str
     elapsed_s: float
@@ -29,7 +29,7 @@ class Snapshot:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Training speed of the last seconds; None while nobody trains."""
+        """Training speed of the last seconds; None while no leader reports."""
         return self.leader.samples_per_s if self.leader else None
 
     @property
@@ -40,7 +40,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Speed over a whole run: samples between its first and its last report, and the time between these."""
+    """Speed over a whole run, from its first report to its last."""
 
     first_s: float
     first_samples: int
@@ -53,7 +53,7 @@ class Pace:
         return cls(now, samples, now, samples)
 
     def after(self, now: float, samples: int) -> Pace:
-        """One more report; one that brings nothing new does not stretch the time."""
+        """Add a report. One without new samples is ignored, so that it does not lower the speed."""
         if samples <= self.last_samples:
             return self
         return Pace(self.first_s, self.first_samples, now, samples)

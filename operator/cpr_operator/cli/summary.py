@@ -1,4 +1,4 @@
-"""What became of a job, for people: what failed, what it cost, what the budget says, where the model lies."""
+"""The outcome of a job, for people: its failures, costs and budget, and where its model is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "-"
 
 
 def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, workdir: Path) -> None:
-    """The closing picture of a run."""
+    """Print the outcome of a run."""
     console.print(_headline(job, status), highlight=False, soft_wrap=True)
     console.print(_facts(status, samples_per_s), highlight=False)
     if status.failures:
@@ -23,7 +23,7 @@ def print_summary(console: Console, job: str, status: Status, samples_per_s: flo
 
 
 def ended_because(status: Status) -> str:
-    """Why a job that did not succeed ended, in the words of its condition."""
+    """Why the job failed, from its condition; empty if it did not."""
     failed = next((c for c in status.conditions if c.type == "Failed" and c.status == "True"), None)
     return _words(failed) if failed else ""
 
@@ -60,7 +60,7 @@ def _facts(status: Status, samples_per_s: float | None) -> Table:
             "replayed", f"{progress.replayed_samples:,} samples pushed again to replaced shards, and not lost"
         )
     if progress.degraded_samples:
-        table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was away")
+        table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was down")
     table.add_row("overhead", _overhead(status))
     return table
 
@@ -69,13 +69,13 @@ def _overhead(status: Status) -> str:
     cost = status.overhead
     return (
         f"saves {cost.save_seconds:.1f} s, loads {cost.load_seconds:.1f} s, "
-        f"training done again {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s"
+        f"repeated training {cost.lost_seconds:.1f} s, waiting for new processes {cost.reschedule_seconds:.1f} s"
     )
 
 
 def _failures(failures: tuple[FailureRecord, ...]) -> Table:
     table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
-    for title in ("member", "what", "lost samples", "lost row updates", "training again after", "action"):
+    for title in ("member", "failure", "lost samples", "lost row updates", "recovered in", "action"):
         table.add_column(title, header_style="dim")
     for each in failures:
         table.add_row(
@@ -95,12 +95,12 @@ def _next_step(status: Status, workdir: Path) -> str:
         case "Succeeded" if status.result is not None:
             return (
                 f"The model is anchor {escape(status.result.key)} in {shown}.\n"
-                f"Write it as files: cprjob export --workdir {shown} --to model"
+                f"To write it as files: cprjob export --workdir {shown} --to model"
             )
         case "Failed":
             return f"Logs of all processes: {shown}/pods/*/log.txt"
         case _:
-            return f"Resume it: cprjob run --resume --workdir {shown}"
+            return f"To resume the job: cprjob run --resume --workdir {shown}"
 
 
 def _at_most(value: int | None, *, exact: bool) -> str:

@@ -1,4 +1,4 @@
-"""Runs the trainer image's own code in a process of its own, for experiments and benches, and shows how far it is."""
+"""Runs the trainer image's own code in a separate process, for experiments and benches."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from cpr_contract.experiment import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.needs import check_trainer_image
 
-#: So much of a log is shown.
+#: Lines of a log that an error message shows.
 _TAIL_LINES = 20
 
 
 class TrialError(RuntimeError):
-    """The trials came to no end; the message says why."""
+    """The trials failed; the message says why."""
 
 
 def run_experiment(
     job: JobSpec, experiment: Experiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
 ) -> Generator[Outcome]:
-    """Run all trials and yield their outcomes in order; to be closed, which ends the process. Raises TrialError."""
+    """Run all trials and yield their outcomes in order. Close it to end the process.
+
+    Raises TrialError.
+    """
     with closing(ask_trainer_image("experiment", job, experiment, environment)) as lines:
         for line in lines:
             report = from_json(TrialReport, line)
@@ -44,7 +47,8 @@ def ask_trainer_image(
 ) -> Generator[bytes]:
     """Start `python -m cpr_trainer ROLE`, give it a request, and yield the lines of its answer.
 
-    To be closed, which ends the process. Raises TrialError if it fails, NeedError if it could not run here.
+    Close it to end the process. Raises TrialError if the process fails, NeedError if the
+    trainer's packages are not installed.
     """
     check_trainer_image()
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
@@ -69,7 +73,7 @@ def ask_trainer_image(
 
 
 def why(last_word: Path, log: Path, code: int) -> str:
-    """What the process said of its end; of an end that nobody foresaw, what its log says last."""
+    """The process's termination message; without a helpful one, the last lines of its log."""
     try:
         problem = from_json(Problem, last_word.read_text("utf-8"))
     except (OSError, ContractError):
@@ -81,13 +85,13 @@ def why(last_word: Path, log: Path, code: int) -> str:
 
 
 def progress(console: Console) -> Progress:
-    """A bar, on a terminal."""
+    """A progress bar, which only a terminal shows."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def teller(bar: Progress, names: Sequence[str]) -> Callable[[TrialReport], None]:
-    """Moves the bar on through trials with these names; where there is none, prints a line for each finished one."""
+    """Advance the bar through trials with these names; without a bar, print each finished trial."""
     task = bar.add_task("reading the data", total=len(names))
 
     def tell(report: TrialReport) -> None:

@@ -1,4 +1,4 @@
-"""`cprjob validate`: every wrong field of every file at once."""
+"""`cprjob validate`: every invalid field of every file at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cpr_operator.cli.document import DocumentError, read_documents
 
 
 def validate_files(paths: tuple[Path, ...], console: Console) -> bool:
-    """Say of each file whether it is valid, and what is wrong with it; returns whether all are."""
-    results = [_validate_file(path, console) for path in paths]  # all of them, also after a wrong one
+    """Print the invalid fields of each file. Returns whether all files are valid."""
+    results = [_validate_file(path, console) for path in paths]  # a list, so that none is skipped
     return all(results)
 
 
 def show_invalid(where: str, invalid: tuple[Invalid, ...], console: Console) -> None:
-    """One line for each wrong field: its path, what is wrong, what to do."""
-    console.print(f"[red]{escape(where)}[/red]: {len(invalid)} wrong field{'s' if len(invalid) > 1 else ''}")
+    """Print each invalid field: its path, what is wrong, and the remedy."""
+    console.print(f"[red]{escape(where)}[/red]: {len(invalid)} invalid field{'s' if len(invalid) > 1 else ''}")
     for each in invalid:
         console.print(f"  [bold]{escape(each.field or '(document)')}[/bold]: {escape(each.message)}")
         console.print(f"      {escape(each.remedy)}", style="dim")

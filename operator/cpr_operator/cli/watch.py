@@ -1,4 +1,4 @@
-"""Following one job to its end: what it says, what is to be killed, and Ctrl-C."""
+"""Follows one job to its end: shows its progress, kills members when due, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REPORT_DEADLINE_S = 1.0
 
 
 class Watch:
-    """Looks at a job several times a second, fires kills, and knows when the run is over.
+    """Polls a job several times a second until the run is over, and kills members when due.
 
-    `pace` is the speed of the whole run so far, None before the first report of a leader.
+    `pace` is the speed of the whole run so far, None before a leader's first report.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Watch:
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """Ctrl-C: the first suspends the job, so that everything is saved; the next one stops at once."""
+        """Handle Ctrl-C: the first suspends the job, which saves everything; the next stops at once."""
         self._interrupts += 1
         if self._interrupts == 1:
             self._cluster.change_spec(self._job.namespace, self._job.name, {"suspend": True})
-            self._progress.tell("Saving everything and stopping; Ctrl-C again stops at once.")
+            self._progress.tell("Saving everything, then stopping. Press Ctrl-C again to stop at once.")
         else:
             self._abandoned.set()
 
     async def follow(self) -> Status:
-        """The job's status once it succeeded, failed, was suspended or given up."""
+        """Wait until the job succeeded, failed, was suspended or the user gave up; its status then."""
         while True:
             job = await self._cluster.get_job(self._job.namespace, self._job.name)
             status = Status.model_validate(job.status)
@@ -74,7 +74,7 @@ class Watch:
                 return status
 
     async def _nap(self) -> bool:
-        """Wait until it is time to look again; True if the user gave up."""
+        """Wait until the next poll; True if the user gave up."""
         try:
             await asyncio.wait_for(self._abandoned.wait(), LOOK_EVERY_S)
         except TimeoutError:
@@ -90,7 +90,7 @@ class Watch:
             report = from_json(TrainerReport, body)
         except ContractError:
             return None
-        if not takes_part(report):  # it has not learned yet how far training is
+        if not takes_part(report):  # it does not know yet how far training is
             return None
         now = self._clock()
         self.pace = self.pace.after(now, report.samples) if self.pace else Pace.begin(now, report.samples)
@@ -102,7 +102,7 @@ class Watch:
         now, self._kills = due(self._kills, leader.samples, leader.total_samples)
         for kill in now:
             pod = running(pods, kill.role, kill.index)
-            if pod is None:  # it is away just now: its successor is meant
+            if pod is None:  # it is being replaced, so the kill waits for its replacement
                 self._kills += (kill,)
                 continue
             self._progress.tell(f"> {kill.number.name} to {kill.target} (pod {pod.name})")
@@ -116,7 +116,7 @@ class Watch:
 
 
 def running(pods: tuple[PodView, ...], role: str, index: int | None) -> PodView | None:
-    """The member's newest pod whose process runs. Pods of earlier incarnations may be there, ended or ending."""
+    """The member's newest pod with a running process. Pods of earlier incarnations may still exist."""
     found = (pod for pod in pods if (pod.role, pod.index, pod.phase) == (role, index, "Running"))
     return max(found, key=lambda pod: pod.incarnation, default=None)
 

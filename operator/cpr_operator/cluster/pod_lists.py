@@ -1,4 +1,4 @@
-"""The last list of each job's pods, which serves again as long as a watch sees none of them change."""
+"""A cache of each job's list of pods, valid until a watch sees one of them change."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class PodLists:
         self._jobs: dict[tuple[str, str], _Kept] = {}
 
     def changed(self, namespace: str, name: str) -> None:
-        """A watch saw one of the job's pods: what was listed before serves no more."""
+        """Invalidate the job's list, because a watch saw one of its pods."""
         kept = self._jobs.setdefault((namespace, name), _Kept())
         kept.changes += 1
         kept.pods, kept.until = (), float("-inf")
 
     def forget(self, namespace: str, name: str) -> None:
-        """The job is gone."""
+        """Forget the list of a job that is gone."""
         self._jobs.pop((namespace, name), None)
 
     def changes(self, namespace: str, name: str) -> int:
-        """How many changes were seen before a list is asked for; `keep` wants to know."""
+        """The number of changes seen so far. Read it before requesting a list, and pass it to `keep`."""
         kept = self._jobs.get((namespace, name))
         return kept.changes if kept else 0
 
     def keep(self, namespace: str, name: str, changes: int, pods: tuple[PodView, ...]) -> None:
-        """Keep a list, unless something changed while it was on its way: it may be from before that."""
+        """Keep a list, unless a change was seen during its request, which the list may lack."""
         kept = self._jobs.setdefault((namespace, name), _Kept())
         if kept.changes == changes:
             kept.pods, kept.until = pods, self._clock() + KEPT_S
 
     def find(self, namespace: str, name: str) -> tuple[PodView, ...] | None:
-        """Return the list that still serves, if there is one."""
+        """Return the list if it is still valid, else None."""
         kept = self._jobs.get((namespace, name))
         return kept.pods if kept and self._clock() < kept.until else None

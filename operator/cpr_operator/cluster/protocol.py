@@ -27,7 +27,7 @@ class ClusterError(Exception):
 
 
 class NotFoundError(ClusterError):
-    """The object is not there (any more)."""
+    """The object does not exist (any more)."""
 
 
 class ConflictError(ClusterError):
@@ -39,7 +39,7 @@ class AlreadyExistsError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """Quota, admission or validation said no."""
+    """Quota, admission or validation refused the request."""
 
 
 class TerminatingError(RefusedError):
@@ -65,7 +65,7 @@ class Priority(enum.IntEnum):
     START = 2
     #: The job has not begun.
     BEGIN = 3
-    #: The job trains and nothing happens. Such a request never waits: it is made again with the next pass.
+    #: The job trains undisturbed. Such a request never waits; the next pass makes it again.
     REGULAR = 4
 
 
@@ -134,7 +134,10 @@ class Cluster(Protocol):
         ...
 
     async def has_secret(self, manifest: Manifest) -> bool:
-        """Whether a Secret of that name exists, by a dry run of its creation. Raises RefusedError: nobody knows."""
+        """Whether a Secret of that name exists, by a dry run of its creation.
+
+        Raises RefusedError if the server's answer does not tell.
+        """
         ...
 
     async def apply(self, manifest: Manifest) -> None:

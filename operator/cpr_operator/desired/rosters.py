@@ -1,4 +1,4 @@
-"""Rosters: a job's status in the words that each of its pods reads."""
+"""Rosters: what each pod has to know of the job's status."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Rosters:
 
     @cached_property
     def for_trainers(self) -> TrainerRoster:
-        """What all trainers are told; it says of none of them who it is."""
+        """The part that all trainers' rosters share."""
         return trainer_roster(self._status, Trainer(index=0), 0)
 
     def document(self, member: Member, incarnation: int) -> Document:
@@ -78,7 +78,7 @@ class Rosters:
 
 
 def shards_stop(status: Status) -> bool:
-    """Whether shards are told to stop. Trainers stop first: while shards can still acknowledge what they send."""
+    """Whether shards are told to stop. Trainers stop first, so that shards can acknowledge their pushes."""
     return status.phase == "Suspending" and not any(trainer.uid for trainer in status.trainers)
 
 

@@ -1,4 +1,4 @@
-"""The ledger while recoveries are under way: what is lost, and what is set aside until the members have told.
+"""The ledger during recoveries: the losses, and the reservations until the members report theirs.
 
 What is set aside are ranges too, so a sample counts once per shard, however often it is lost or reserved: a shard
 that dies again before its next save is charged once.
@@ -40,20 +40,23 @@ class Account:
         )
 
     def settle(self, lost: Mapping[int, Ranges]) -> Account:
-        """These shards told what they lost: that is charged, and their reservations go."""
+        """Charge the reported losses of these shards, and release their reservations."""
         reserved = tuple(() if i in lost else ranges for i, ranges in enumerate(self.reserved))
         return replace(self, ledger=ledgers.add_by_shard(self.ledger, lost), reserved=reserved)
 
     def settle_dense(self, lost: Ranges) -> Account:
-        """The leader told what the dense state misses: every shard is charged, and the dense reservation goes."""
+        """Charge every shard with the losses of the dense state that the leader reported.
+
+        The dense reservation is released.
+        """
         return replace(self, ledger=ledgers.add_everywhere(self.ledger, lost), dense=())
 
     def recovered(self, sample_shards: int) -> Account:
-        """A recovery is over, and has lost so much: it joins the running sum."""
+        """Add the losses of a finished recovery to the running sum."""
         return replace(self, ledger=ledgers.recovered(self.ledger, max(sample_shards, 0)))
 
     def charge_reserved(self) -> Account:
-        """Nobody will tell any more: what is set aside counts as lost."""
+        """Charge all open reservations in full, because no member will report its losses any more."""
         return Account(replace(self.ledger, lost=self._worst()), ((),) * len(self.reserved))
 
     def roll_back(self, samples: int) -> Account:
@@ -65,7 +68,7 @@ class Account:
         return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))
 
     def reshard(self, shards: int, limit: int) -> Account:
-        """The account of so many other shards and of their limit. What is set aside counts as lost."""
+        """The account after a change of the number of shards. Open reservations count as lost."""
         return Account(ledgers.resharded(self.charge_reserved().ledger, shards, limit), ((),) * shards)
 
     def _worst(self) -> tuple[Ranges, ...]:

@@ -29,7 +29,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryInput:
-    """Everything the decision rests on.
+    """All inputs of the decision.
 
     `survivors` are living trainers that hold the dense state. `trainer_bound` is how many samples any shard can have
     applied, from their reports; `shard_bound` the same from the shards, for when no trainer survived; both None while
@@ -81,7 +81,7 @@ class DenseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace the lost members and nobody else. With `dense`, no trainer survived.
+    """Replace only the lost members. With `dense`, no trainer survived.
 
     `lost` are the shards whose state is gone beyond their saves: together one failure. `bereft` is what is set aside
     for shards that have their leave already.
@@ -112,7 +112,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class WaitForReport:
-    """Somebody who lives knows more: decide when they have answered."""
+    """Wait for the reports of live members, which the decision needs."""
 
     reason: str
 
@@ -129,7 +129,7 @@ Decision = Replace | RollBack | WaitForReport | FailJob
 
 
 def decide(given: RecoveryInput) -> Decision:
-    """What becomes of the lost members. Partial recovery if it is allowed and fits into the budget, else a rollback."""
+    """Decide on the lost members: partial recovery if it is allowed and fits the budget, else rollback."""
     s = given
     if not s.survivors and not s.shard_state:
         everybody = tuple(range(len(s.account.reserved)))

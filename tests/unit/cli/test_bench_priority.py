@@ -157,7 +157,7 @@ def test_what_saves_only_the_anchors_writes_less_and_wins_nothing() -> None:
     assert mfu.against_anchors is not None
     assert mfu.against_anchors.mean == pytest.approx(0.2)
     assert anchors.against_anchors is None
-    assert "MFU is not to be told from Anchors: difference of AUC drops +0.2 " in printed(found)
+    assert "The difference between MFU and Anchors is not significant: +0.2 AUC drop " in printed(found)
 
 
 def test_the_order_of_runs_does_not_matter() -> None:
@@ -197,13 +197,13 @@ def printed(found: Study) -> str:
 
 def test_the_winner_is_named_with_its_margin_and_whether_it_is_sure() -> None:
     sure = printed(a_study({"Full": [0.10, 0.20, 0.30], "MFU": [0.05, 0.15, 0.251], "SSU": [0.2, 0.3, 0.41]}))
-    assert "MFU loses least AUC, 0.05 less than Full" in sure
+    assert "MFU loses the least AUC, 0.05 less than Full" in sure
     assert "(95% interval +0.048 to +0.051): significant." in sure
-    assert "MFU is better than Full: difference of AUC drops -0.05" in sure
-    assert "SSU is worse than Full: difference of AUC drops +0.1" in sure
+    assert "MFU is better than Full: -0.05 AUC drop" in sure
+    assert "SSU is worse than Full: +0.1 AUC drop" in sure
     unsure = printed(a_study({"Full": [0.10, 0.20, 0.30], "MFU": [0.05, 0.25, 0.25]}))
     assert ": not significant." in unsure
-    assert "MFU is not to be told from Full" in unsure
+    assert "The difference between MFU and Full is not significant" in unsure
 
 
 def test_the_better_predictor_is_named() -> None:
@@ -213,12 +213,12 @@ def test_the_better_predictor_is_named() -> None:
         for seed in range(8)
         for name in ("Full", "MFU", ANCHORS)
     ]
-    assert "portion of lost row updates predicts the AUC drop better, and significantly so" in printed(study(runs))
+    assert "fraction of lost row updates predicts the AUC drop significantly better." in printed(study(runs))
     swapped = [replace(run, pls=run.plu, plu=run.pls) for run in runs]
-    assert "portion of lost samples predicts the AUC drop better, and significantly so" in printed(study(swapped))
+    assert "fraction of lost samples predicts the AUC drop significantly better." in printed(study(swapped))
     equal = [replace(run, pls=run.plu) for run in runs]
-    assert "Neither predicts the AUC drop better" in printed(study(equal))
-    assert "correlation -, off by" in printed(study([replace(run, pls=0.1) for run in runs]))
+    assert "Neither predicts the AUC drop significantly better" in printed(study(equal))
+    assert "correlation -, error" in printed(study([replace(run, pls=0.1) for run in runs]))
 
 
 def test_json_holds_every_run_and_the_answer() -> None:
@@ -255,14 +255,14 @@ def test_each_run_is_compared_with_its_own_seed() -> None:
     with pytest.raises(TrialError, match="AUC is not defined"):
         runs_of(planned, [an_outcome(None, 0, None), *outcomes[1:]])
     unharmed = [an_outcome(0.8, 0, None), an_outcome(0.8, 0, saved)]
-    with pytest.raises(TrialError, match="lost nothing"):
+    with pytest.raises(TrialError, match="Nothing was lost"):
         runs_of(planned, [*unharmed, *unharmed])
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--interval", "0"], 2, "--interval 0.0: a portion above 0"),
+        (["--interval", "0"], 2, "--interval 0.0: must be above 0"),
         (["--fraction", "1.5"], 2, "--fraction 1.5"),
         (["--seeds", "1"], 2, "seeds"),
         (["--anchors", "1"], 2, "anchors"),

@@ -118,7 +118,7 @@ def test_a_folder_is_used_and_left_as_it_was(tmp_path: Path, *, stated: bool) ->
         ("file:///tmp", "http://127.0.0.1", "file:///folder"),
         ("file://", None, "file:///folder"),
         (None, "http://127.0.0.1", "file:///folder"),
-        ("file:///there/is/no/such/folder", None, "there is no folder /there/is"),
+        ("file:///there/is/no/such/folder", None, "the folder /there/is/no/such/folder does not exist"),
     ],
 )
 def test_what_is_no_store_is_refused(uri: str | None, endpoint: str | None, says: str) -> None:
@@ -129,8 +129,8 @@ def test_what_is_no_store_is_refused(uri: str | None, endpoint: str | None, says
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--strategy", "mfu"], 2, "--strategy mfu: one of Full, MFU"),
-        (["--bits", "5"], 2, "--bits 5: one of 32, 8, 4, 3, 2"),
+        (["--strategy", "mfu"], 2, "--strategy mfu: must be one of Full, MFU"),
+        (["--bits", "5"], 2, "--bits 5: must be one of 32, 8, 4, 3, 2"),
         (["--store", "nowhere:9"], 2, "file:///folder"),
         (["--store", "s3://A", "--endpoint", "not a URL"], 1, "spec.snapshots.store"),
     ],

@@ -146,9 +146,9 @@ def test_peers_are_commands_by_name() -> None:
         (("=sh",), "NAME=COMMAND"),
         (("a= ",), "NAME=COMMAND"),
         (("a=sh 'x",), "No closing quotation"),
-        (("single=sh",), "the name single is taken"),
-        (("a=sh", "a=sh"), "the name a is taken"),
-        (("a=no-such-program -x",), "there is no program no-such-program"),
+        (("single=sh",), "the name single is already in use"),
+        (("a=sh", "a=sh"), "the name a is already in use"),
+        (("a=no-such-program -x",), "the program no-such-program was not found"),
     ],
 )
 def test_a_peer_that_cannot_run_is_refused(peers: tuple[str, ...], why: str) -> None:

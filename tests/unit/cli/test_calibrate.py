@@ -162,7 +162,7 @@ def test_each_run_is_compared_with_the_one_of_its_seed() -> None:
     ("outcomes", "says"),
     [
         ((an_outcome(None, 0.0), an_outcome(0.5, 0.1)), "AUC is not defined"),
-        ((an_outcome(0.5, 0.0), an_outcome(0.5, 0.0)), "too short to lose a portion of 0.1"),
+        ((an_outcome(0.5, 0.0), an_outcome(0.5, 0.0)), "too short to lose a fraction of 0.1"),
     ],
 )
 def test_runs_that_cannot_be_compared_say_why(outcomes: tuple[Outcome, ...], says: str) -> None:
@@ -215,7 +215,7 @@ def test_the_answer_can_be_pasted() -> None:
     assert "accuracyBudget: {type: AUCDrop, aucDrop: {limit: 0.001, sensitivity: 0.02}}" in text
     assert "0.0150 " not in text
     assert "95% interval 0.01 to 0.02, over 3 seeds" in text
-    assert "allows a portion of lost samples of 0.05 by it" in text
+    assert "limit of 0.001 allows 0.05 of all samples to be lost" in text
     assert "+0.00300" in text
     assert "+0.0300" in text
     assert "not distinguishable" not in text
@@ -224,7 +224,7 @@ def test_the_answer_can_be_pasted() -> None:
 
 
 def test_a_budget_of_samples_is_translated() -> None:
-    assert "portionOfLostSamples of 0.1 is a limit of 0.002 by it" in printed(found(0.01, 0.0199), PLS)
+    assert "portionOfLostSamples of 0.1 amounts to an AUC drop of 0.002" in printed(found(0.01, 0.0199), PLS)
 
 
 def test_a_slope_that_may_be_nothing_is_told_with_its_bound() -> None:
@@ -258,7 +258,7 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["--levels", "0.7"], 2, "at most 0.5"),
-        (["--levels", "much"], 2, "no list of numbers"),
+        (["--levels", "much"], 2, "not a list of numbers"),
         (["--seeds", "1"], 2, "seeds"),
         (["--samples", "0"], 2, "samples"),
         (["--plot", "/nowhere/out.png"], 2, "--plot"),

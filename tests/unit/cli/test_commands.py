@@ -35,14 +35,21 @@ def test_validate_names_every_wrong_field_of_every_file(tmp_path: Path) -> None:
     broken.write_text("a: [", "utf-8")
     result = runner.invoke(app, ["validate", str(wrong), str(broken), QUICKSTART])
     assert result.exit_code == 1
-    for words in ("2 wrong fields", "spec.data.samples", "spec.data.bathcSize", "batchSize?", "cannot read", ": valid"):
+    for words in (
+        "2 invalid fields",
+        "spec.data.samples",
+        "spec.data.bathcSize",
+        "batchSize?",
+        "cannot read",
+        ": valid",
+    ):
         assert words in result.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["run"], 2, "name a FILE"),
+        (["run"], 2, "give either FILE"),
         (["run", QUICKSTART, "--resume"], 2, "not both"),
         (["run", "--resume"], 2, "--resume needs --workdir"),
         (["run", QUICKSTART, "--kill", "shard/9@0.5"], 2, "no shard/9"),

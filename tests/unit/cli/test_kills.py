@@ -28,7 +28,7 @@ def test_a_kill_is_read(text: str, kill: Kill) -> None:
         ("shard/1", "ROLE/INDEX@FRACTION"),
         ("shard/1@1", "below 1"),
         ("shard/1@7.5", "below 1"),
-        ("shard/1@0.5:BOOM", "no signal BOOM"),
+        ("shard/1@0.5:BOOM", "unknown signal BOOM"),
         ("", "shard/1@0.5"),
     ],
 )

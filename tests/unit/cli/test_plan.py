@@ -42,10 +42,10 @@ def test_every_example_has_a_plan(example: str) -> None:
         "expected loss (PLS)",
         "chosen",
         "Partial, open loop",
-        "pays from a budget of",
+        "pays off from a budget of",
     ):
         assert says in words
-    assert "What would change it" in words
+    assert "If this changed" in words
 
 
 def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`cprjob bench`: what parts of the product do on this machine, measured."""
+"""`cprjob bench`: measurements on this machine."""
 
 from cpr_operator.cli.bench.app import bench
 

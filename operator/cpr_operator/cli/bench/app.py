@@ -1,4 +1,4 @@
-"""The commands of `cprjob bench`. They parse; the work is done by the packages beside this module."""
+"""The commands of `cprjob bench`. They parse options; the packages beside this module do the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpr_operator.cli.bench.train import TrainOptions, bench_train
 from cpr_operator.cli.bench.train.presets import Preset
 from cpr_operator.cli.console import err, out, usage_errors
 
-bench = typer.Typer(name="bench", help="Measure parts of the product on this machine.", no_args_is_help=True)
+bench = typer.Typer(name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True)
 
 _STRATEGIES: tuple[str, ...] = get_args(Strategy)
 _BITS: tuple[int, ...] = get_args(Bits)
@@ -26,20 +26,20 @@ def priority(  # noqa: PLR0913 -- one parameter per option
     *,
     data: Annotated[
         Path,
-        typer.Option(help="Criteo rows, or a TSV with a header and a column `label`; gzip or plain.", exists=True),
+        typer.Option(help="Criteo rows, or a TSV with a header and a `label` column. Plain or gzip.", exists=True),
     ],
-    seeds: Annotated[int, typer.Option(min=2, help="Orders of the data to run each strategy in.")] = 10,
-    interval: Annotated[float, typer.Option(help="Portion of the run between two saves with Full.")] = 0.1,
-    anchors: Annotated[int, typer.Option(min=2, help="Intervals between saves of everything with the others.")] = 2,
-    fraction: Annotated[float, typer.Option(help="Portion of an interval between two priority saves.")] = 0.125,
-    failures: Annotated[int, typer.Option(min=1, help="Failures a run, each of half of the shards.")] = 4,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of data orders to run each strategy with.")] = 10,
+    interval: Annotated[float, typer.Option(help="Interval between saves with Full, as a fraction of the run.")] = 0.1,
+    anchors: Annotated[int, typer.Option(min=2, help="Intervals between full saves with the other strategies.")] = 2,
+    fraction: Annotated[float, typer.Option(help="Time between priority saves, as a fraction of an interval.")] = 0.125,
+    failures: Annotated[int, typer.Option(min=1, help="Failures per run, each of half of the shards.")] = 4,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the job, as data.samples=20000."),
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of spec, for example data.samples=20000."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare what strategies of saving lose to the same failures, writing as many rows each."""
+    """Compare what saving strategies lose under the same failures, with equally many rows written."""
     with usage_errors():
         options = PriorityOptions(data, seeds, interval, anchors, fraction, failures, tuple(set_ or ()), json)
         bench_priority(options, out, err, os.environ)
@@ -48,21 +48,21 @@ def priority(  # noqa: PLR0913 -- one parameter per option
 @bench.command()
 def train(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset, typer.Option(help="The model.")] = Preset.KAGGLE,
-    rows: Annotated[int, typer.Option(min=1, help="The most rows that a table has.")] = 100_000,
-    trainers: Annotated[int, typer.Option(min=1, help="Trainers of CPRJob.")] = 1,
-    shards: Annotated[int, typer.Option(min=1, help="Shards of CPRJob.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Workers that divide a step of a trainer.")] = 1,
-    precision: Annotated[Precision, typer.Option(help="What the dense network computes in.")] = "fp32",
-    repeats: Annotated[int, typer.Option(min=1, help="Windows of each contender, in turn.")] = 3,
-    seconds: Annotated[int, typer.Option(min=2, help="Length of a window.")] = 15,
+    preset: Annotated[Preset, typer.Option(help="Model to train.")] = Preset.KAGGLE,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
+    trainers: Annotated[int, typer.Option(min=1, help="Number of trainers of the CPRJob.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards of the CPRJob.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Compute threads per trainer.")] = 1,
+    precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
+    repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per contender.")] = 3,
+    seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=COMMAND", help="Another program that trains the job; may be repeated."),
+        typer.Option(metavar="NAME=COMMAND", help="Another program that trains the job. May be repeated."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare the speed of CPRJob on this machine with training the same model in one process."""
+    """Compare the training speed of a CPRJob with that of one plain process on this machine."""
     with usage_errors():
         options = TrainOptions(
             preset=preset,
@@ -83,21 +83,30 @@ def train(  # noqa: PLR0913 -- one parameter per option
 def snapshot(  # noqa: PLR0913 -- one parameter per option
     *,
     rows: Annotated[int, typer.Option(min=1, help="Rows of the shard.")] = 1 << 21,
-    dim: Annotated[int, typer.Option(min=1, help="Values of a row.")] = 64,
+    dim: Annotated[int, typer.Option(min=1, help="Values per row.")] = 64,
     store: Annotated[
-        str | None, typer.Option(metavar="URI", help="file:///folder or s3://bucket/prefix; else a temporary folder.")
+        str | None,
+        typer.Option(metavar="URI", help="file:///folder or s3://bucket/prefix. Default: a temporary folder."),
     ] = None,
-    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Where s3:// is, as https://host:port.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of the s3:// store, as https://host:port.")
+    ] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="Weigh saves of this strategy alone; may be repeated.")
+        list[str] | None, typer.Option(help="Measure the size of saves of this strategy only. May be repeated.")
     ] = None,
-    bits: Annotated[list[int] | None, typer.Option(help="And of this width alone; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="MIB_S", help="MiB/s of a save while training goes on.")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Of everything that is timed.")] = 5,
-    window: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Training between two saves.")] = 10.0,
+    bits: Annotated[
+        list[int] | None, typer.Option(help="Measure the size of saves of this bit width only. May be repeated.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="MIB_S", help="Rate limit of a save during training, in MiB/s.")
+    ] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each timing is repeated.")] = 5,
+    window: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds of training between two saves.")
+    ] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure saves and restores of one shard, what training notices of them, and their bytes."""
+    """Measure one shard's saves and restores: their speed, their effect on training, their size."""
     with usage_errors():
         options = SnapshotOptions(
             rows=rows,

@@ -8,7 +8,7 @@ from cpr_operator.api.spec import API_VERSION, KIND
 
 
 def bench_job(name: str, **spec: Any) -> dict[str, Any]:
-    """A CPRJob as a document. Nobody recovers it, so its budget decides nothing."""
+    """A CPRJob as a document. No operator recovers it, so its budget has no effect."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

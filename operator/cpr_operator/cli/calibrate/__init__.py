@@ -1,4 +1,4 @@
-"""`cprjob calibrate`: what lost samples cost in AUC, measured on the user's own model and data.
+"""`cprjob calibrate`: how much AUC lost samples cost, measured on the user's model and data.
 
 `design` says which runs to make, `cli.trials` has the trainer image make them, `sensitivity` reads the slope off the
 pairs of runs, `show` and `plot` tell it; `command` is all of it in order.

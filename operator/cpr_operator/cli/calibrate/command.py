@@ -1,4 +1,4 @@
-"""The command from its file to its answer."""
+"""The command: reads the file, has the trainer image run the trials, prints the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from cpr_operator.cli.trials import TrialError, progress, run_experiment, teller
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
-    """What the command line asks for: `seeds` seeds from the job's own on; `samples` stands in for the job's length."""
+    """What the command line asks for.
+
+    seeds: the number of seeds, counted from the job's own. samples: replaces the job's length.
+    """
 
     file: Path
     levels: tuple[float, ...]
@@ -36,7 +39,7 @@ class CalibrateOptions:
 
 
 def calibrate(options: CalibrateOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Make the runs and tell what they show; progress goes to `err`.
+    """Make the runs and print the sensitivity; progress goes to `err`.
 
     Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
     """
@@ -58,21 +61,24 @@ def calibrate(options: CalibrateOptions, out: Console, err: Console, environment
     else:
         print_calibration(out, pairs, sensitivity, spec.accuracy_budget)
     if options.plot is not None:
-        plot(options.plot, pairs, sensitivity, title=f"{job.job_name}: what lost samples cost")
+        plot(options.plot, pairs, sensitivity, title=f"{job.job_name}: AUC drop by lost samples")
 
 
 def pair(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Pair, ...]:
-    """Each run with losses beside its seed's run without. Raises TrialError at the first that cannot be compared."""
+    """Each run with losses, paired with the run of its seed without.
+
+    Raises TrialError at the first run that cannot be compared.
+    """
     without: dict[int, tuple[float, float]] = {}
     pairs = []
     for (seed, level), outcome in zip(planned.runs, outcomes, strict=True):
         if outcome.auc is None or outcome.log_loss is None:
-            raise TrialError("AUC is not defined: all scored samples have the same label. Calibrate on more samples.")
+            raise TrialError("AUC is not defined: all scored samples have the same label. Use more --samples.")
         if not level:
             without[seed] = (outcome.auc, outcome.log_loss)
             continue
         if not outcome.pls:
-            raise TrialError(f"The run is too short to lose a portion of {level} of it. Choose higher --levels.")
+            raise TrialError(f"The run is too short to lose a fraction of {level} of its samples. Use higher --levels.")
         auc, log_loss = without[seed]
         drop, rise = auc - outcome.auc, outcome.log_loss - log_loss
         pairs.append(Pair(seed, level, outcome.pls, outcome.auc, drop, rise, outcome.lost_row_updates))

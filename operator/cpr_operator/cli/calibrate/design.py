@@ -26,16 +26,16 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What to call each run."""
+        """The name of each run."""
         return tuple(f"seed {seed}, {f'PLS {level:g}' if level else 'no losses'}" for seed, level in self.runs)
 
 
 def parse_levels(text: str) -> tuple[float, ...]:
-    """Read `0.05,0.1,0.2`, in ascending order. Raises OptionError."""
+    """Parse `0.05,0.1,0.2`; returned in ascending order. Raises OptionError."""
     try:
         levels = sorted({float(part) for part in text.split(",")})
     except ValueError:
-        raise OptionError(f"--levels {text!r} is no list of numbers, as in 0.05,0.1,0.2") from None
+        raise OptionError(f"--levels {text!r} is not a list of numbers such as 0.05,0.1,0.2") from None
     if not all(0 < level <= MOST_PORTION for level in levels):
         raise OptionError(f"--levels {text!r}: each must be above 0 and at most {MOST_PORTION}")
     return tuple(levels)

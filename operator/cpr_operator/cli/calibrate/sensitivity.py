@@ -1,8 +1,8 @@
-"""The sensitivity: AUC lost for each unit of the portion of lost samples (PLS), from pairs of runs. Pure.
+"""The sensitivity: AUC lost per unit of the portion of lost samples (PLS), from pairs of runs. Pure.
 
-A pair is a run with injected losses and the run of the same seed without: same samples in the same order, same first
-values. At a PLS of 0 both are the same run, so the line goes through the origin: an intercept would be noise, and would
-be charged to, or credited against, every budget.
+A pair is a run with injected losses and the run of the same seed without: the same samples in the
+same order, and the same first values. At a PLS of 0 both are the same run, so the line goes through
+the origin. An intercept would only be noise that distorts every budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What losses cost in one run. `auc_drop` and `log_loss_rise` are against the run without; worse is positive."""
+    """The cost of losses in one run, relative to the run without losses; positive is worse."""
 
     seed: int
     level: float
@@ -32,7 +32,8 @@ class Pair:
 class Sensitivity:
     """The slope with its 95 % confidence interval, in AUC for a PLS of 1.
 
-    worst: the largest slope of any single pair: the interval is that of the mean, and single jobs scatter around it.
+    worst: the largest slope of any single pair. The interval is that of the mean, and single jobs
+    scatter around it.
     """
 
     estimate: float
@@ -48,16 +49,17 @@ class Sensitivity:
 
     @property
     def to_paste(self) -> float | None:
-        """The upper end of the interval, rounded up to two digits: the safe side. None if even that is not above 0."""
+        """The upper end of the interval, rounded up to two digits to be safe. None if it is not above 0."""
         return round_up(self.high) if self.high > 0 else None
 
 
 def measure(pairs: Sequence[Pair]) -> Sensitivity:
     """The sensitivity over at least two seeds; every pair has a PLS above 0.
 
-    Runs of one seed share their data and the run they are compared with, so only seeds count as independent: each gives
-    one slope, and the interval is Student's of their mean. A seed's slope is the sum of its drops over the sum of its
-    PLS: least squares through the origin for a variance that grows with the PLS.
+    Runs of one seed share their data and the run they are compared with, so only seeds count as
+    independent. Each seed gives one slope, and the interval is Student's of their mean. A seed's
+    slope is the sum of its drops over the sum of its PLS, which is least squares through the origin
+    for a variance that grows with the PLS.
     """
     slopes = [_slope(pair for pair in pairs if pair.seed == seed) for seed in sorted({pair.seed for pair in pairs})]
     estimate = fmean(slopes)
@@ -67,9 +69,9 @@ def measure(pairs: Sequence[Pair]) -> Sensitivity:
 
 
 def round_up(value: float, digits: int = 2) -> float:
-    """The smallest number of so many digits that is not below `value`, which is above 0."""
+    """The smallest number with `digits` digits that is not below `value`, which is above 0."""
     places = digits - 1 - math.floor(math.log10(value))
-    scaled = math.ceil(value * 10.0**places * (1 - 1e-12))  # a number of so many digits stays itself
+    scaled = math.ceil(value * 10.0**places * (1 - 1e-12))  # keeps a number with so few digits as it is
     return float(f"{scaled}e{-places}")
 
 

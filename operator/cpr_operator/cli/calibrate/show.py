@@ -1,4 +1,4 @@
-"""What a calibration found: for people, and for programs."""
+"""The result of a calibration, for people and for programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def as_json(job: str, shards: int, pairs: Sequence[Pair], found: Sensitivity) ->
 
 
 def print_calibration(console: Console, pairs: Sequence[Pair], found: Sensitivity, budget: AccuracyBudget) -> None:
-    """A line for each level, the sensitivity, and what to write into the manifest."""
+    """Print a line for each level, the sensitivity, and what to write into the manifest."""
     console.print(_levels(pairs), "", sep="\n", highlight=False)
     for line in (_finding(found), *_advice(found, budget)):
         console.print(line, highlight=False, soft_wrap=True)
@@ -54,7 +54,7 @@ def _levels(pairs: Sequence[Pair]) -> Table:
 
 def _finding(found: Sensitivity) -> str:
     interval = f"{CONFIDENCE:.0%} interval {found.low:.2g} to {found.high:.2g}, over {found.seeds} seeds"
-    measured = f"[bold]sensitivity {found.estimate:.2g}[/bold] AUC for each unit of PLS ({interval}"
+    measured = f"[bold]sensitivity {found.estimate:.2g}[/bold] AUC per unit of PLS ({interval}"
     finding = f"{measured}; the worst single run {found.worst:.2g})"
     if found.distinguishable:
         return finding
@@ -62,17 +62,18 @@ def _finding(found: Sensitivity) -> str:
 
 
 def _advice(found: Sensitivity, budget: AccuracyBudget) -> tuple[str, ...]:
-    """What to paste and what it means; without a value above 0 there is nothing to paste."""
+    """What to paste and what it means. Without a value above 0 there is nothing to paste."""
     sensitivity = found.to_paste
     if sensitivity is None:
-        return ("Losses did not lower AUC here, so there is no value to paste: state portionOfLostSamples instead.",)
+        return ("Losses did not lower AUC here, so there is no value to paste. State portionOfLostSamples instead.",)
     limit = "..." if budget.auc_drop is None else f"{budget.auc_drop.limit:g}"
     advice = (
-        "To paste (the upper end of the interval: the safe side):",
+        "Paste this into the manifest (the upper end of the interval, to be safe):",
         f"  accuracyBudget: {{type: AUCDrop, aucDrop: {{limit: {limit}, sensitivity: {sensitivity:g}}}}}",
     )
     if budget.auc_drop is None:
         cost = sensitivity * budget.portion
-        return (*advice, f"The manifest's portionOfLostSamples of {budget.portion:g} is a limit of {cost:.2g} by it.")
+        stated = f"portionOfLostSamples of {budget.portion:g}"
+        return (*advice, f"With it, the manifest's {stated} amounts to an AUC drop of {cost:.2g}.")
     allowed = budget.auc_drop.limit / sensitivity
-    return (*advice, f"The manifest's limit of {limit} allows a portion of lost samples of {allowed:.2g} by it.")
+    return (*advice, f"With it, the manifest's limit of {limit} allows {allowed:.2g} of all samples to be lost.")

@@ -1,4 +1,4 @@
-"""`cprjob snapshots` in order: the trainer image's own code looks into the store; what it found is shown."""
+"""The commands: have the trainer image's own code read the store, and print the result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verify_saves(source: Source, console: Console, environment: Mapping[str, str
     return DAMAGED if found.damaged else 0
 
 
-def prune_saves(  # noqa: PLR0913 -- what to do, and how to tell
+def prune_saves(  # noqa: PLR0913 -- one parameter per option
     source: Source,
     keep: int | None,
     console: Console,
@@ -55,9 +55,10 @@ def prune_saves(  # noqa: PLR0913 -- what to do, and how to tell
     delete: bool,
     as_json: bool,
 ) -> None:
-    """Show what goes, and delete it if told so; `keep` 0 lets nothing stay, None the job's own number of anchors.
+    """Show what would be deleted, and delete it if `delete`.
 
-    Raises OptionError for a job that still works with its saves, TrialError as above.
+    keep: the number of anchors to keep; 0 keeps nothing, None stands for the job's own number.
+    Raises OptionError for a job that still uses its saves, TrialError as above.
     """
     check_phase(source, everything=keep == 0)
     request = Request(
@@ -76,13 +77,13 @@ def prune_saves(  # noqa: PLR0913 -- what to do, and how to tell
 
 
 def check_phase(source: Source, *, everything: bool) -> None:
-    """Raises OptionError if the job's phase says that somebody works with its saves, or will."""
+    """Raise OptionError if the job's phase says that it uses its saves, or will use them."""
     if source.phase is None or source.phase in TERMINAL_PHASES:
         return
     if source.phase != "Suspended":
-        raise OptionError(f"the job is {source.phase}: its leader prunes after every anchor")
+        raise OptionError(f"the job is {source.phase}; its leader already prunes after every anchor")
     if everything:
-        raise OptionError("the job is Suspended: it could not be resumed; delete the job first")
+        raise OptionError("the job is Suspended and could not be resumed without its saves; delete the job first")
 
 
 def _ask(request: Request, kind: type[Answer], environment: Mapping[str, str]) -> Answer:

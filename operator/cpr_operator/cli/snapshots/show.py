@@ -1,4 +1,4 @@
-"""What `cprjob snapshots` found, for people."""
+"""The results of `cprjob snapshots`, for people."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.table import Table
 
 from cpr_contract.inventory import Damage, Point, Pruning, Verification
 
-_TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "stands on", "strategy")
-_LEFT = frozenset({"kind", "written (UTC)", "stands on", "strategy"})
+_TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "based on", "strategy")
+_LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
 
 
 def show_points(console: Console, points: Iterable[Point], words: Mapping[str, str] | None = None) -> None:
-    """A table for each job, oldest point first; `words` says something of points, by their keys."""
+    """Print a table for each job, oldest point first; `words` are remarks on points, by key."""
     points = tuple(points)
     if not points:
-        console.print("nothing is saved here")
+        console.print("no saves found")
     for job_uid, found in groupby(points, key=lambda point: point.job_uid):
         table = Table(title=f"job {job_uid}", title_justify="left", box=None, pad_edge=False)
         for title in (*_TITLES, *(("",) if words is not None else ())):
@@ -32,7 +32,7 @@ def show_points(console: Console, points: Iterable[Point], words: Mapping[str, s
 
 
 def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
-    """Each damaged object: its key, what had to be there, and what is."""
+    """Print each damaged object: its key, what was expected, and what was found."""
     for damage in damaged:
         console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
         for name, text in (("expected", damage.expected), ("found", damage.found)):
@@ -40,24 +40,24 @@ def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
 
 
 def show_verification(console: Console, found: Verification) -> None:
-    """The points with their verdicts, what is damaged, and how much was read."""
+    """Print the points with their verdicts, the damaged objects, and how much was read."""
     unusable = set(found.unusable)
-    words = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]whole[/green]" for p in found.points}
+    words = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
     show_points(console, found.points, words)
     show_damage(console, found.damaged)
-    verdict = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all of them whole[/green]"
+    verdict = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
     console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {verdict}", highlight=False)
 
 
 def show_pruning(console: Console, found: Pruning) -> None:
-    """The points that stay and those that go, and how much that is."""
-    words = {p.key: "stays" for p in found.stay} | {p.key: "[yellow]goes[/yellow]" for p in found.go}
+    """Print the points to keep and to delete, and how much the latter are."""
+    words = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
     show_points(console, sorted((*found.stay, *found.go), key=_age), words)
     amount = f"{found.objects} objects, {decimal(found.size_bytes)}"
     if found.deleted:
         console.print(f"{amount}: deleted", highlight=False)
     else:
-        console.print(f"{amount}: would be deleted, with --delete", highlight=False)
+        console.print(f"{amount} would be deleted; add --delete to delete them", highlight=False)
 
 
 def _cells(point: Point) -> tuple[str, ...]:

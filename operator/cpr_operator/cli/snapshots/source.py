@@ -1,4 +1,4 @@
-"""Which store is meant, which job in it, and what is known of that job."""
+"""Finds the store and the job in it that the command line names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.export import find_job
 from cpr_operator.cli.options import OptionError
 
-#: What stays of a job of which nothing is known: `snapshots.keep` if a job does not say.
+#: Anchors to keep if the job's manifest is not at hand: the default of `snapshots.keep`.
 DEFAULT_KEEP = 2
 _SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
 
@@ -39,10 +39,10 @@ def find_source(where: str | None, workdir: Path | None, endpoint: str | None, j
     """
     if where is not None and "://" in where:
         if workdir is not None:
-            raise OptionError("name either a store or --workdir DIR of a run")
+            raise OptionError("give either a store or --workdir DIR of a local run")
         return Source(_store(where, endpoint), job_uid)
     if endpoint is not None:
-        raise OptionError(f"--endpoint {endpoint}: a CPRJob names its own; it belongs to s3://bucket/prefix")
+        raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob names its own")
     return _of_job(find_job(Path(where) if where else None, workdir), job_uid)
 
 
@@ -52,7 +52,7 @@ def _store(uri: str, endpoint: str | None) -> StoreSpec:
         return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
     if place.scheme == "file" and place.path and not endpoint:
         return StoreSpec(uri, None, "", "")
-    raise OptionError(f"{uri}: name {_SPECIMENS}")
+    raise OptionError(f"{uri}: use {_SPECIMENS}")
 
 
 def _of_job(document: Any, job_uid: str | None) -> Source:

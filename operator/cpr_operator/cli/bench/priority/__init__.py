@@ -1,4 +1,4 @@
-"""`cprjob bench priority`: what strategies of saving are worth, measured on real data.
+"""`cprjob bench priority`: how much saving strategies help, measured on real data.
 
 `data` looks at the file and makes a job of it, `design` says which runs to make, `cli.trials` has the trainer image
 make them, `verdict` compares them, `show` tells it; `command` is all of it in order.

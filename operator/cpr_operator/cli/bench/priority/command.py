@@ -1,4 +1,4 @@
-"""The command from its file to its answer."""
+"""The command: reads the options, has the trainer image run the trials, prints the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from cpr_operator.cli.trials import TrialError, progress, run_experiment, teller
 
 @dataclass(frozen=True, slots=True)
 class PriorityOptions:
-    """What the command line asks for; `changes` are PATH=VALUE of the job's spec. See `Saving` for the portions."""
+    """What the command line asks for; `changes` are PATH=VALUE of the job's spec.
+
+    `Saving` explains interval, anchors and fraction.
+    """
 
     data: Path
     seeds: int
@@ -38,7 +41,7 @@ class PriorityOptions:
 
 
 def bench_priority(options: PriorityOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Make the runs and tell what they show; progress goes to `err`.
+    """Make the runs and print the comparison; progress goes to `err`.
 
     Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
     """
@@ -53,7 +56,7 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
     """Make the runs and compare them. Raises as `bench_priority` does."""
     for name, value in (("interval", options.interval), ("fraction", options.fraction)):
         if not 0 < value < 1:
-            raise OptionError(f"--{name} {value}: a portion above 0 and below 1")
+            raise OptionError(f"--{name} {value}: must be above 0 and below 1")
     with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
         document = job_over(prepare(options.data, Path(folder)))
         for keys, value in map(parse_change, options.changes):
@@ -74,7 +77,10 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
 
 
 def runs_of(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Run, ...]:
-    """Each run with failures beside its seed's run without. Raises TrialError if they cannot be compared."""
+    """Each run with failures, compared with the run of its seed without.
+
+    Raises TrialError if they cannot be compared.
+    """
     without: dict[int, float] = {}
     runs = []
     for (seed, strategy), outcome in zip(planned.runs, outcomes, strict=True):
@@ -99,5 +105,5 @@ def runs_of(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Run, ...]:
             )
         )
     if not any(run.pls and run.plu for run in runs):
-        raise TrialError("The failures fell on saves and lost nothing. Use more --failures or more samples.")
+        raise TrialError("Nothing was lost, because every failure fell on a save. Use more --failures or samples.")
     return tuple(runs)

@@ -1,7 +1,7 @@
-"""From a file of samples to a job over it: a table for each categorical column, as large as the column needs.
+"""Makes a job over a file of samples, with a table for each categorical column.
 
-Besides the Criteo layout a plain table is taken: tab-separated, with a header, a column `label` of 0 and 1 first, and
-categorical columns after it. It is rewritten in the Criteo layout, without numbers, next to nothing else.
+Besides the Criteo layout, a tab-separated table with a header is accepted: first a column `label`
+of 0 and 1, then categorical columns. It is rewritten in the Criteo layout, without numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cpr_operator.cli.options import OptionError
 
 _LABEL = "label"
 _CRITEO_COLUMNS = 1 + DENSE_FEATURES + CATEGORICAL_FEATURES
-#: Rows of a table for each different value of its column: two values rarely share one.
+#: Rows of a table for each different value of its column, so that values rarely share a row.
 _ROWS_PER_VALUE = 2
 
 
@@ -34,7 +34,7 @@ class Samples:
 
 @contextmanager
 def open_samples(path: Path) -> Iterator[TextIO]:
-    """The text of a plain file, or of one in gzip. Raises OptionError where it cannot be read as either."""
+    """The text of a plain or gzip file. Raises OptionError if it cannot be read as either."""
     try:
         with path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
@@ -45,7 +45,10 @@ def open_samples(path: Path) -> Iterator[TextIO]:
 
 
 def prepare(path: Path, folder: Path) -> Samples:
-    """Look at a file; one that is no Criteo file is rewritten into `folder`. Raises OptionError."""
+    """Read a file's columns; rewrite it into `folder` if it is not in the Criteo layout.
+
+    Raises OptionError.
+    """
     with open_samples(path) as lines:
         first = lines.readline().rstrip("\n").split("\t")
         if first[0] == _LABEL and 1 < len(first) <= 1 + CATEGORICAL_FEATURES:

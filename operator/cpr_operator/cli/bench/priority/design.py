@@ -31,12 +31,12 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What to call each run."""
+        """The name of each run."""
         return tuple(f"seed {seed}, {contender or 'no failures'}" for seed, contender in self.runs)
 
 
 def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
-    """The runs over all seeds; `saving` says when is saved. The same arguments give the same failures."""
+    """The runs over all seeds, with saves as `saving` says. Equal arguments give equal failures."""
     contenders: dict[Contender, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
     contenders[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
     runs: list[tuple[int, Contender | None]] = []

@@ -1,4 +1,4 @@
-"""What the bench found: for people, and for programs."""
+"""The result of the bench, for people and for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLES = (
     "of all",
     "AUC drop",
     "± se",
-    "less than Full",
+    "gain over Full",
     "± se",
     "rows written",
 )
@@ -47,7 +47,7 @@ def as_json(data: str, found: Study) -> dict[str, Any]:
 
 
 def print_study(console: Console, found: Study) -> None:
-    """A line for each strategy, then what they come to."""
+    """Print a line for each strategy, then the comparisons."""
     table = Table(box=None, pad_edge=False)
     for place, title in enumerate(_TITLES):
         table.add_column(title, header_style="dim", justify="right" if place else "left")
@@ -87,7 +87,7 @@ def _cells(score: Score) -> Iterator[str]:
 def _winner(found: Study) -> str:
     sure = "significant" if found.margin.distinguishable else "not significant"
     return (
-        f"[bold]{found.best} loses least AUC[/bold], {found.margin.mean:.2g} less than {found.second} "
+        f"[bold]{found.best} loses the least AUC[/bold], {found.margin.mean:.2g} less than {found.second} "
         f"({_interval(found.margin)}): {sure}."
     )
 
@@ -96,29 +96,28 @@ def _comparisons(found: Study) -> Iterator[str]:
     for score in found.scores:
         for other, difference in ((FULL, score.against_full), (ANCHORS, score.against_anchors)):
             if difference is not None:
-                yield f"{score.strategy} {_against(other, difference)} ({_interval(difference)})."
+                yield f"{_against(score.strategy, other, difference)} ({_interval(difference)})."
 
 
-def _against(other: str, difference: Mean) -> str:
+def _against(strategy: str, other: str, difference: Mean) -> str:
     if not difference.distinguishable:
-        words = f"is not to be told from {other}"
-    else:
-        words = f"is {'better' if difference.mean < 0 else 'worse'} than {other}"
-    return f"{words}: difference of AUC drops {difference.mean:+.2g}"
+        return f"The difference between {strategy} and {other} is not significant: {difference.mean:+.2g} AUC drop"
+    better = "better" if difference.mean < 0 else "worse"
+    return f"{strategy} is {better} than {other}: {difference.mean:+.2g} AUC drop"
 
 
 def _predictors(found: Study) -> Iterator[str]:
     for name, figure in (("samples", found.samples), ("row updates", found.updates)):
         correlation = "-" if figure.correlation is None else f"{figure.correlation:.2f}"
         yield (
-            f"By the portion of lost {name}: {figure.slope:.3g} AUC for each unit, correlation {correlation}, "
-            f"off by {figure.error:.2g} on a seed it has not seen."
+            f"Predicted from the fraction of lost {name}: {figure.slope:.3g} AUC per unit, "
+            f"correlation {correlation}, error {figure.error:.2g} on held-out seeds."
         )
     if not found.gain.distinguishable:
-        yield "Neither predicts the AUC drop better than the other, as far as these runs can tell."
+        yield "Neither predicts the AUC drop significantly better than the other."
     else:
         better = "row updates" if found.gain.mean > 0 else "samples"
-        yield f"The portion of lost {better} predicts the AUC drop better, and significantly so."
+        yield f"The fraction of lost {better} predicts the AUC drop significantly better."
 
 
 def _interval(value: Mean) -> str:

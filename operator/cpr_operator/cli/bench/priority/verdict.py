@@ -1,7 +1,7 @@
-"""What the runs show: how strategies compare, and what predicts the drop of AUC. Pure.
+"""Compares the strategies, and the predictors of the AUC drop, over all runs. Pure.
 
-Runs of one seed share their data, first values and failures: differences between strategies are taken seed by seed, and
-only seeds count as independent. Intervals are Student's, of the mean over seeds.
+Runs of one seed share their data, first values and failures. Strategies are therefore compared
+seed by seed, and only seeds count as independent. Intervals are Student's, of the mean over seeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 class Run:
     """A run with failures. auc_drop: against the run of the same seed without, worse is positive.
 
-    pls: portion of lost samples, as the ledger charges it. plu: portion of row updates that were lost.
+    pls: fraction of lost samples, as the ledger charges it. plu: fraction of lost row updates.
     """
 
     seed: int
@@ -45,15 +45,17 @@ class Mean:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether 0 lies outside of the interval."""
+        """Whether 0 lies outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One contender. against_full: its AUC drop less that of Full, None for Full itself; better is negative.
+    """The result of one contender.
 
-    against_anchors: the same for Anchors, which loses the same samples; None for Full too, which loses fewer.
+    against_full: its AUC drop minus that of Full; negative is better; None for Full itself.
+    against_anchors: the same for Anchors, which loses the same samples; None for Full too, which
+    loses fewer.
     """
 
     strategy: Contender
@@ -71,8 +73,8 @@ class Score:
 class Predictor:
     """How well one figure predicts the AUC drop, by a line through the origin.
 
-    slope: AUC for each unit. correlation: Pearson's over all runs, None if all have the same figure. error: root mean
-    square of what the line misses on seeds that it was not fitted to.
+    slope: AUC per unit. correlation: Pearson's over all runs, None if all have the same figure.
+    error: root mean square error on seeds that the line was not fitted to.
     """
 
     slope: float
@@ -82,12 +84,13 @@ class Predictor:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What all runs show.
+    """The result of all runs.
 
-    best: the strategy with the least mean AUC drop; its margin over the second best, whose name follows. Anchors, which
-    writes less, is none of them.
-    samples, updates: the portions of lost samples and of lost row updates as predictors. gain: the mean over seeds of
-    the squared error by lost samples less that by lost row updates; above 0, updates predict better.
+    best, second: the strategies with the least and the second least mean AUC drop, and their
+    margin. Anchors takes no part, because it writes fewer rows.
+    samples, updates: the fractions of lost samples and of lost row updates as predictors.
+    gain: the mean over seeds of the squared error by lost samples minus that by lost row updates;
+    above 0, updates predict better.
     """
 
     runs: tuple[Run, ...]
@@ -144,7 +147,7 @@ def _score(mine: Sequence[Run], full: Sequence[Run], anchors: Sequence[Run]) -> 
 
 
 def _difference(one: Sequence[Run], other: Sequence[Run]) -> Mean:
-    """The AUC drops of one strategy less those of another, seed by seed."""
+    """The AUC drops of one strategy minus those of another, seed by seed."""
     return mean_of([mine.auc_drop - theirs.auc_drop for mine, theirs in zip(one, other, strict=True)])
 
 
@@ -162,20 +165,23 @@ def _predictor(runs: Sequence[Run], figure: Callable[[Run], float]) -> Predictor
 
 
 def _gain(runs: Sequence[Run]) -> Mean:
-    """Mean squared error by lost samples less that by lost row updates, seed by seed."""
+    """Mean squared error by lost samples minus that by lost row updates, seed by seed."""
     return mean_of(
         [fmean(_squared_errors(runs, _pls, seed)) - fmean(_squared_errors(runs, _plu, seed)) for seed in _seeds(runs)]
     )
 
 
 def _squared_errors(runs: Sequence[Run], figure: Callable[[Run], float], seed: int) -> list[float]:
-    """What the line through all other seeds misses on the runs of one."""
+    """The squared errors on the runs of one seed of a line fitted to all other seeds."""
     slope = _slope([run for run in runs if run.seed != seed], figure)
     return [(run.auc_drop - slope * figure(run)) ** 2 for run in runs if run.seed == seed]
 
 
 def _slope(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
-    """Least squares through the origin, for a variance that grows with the figure: sum of drops over sum of figures."""
+    """The sum of drops over the sum of figures.
+
+    This is least squares through the origin for a variance that grows with the figure.
+    """
     return math.fsum(run.auc_drop for run in runs) / math.fsum(figure(run) for run in runs)
 
 
@@ -190,7 +196,7 @@ def _seeds(runs: Sequence[Run]) -> list[int]:
 
 
 def _quantile(degrees: int) -> float:
-    """Student's t that 95 % of a distribution of so many degrees of freedom lie within."""
+    """The two-sided 95 % quantile of Student's t with this many degrees of freedom."""
     from scipy.stats import t  # noqa: PLC0415 -- slow to load, and only this command needs it
 
     return float(t.ppf((1 + CONFIDENCE) / 2, degrees))

@@ -1,4 +1,4 @@
-"""The command from its options to its answer."""
+"""The command: reads the options, has the trainer image measure, prints the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import ask_trainer_image, progress
 from cpr_operator.cluster.local.ports import PortBlocks
 
-#: More than any bench trains.
+#: More samples than any bench trains.
 _SAMPLES = 1 << 40
 _MIB = 1 << 20
 
@@ -49,7 +49,7 @@ class SnapshotOptions:
 
 
 def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Measure, and tell what was found; progress goes to `err`.
+    """Measure and print the result; progress goes to `err`.
 
     Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
     """
@@ -72,7 +72,7 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
 
 
 def request(options: SnapshotOptions) -> SnapshotBench:
-    """What the trainer image is asked for. Raises OptionError for a strategy or a width that there is not."""
+    """The request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
     _check("--strategy", options.strategies, get_args(Strategy))
     _check("--bits", options.bits, get_args(Bits))
     strategies = cast("tuple[Strategy, ...]", tuple(dict.fromkeys(options.strategies)))
@@ -83,7 +83,7 @@ def request(options: SnapshotOptions) -> SnapshotBench:
 def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -> None:
     for value in values:
         if value not in choices:
-            raise OptionError(f"{name} {value}: one of {', '.join(map(str, choices))}")
+            raise OptionError(f"{name} {value}: must be one of {', '.join(map(str, choices))}")
 
 
 def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:

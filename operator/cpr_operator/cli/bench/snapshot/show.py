@@ -1,4 +1,4 @@
-"""What the bench found: for people, and for programs."""
+"""The result of the bench, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def as_json(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures) -> dict[str, Any]:
-    """Plain JSON values; `setting` says what was measured where. Bit widths are keys, and so strings."""
+    """Plain JSON values; `setting` is the setting of the bench. Bit widths are strings, as keys."""
     summary = asdict(summarise(figures))
     extra = summary.pop("extra_memory")
     return {
@@ -33,7 +33,7 @@ def as_json(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Fi
 
 
 def print_figures(console: Console, strategies: Sequence[Strategy], figures: Figures) -> None:
-    """Three tables: speed, what training notices, and bytes."""
+    """Print three tables: speed, effect on training, and size."""
     summary = summarise(figures)
     console.print(_speeds(summary), "", _waits(summary), "", sep="\n", highlight=False)
     for line in _costs(summary, figures.table_bytes):

@@ -1,4 +1,4 @@
-"""Where the bench saves: a folder of its own that goes again, or a place in a bucket."""
+"""Where the bench saves: a folder that is deleted afterwards, or a place in a bucket."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://ho
 
 @contextmanager
 def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any]]:
-    """The store of a URI as `snapshots.store` has it; without one, a folder among the temporary files.
+    """The store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
 
     Raises OptionError.
     """
     place = urlsplit(uri or "")
     if place.scheme == "s3":
         if not endpoint or not place.netloc:
-            raise OptionError(f"--store {uri}: name {_SPECIMENS}")
+            raise OptionError(f"--store {uri}: use {_SPECIMENS}")
         yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
         return
     if place.scheme not in {"", "file"} or (uri and not place.path) or endpoint:
-        raise OptionError(f"--store {uri}: name {_SPECIMENS}")
+        raise OptionError(f"--store {uri}: use {_SPECIMENS}")
     parent = Path(unquote(place.path)) if uri else None
     if parent is not None and not parent.is_dir():
-        raise OptionError(f"--store {uri}: there is no folder {parent}")
+        raise OptionError(f"--store {uri}: the folder {parent} does not exist")
     with tempfile.TemporaryDirectory(prefix="cprjob-bench-", dir=parent) as folder:
         yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}

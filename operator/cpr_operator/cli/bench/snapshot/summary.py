@@ -1,7 +1,7 @@
-"""From the figures of each repeat to one number each. Pure.
+"""Reduces the figures of all repeats to medians. Pure.
 
-Ratios are medians of the ratios of each pair, not ratios of medians: what slows this machine down for some seconds
-slows both halves of a pair.
+Ratios are medians of the ratios of each pair, not ratios of medians, because a slow phase of this
+machine slows both halves of a pair.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The engine beside the raw client; `of_raw` is the engine's speed as a portion of the raw client's."""
+    """Saving or restoring, beside a raw client; `of_raw` is the ratio of the two speeds."""
 
     gib_s: float
     raw_gib_s: float
@@ -28,7 +28,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A percentile of what training waits, in ms, while nothing and while something is being saved."""
+    """A percentile of training's waits in ms, without a save and during one."""
 
     idle: float
     saving: float
@@ -37,7 +37,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the bench comes to. extra_memory: bytes beyond the tables, None where the system does not tell."""
+    """The result of the bench. extra_memory: bytes beyond the tables, None if the system has no figure."""
 
     save: Speed
     restore: Speed
@@ -50,7 +50,7 @@ class Summary:
 
 
 def summarise(figures: Figures) -> Summary:
-    """Boil the figures down to medians over the repeats."""
+    """Reduce the figures to medians over the repeats."""
 
     def wait(percentile: Callable[[Window], float]) -> Wait:
         return _wait(figures.rounds, percentile)

@@ -1,4 +1,4 @@
-"""The command from its options to its answer."""
+"""The command: reads the options, runs the contenders in turn, prints the result."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ _SAMPLES = 100_000
 _WARM_UP_STEPS = 60
 _START_S = 120.0
 _POLL_S = 0.2
-#: A window holds at least one interval between cuts, and the time that a save takes.
+#: Intervals between cuts in a window: at least one, and the time that its save takes.
 _INTERVALS_IN_WINDOW = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What the command line asks for. `rows` is the most that a table has, `seconds` the length of a window.
+    """What the command line asks for.
 
-    peers: other programs that take part, as NAME=COMMAND.
+    rows: the maximum number per table. seconds: the length of a window. peers: other programs
+    that take part, as NAME=COMMAND.
     """
 
     preset: Preset
@@ -57,14 +58,14 @@ class TrainOptions:
 
 
 def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
-    """Run all contenders in turn and tell how fast they were; progress goes to `err`.
+    """Run all contenders in turn and print their speeds; progress goes to `err`.
 
     Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
     """
     if is_emulated(options.precision, "cpu", read_cpuinfo()):
         raise OptionError(
-            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX), and "
-            "emulates it far slower than fp32; use --precision fp32, or another machine"
+            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
+            "would emulate it, far slower than fp32; use --precision fp32, or another machine"
         )
     windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
     setting = {
@@ -100,7 +101,7 @@ async def _measure(options: TrainOptions, err: Console, environment: Mapping[str
 
 
 def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[Contender, ...]:
-    """Everything that runs, single first; and the samples that they train on."""
+    """All contenders, single first. Also writes the samples that they train on."""
     commands = peer_commands(options.peers)
     samples = folder / "samples.tsv"
     job = document(
@@ -148,7 +149,7 @@ async def _run(contender: Contender, folder: Path, seconds: int, gauge: Gauge) -
         raise TrialError(f"{contender.name}: {error}") from error
     saved = None if saves is None or saves_end is None else saves_end - saves
     if saved == 0:
-        raise TrialError(f"{contender.name}: no cut was committed in {seconds} s: use more --seconds")
+        raise TrialError(f"{contender.name}: no cut was committed in {seconds} s; increase --seconds")
     del used_end["gauge"]
     return Window(
         samples_per_s=timing.samples_per_s,
@@ -163,12 +164,12 @@ async def _run(contender: Contender, folder: Path, seconds: int, gauge: Gauge) -
 
 
 async def _warm_up(run: Run) -> None:
-    """Wait for some steps. Raises TrialError if they do not come."""
+    """Wait until the contender has done some steps. Raises TrialError if that takes too long."""
     end = monotonic() + _START_S
     while len(next(iter(run.traces().values()))) < _WARM_UP_STEPS:
         await run.check()
         if monotonic() > end:
-            raise TrialError(f"{_WARM_UP_STEPS} steps did not come within {_START_S:.0f} s")
+            raise TrialError(f"the contender did not do {_WARM_UP_STEPS} steps within {_START_S:.0f} s")
         await asyncio.sleep(_POLL_S)
 
 

@@ -1,7 +1,7 @@
-"""What is compared. A contender trains the job until it is stopped, and leaves a line for each step in a trace.
+"""The contenders. Each trains the job until it is stopped, and writes a trace with a line per step.
 
-Peers that are not ours join by the same protocol: a program that trains the job in CPR_SPEC and writes the trace that
-CPR_STEP_TRACE names (see `cpr_contract.trace`).
+Any other program can take part by the same protocol: it trains the job in CPR_SPEC and writes the
+trace that CPR_STEP_TRACE names (see `cpr_contract.trace`).
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ _TRACE = "steps.jsonl"
 
 
 class Run(Protocol):
-    """A contender that trains right now."""
+    """A contender that is training."""
 
     def traces(self) -> Mapping[str, list[TracedStep]]:
-        """Every step so far, by role; the first is whose steps count. All processes of a role are alike."""
+        """Every step so far, by role. The steps of the first role count.
+
+        One process stands for all of its role.
+        """
         ...
 
     async def saves(self) -> int | None:
-        """How many cuts are committed; None where nothing is saved."""
+        """The number of committed cuts; None for a contender that does not save."""
         ...
 
     async def check(self) -> None:
-        """Raise TrialError if it trains no more."""
+        """Raise TrialError if it has stopped training."""
         ...
 
 
@@ -56,16 +59,16 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name in the results."""
         ...
 
     def started(self, folder: Path) -> AbstractAsyncContextManager[Run]:
-        """Train for as long as the context lasts, with `folder` for whatever is written."""
+        """Train while the context lasts, and write to `folder`."""
         ...
 
 
 class Program:
-    """One program that follows the protocol, with everything it starts."""
+    """One program that follows the protocol, with all processes that it starts."""
 
     def __init__(self, name: str, command: tuple[str, ...], job: JobSpec, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -111,7 +114,7 @@ class CprJob:
 
     def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._document = copy.deepcopy(dict(document))
-        # A path below the mount point becomes one of each pod's own.
+        # Every pod has a volume of its own below the mount point.
         variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
         container = {"name": env.MAIN_CONTAINER, "env": [variable]}
         for members in ("trainers", "shards"):
@@ -123,7 +126,7 @@ class CprJob:
         """See `Contender`."""
         async with open_cluster(folder, self._environment) as cluster:
             job = cluster.create_job(self._document)
-            async with operating(cluster, job, Timing()):  # as often as on a cluster
+            async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
                 yield _JobRun(cluster, job, folder)
 
 
@@ -156,12 +159,15 @@ class _JobRun:
 
 
 def single(job: JobSpec, environment: Mapping[str, str]) -> Program:
-    """Plain torch in one process: what everything else is compared with."""
+    """Plain torch in one process, the reference that all others are compared with."""
     return Program("single", (sys.executable, "-m", "cpr_trainer", "single"), job, environment)
 
 
 def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Read every `--peer NAME=COMMAND`: commands by name, with the whole path of the program. Raises OptionError."""
+    """Parse every `--peer NAME=COMMAND`: commands by name, with the absolute path of the program.
+
+    Raises OptionError.
+    """
     commands: dict[str, tuple[str, ...]] = {}
     for peer in peers:
         name, _, command = peer.partition("=")
@@ -170,17 +176,17 @@ def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
         except ValueError as error:
             raise OptionError(f"--peer {peer}: {error}") from error
         if not (name and words):
-            raise OptionError(f"--peer {peer}: write NAME=COMMAND")
+            raise OptionError(f"--peer {peer}: must be NAME=COMMAND")
         if name in {"single", CprJob.name, *commands}:
-            raise OptionError(f"--peer {peer}: the name {name} is taken")
+            raise OptionError(f"--peer {peer}: the name {name} is already in use")
         if (program := shutil.which(words[0])) is None:
-            raise OptionError(f"--peer {peer}: there is no program {words[0]}")
+            raise OptionError(f"--peer {peer}: the program {words[0]} was not found")
         commands[name] = (str(Path(program).absolute()), *words[1:])
     return commands
 
 
 def read_trace(path: Path | None) -> list[TracedStep]:
-    """The steps in a trace; the line that is being written is left out. Empty as long as there is no file."""
+    """The steps in a trace, without a line that is still being written. Empty while there is no file."""
     try:
         text = "" if path is None else path.read_text("utf-8")
     except FileNotFoundError:

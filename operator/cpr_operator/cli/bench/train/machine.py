@@ -1,4 +1,4 @@
-"""What Linux tells of processes and processors, and the gauge: how fast the machine is right now."""
+"""What Linux knows of processes and processors, and a gauge of the machine's present speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLE_AFTER = "cpr_trainer"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all processes of a role: processor time since their start, and resident memory."""
+    """Processor time since the start, and resident memory, of all processes of a role."""
 
     cpu_s: float
     rss_bytes: int
@@ -42,7 +42,7 @@ def usage() -> dict[str, Usage]:
 
 
 def processor_s() -> tuple[float, float]:
-    """Seconds of all processors since the machine started: in all, and stolen from it by others."""
+    """Seconds of all processors since the machine started: in total, and stolen by other machines."""
     figures = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
     return sum(figures[:_STEAL]) / _TICKS, figures[_STEAL - 1] / _TICKS
 
@@ -66,7 +66,7 @@ class Gauge:
 
 @asynccontextmanager
 async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
-    """Keep a gauge for as long as the context lasts; it takes no processor time while it is not asked."""
+    """Keep a gauge while the context lasts. It uses no processor time between measurements."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cpr_trainer", "gauge"),
@@ -84,7 +84,7 @@ async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator
 
 
 def _below(pid: int) -> Iterator[int]:
-    """All processes that `pid` has started, and those that they have."""
+    """All descendants of the process `pid`."""
     children: dict[int, list[int]] = defaultdict(list)
     for path in _PROC.iterdir():
         if path.name.isdigit():

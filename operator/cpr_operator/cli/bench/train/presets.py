@@ -12,7 +12,7 @@ from cpr_contract.spec import Precision
 from cpr_operator.cli.bench.job import bench_job
 
 BATCH_SIZE = 2048
-#: More than any window trains: a run is ended, it does not come to its end.
+#: More samples than any window trains, so that no run finishes by itself.
 _ENDLESS = 2**40
 
 #: Distinct values of the categorical columns of Criteo's two data sets, the second with at most 40 M a column.
@@ -49,7 +49,7 @@ _MODELS: Mapping[Preset, _Model] = {
 }
 
 
-def document(  # noqa: PLR0913 -- a job has so many sides
+def document(  # noqa: PLR0913 -- one parameter per part of the job
     preset: Preset,
     *,
     rows: int,
@@ -61,7 +61,10 @@ def document(  # noqa: PLR0913 -- a job has so many sides
     store: Path,
     interval_s: int,
 ) -> dict[str, Any]:
-    """A CPRJob of this model over the file `samples`, cut every `interval_s`. rows: the most that a table has."""
+    """A CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
+
+    rows: the maximum per table.
+    """
     model = _MODELS[preset]
     tables = [
         {"name": f"c{place}", "rows": min(int(values), rows)}

@@ -1,4 +1,4 @@
-"""What the bench found: for people, and for programs."""
+"""The result of the bench, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TITLES = ("contender", "samples/s", "of single", "step p50, ms", "p99, ms", "re
 
 
 def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
-    """What each contender's windows come to."""
+    """The summary of each contender's windows."""
     return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
 
 
@@ -33,7 +33,7 @@ def as_json(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]])
 
 
 def print_results(console: Console, windows: Mapping[str, Sequence[Window]]) -> None:
-    """A line for each contender, then where the time of a step goes."""
+    """Print a line for each contender, then how the time of a step is spent."""
     found = summaries(windows)
     table = Table(box=None, pad_edge=False)
     for place, title in enumerate(_TITLES):
@@ -46,8 +46,8 @@ def print_results(console: Console, windows: Mapping[str, Sequence[Window]]) -> 
     console.print(table, highlight=False)
     for name, summary in found.items():
         for role, stages in summary.stages_ms.items():
-            console.print(f"{name}, ms of a step of a {role}: {_listed(stages)}", highlight=False, soft_wrap=True)
-        console.print(f"{name}, processor ms of a step: {_listed(summary.cpu_ms)}", highlight=False, soft_wrap=True)
+            console.print(f"{name}, ms per step of a {role}: {_listed(stages)}", highlight=False, soft_wrap=True)
+        console.print(f"{name}, processor ms per step: {_listed(summary.cpu_ms)}", highlight=False, soft_wrap=True)
 
 
 def _figures(summary: Summary) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is measured of a contender in one window, and what several windows come to. Pure."""
+"""The measurements of a contender in one window, and their summary over several. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Stages = Mapping[str, Mapping[str, float]]
 
 
 class TooShortError(ValueError):
-    """The window holds too few steps to say anything."""
+    """The window holds too few steps for percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the machine was like: a fixed matrix product right before, and the portion of processor time stolen."""
+    """The machine's state: speed of a fixed matrix product right before, fraction of CPU time stolen."""
 
     gauge_gflops: float
     stolen: float
@@ -32,9 +32,10 @@ class Machine:
 class Window:
     """One contender in one repeat.
 
-    stages_ms: mean time of each stage of a step, by role: they add up to the step. cpu_ms: processor time of each step,
-    by role of the processes, all of a role together. rss_bytes: resident memory at the end, by role. saves: cuts that
-    were committed, None where there are none to be.
+    stages_ms: mean time of each stage of a step, by role; the stages add up to the step.
+    cpu_ms: processor time per step, summed over all processes of a role.
+    rss_bytes: resident memory at the end, by role.
+    saves: committed cuts, None for a contender that does not save.
     """
 
     samples_per_s: float
@@ -62,7 +63,7 @@ def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_
     inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
     durations = [later.ended_s - earlier.ended_s for earlier, later in pairwise(inside)]
     if len(durations) < _FEWEST_STEPS:
-        raise TooShortError(f"only {len(durations)} steps in {end_s - begin_s:.0f} s: use more --seconds")
+        raise TooShortError(f"only {len(durations)} steps in {end_s - begin_s:.0f} s; increase --seconds")
     percentiles = quantiles(durations, n=_PERCENTILES)
     return Timing(
         steps=len(durations),
@@ -84,7 +85,7 @@ def time_stages(traces: Mapping[str, Sequence[TracedStep]], begin_s: float, end_
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The medians over a contender's windows; the ratio is that of windows of the same repeat."""
+    """The medians over a contender's windows; `ratio` compares windows of the same repeat."""
 
     samples_per_s: float
     p50_ms: float
