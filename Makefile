@@ -11,16 +11,16 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
-# Tests that only compute run on all cores (tests/support/side_by_side.py says which goes first), at the lowest priority
-# beside the cluster's, which wait most of the time; they print when these have ended. All others, with processes and
-# servers of their own, follow one after the other. A worker that dies is not replaced.
-COMPUTE := tests/unit tests/contract tests/golden tests/guard tests/chart
+# Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
+# What only computes runs at the lowest priority beside the cluster, which first takes minutes to build, and whose tests
+# wait most of the time. It prints when these have ended.
+COMPUTE := tests/unit tests/contract tests/golden tests/guard
 WORKERS := --numprocesses auto --max-worker-restart 0
 BESIDE  := .cache/beside.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check test soak e2e cluster-up cluster-down crds images pins
+.PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds images pins
 
 env: $(STAMP)  ## make .venv with cprjob in it
 
@@ -45,20 +45,27 @@ peers: env  ## make bench/contenders/.venv with what CPRJob's speed is compared 
 demo: env  ## train a small model here and kill a shard half way
 	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5
 
-check: env  ## lint, types, layers
+check: lint types  ## lint, types, layers
+
+lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m cpr_operator.api.crd --check crds/cprjobs.cprjob.io.yaml
 
-test: check  ## all tests; those that this machine cannot run skip and say why
-	-tests/cluster/cluster.sh prepare
-	nice -n 19 $(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE) >$(BESIDE) 2>&1 & beside=$$!; \
-	trap "kill $$beside" INT TERM; \
+types: env
+	$(BIN)/mypy
+
+compute: env
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE)
+
+test: lint  ## check, and all tests; those that this machine cannot run skip and say why
+	nice -n 19 $(MAKE) --keep-going types compute >$(BESIDE) 2>&1 & beside=$$!; \
+	trap "kill $$beside; wait; exit 130" INT TERM; \
+	tests/cluster/cluster.sh prepare; \
 	$(BIN)/pytest $(SHOWN) tests/cluster; cluster=$$?; \
 	wait $$beside; computed=$$?; cat $(BESIDE); exit $$((cluster | computed))
-	$(BIN)/pytest $(SHOWN) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise

@@ -40,9 +40,10 @@ def complaints(store: Store) -> list[StoreError]:
 
 
 def test_a_store_that_is_down_is_unreachable(tmp_path: Path) -> None:
-    spec = StoreSpec(f"http://127.0.0.1:{free_port()}", None, "bucket", "")
-    store = open_store(spec, write_credentials(tmp_path, "a", "b"), None)
-    assert [error.reason for error in complaints(store)] == ["StoreUnreachable"] * 5
+    with free_port() as port:
+        spec = StoreSpec(f"http://127.0.0.1:{port}", None, "bucket", "")
+        store = open_store(spec, write_credentials(tmp_path, "a", "b"), None)
+        assert [error.reason for error in complaints(store)] == ["StoreUnreachable"] * 5
 
 
 @pytest.mark.timeout(60)

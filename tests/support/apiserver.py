@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -22,6 +22,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
+from cpr_operator.cluster.local.ports import PortBlocks
 
 TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
 #: Others who may do everything, and whose writes are noted.
@@ -76,14 +78,16 @@ def running_apiserver(folder: Path, *, tokens: Mapping[str, str] | None = None) 
     `tokens` maps bearer tokens to names of further users, who may do what RBAC lets them.
     """
     etcd, apiserver, openssl = binary("etcd"), binary("kube-apiserver"), binary("openssl")
-    port, etcd_port, peer_port = _free_ports(3)
-    server = _prepare(folder, openssl, port, tokens or {})
-    with (
-        _process(_etcd_command(etcd, folder, etcd_port, peer_port), folder / "etcd.log"),
-        _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
-    ):
-        _wait_ready(server, process, folder / "apiserver.log")
-        yield server
+    with contextlib.closing(PortBlocks(random.Random())) as ports:  # no outgoing connection takes them meanwhile
+        port = ports.take()
+        etcd_port, peer_port = port + 1, port + 2
+        server = _prepare(folder, openssl, port, tokens or {})
+        with (
+            _process(_etcd_command(etcd, folder, etcd_port, peer_port), folder / "etcd.log"),
+            _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
+        ):
+            _wait_ready(server, process, folder / "apiserver.log")
+            yield server
 
 
 def install_crd(client: httpx.Client, crd: dict[str, Any]) -> None:
@@ -100,14 +104,6 @@ def install_crd(client: httpx.Client, crd: dict[str, Any]) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the API server did not establish the CRD")
-
-
-def _free_ports(count: int) -> tuple[int, ...]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return tuple(one.getsockname()[1] for one in sockets)
 
 
 def write_kubeconfig(path: Path, url: str, ca_file: Path, token: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import socket
+import random
 import subprocess
 import time
 import uuid
@@ -17,6 +17,7 @@ import urllib3
 from minio import Minio
 
 from cpr_contract.spec import StoreSpec
+from cpr_operator.cluster.local.ports import PortBlocks
 from support.apiserver import binary
 
 ACCESS_KEY = "cprjob-test"
@@ -76,9 +77,8 @@ def make_certificate(folder: Path) -> Certificate:
 @contextlib.contextmanager
 def running_minio(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
     """Start MinIO on a free port with its data in folder/data; a certificate lies in a folder of its own."""
-    port = free_port()
     certificates = ["--certs-dir", str(certificate.key.parent)] if certificate else []
-    command = [str(binary("minio")), "server", "--quiet", "--address", f"127.0.0.1:{port}", *certificates]
+    command = [str(binary("minio")), "server", "--quiet", *certificates, str(folder / "data")]
     environment = {
         "HOME": str(folder),
         "MINIO_ROOT_USER": ACCESS_KEY,
@@ -86,20 +86,23 @@ def running_minio(folder: Path, certificate: Certificate | None = None) -> Itera
         "MINIO_BROWSER": "off",
         "MINIO_UPDATE": "off",
     }
-    with _running([*command, str(folder / "data")], environment, folder, port, certificate) as server:
-        yield server
+    with free_port() as port:
+        variables = environment | {"MINIO_ADDRESS": f"127.0.0.1:{port}"}
+        with _running(command, variables, folder, port, certificate) as server:
+            yield server
 
 
 @contextlib.contextmanager
 def running_versitygw(folder: Path, certificate: Certificate | None = None) -> Iterator[S3Server]:
     """Start versitygw on a free port with its data in folder/data."""
-    port = free_port()
     (folder / "data").mkdir(exist_ok=True)
     tls = ["--cert", str(certificate.certificate), "--key", str(certificate.key)] if certificate else []
-    command = [str(binary("versitygw")), "--quiet", "--port", f"127.0.0.1:{port}", "--region", REGION, *tls]
+    command = [str(binary("versitygw")), "--quiet", "--region", REGION, *tls, "posix", str(folder / "data")]
     environment = {"HOME": str(folder), "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-    with _running([*command, "posix", str(folder / "data")], environment, folder, port, certificate) as server:
-        yield server
+    with free_port() as port:
+        variables = environment | {"VGW_PORT": f"127.0.0.1:{port}"}
+        with _running(command, variables, folder, port, certificate) as server:
+            yield server
 
 
 #: A running server by its name, with "+tls" or without.
@@ -120,11 +123,11 @@ def write_credentials(folder: Path, access_key: str, secret_key: str) -> Path:
     return folder
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def free_port() -> Iterator[int]:
+    """A port of the loopback that no test beside this one is given meanwhile, and no outgoing connection takes."""
+    with contextlib.closing(PortBlocks(random.Random())) as ports:
+        yield ports.take()
 
 
 @contextlib.contextmanager
