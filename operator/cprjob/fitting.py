@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cprjob.extras import extra
 
 if TYPE_CHECKING:
     from cpr_trainer.model.entrypoint import Factory
@@ -23,17 +24,8 @@ def fit(job: str | Path | Mapping[str, Any], *, network: Factory | None = None, 
     names every wrong field; OSError and yaml.YAMLError for a file that cannot be read; ModelError, DataError,
     StoreError and DivergedError as a trainer does; ImportError if an extra of cprjob is not installed.
     """
-    with _extra("operator"):
+    with extra("operator", "fit"):
         from cprjob.reading import read_job
-    with _extra("trainer"):
+    with extra("trainer", "fit"):
         from cpr_trainer.notebook import train
     return train(read_job(job, own_network=network is not None), network, progress=progress)
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Say which extra has what an import misses."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(f"fit needs {error.name}: install cprjob with its extra {name}", name=error.name) from error

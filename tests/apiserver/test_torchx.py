@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from support.apiserver import ApiServer, write_kubeconfig
+from support.told_jobs import JOBS, job, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
 
 BIN = Path(sys.executable).parent
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
-JOBS = "/apis/cprjob.io/v1alpha1/namespaces/default/cprjobs"
 Done = subprocess.CompletedProcess[str]
 TorchX = Callable[..., Done]
 
@@ -43,19 +43,6 @@ def submit(torchx: TorchX, name: str, *arguments: str, **options: Any) -> str:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout.strip()
-
-
-def job(api: httpx.Client, name: str) -> dict[str, Any]:
-    answer = api.get(f"{JOBS}/{name}")
-    assert answer.status_code == httpx.codes.OK, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def tell(api: httpx.Client, name: str, status: dict[str, Any]) -> None:
-    """Write the status as the operator would."""
-    answer = api.put(f"{JOBS}/{name}/status", json=job(api, name) | {"status": status})
-    assert answer.status_code == httpx.codes.OK, answer.text
 
 
 def said(torchx: TorchX, handle: str) -> dict[str, Any]:
@@ -152,7 +139,7 @@ class TestWhatCannotBeDone:
     def test_a_name_that_is_taken(self, torchx: TorchX) -> None:
         submit(torchx, "taken")
         arguments = ("run", "-s", "cprjob", "cprjob.dlrm", "--job", str(EXAMPLE), "--name", "taken")
-        assert 'cprjobs.cprjob.io "taken" already exists; give another name with --name' in refused(torchx(*arguments))
+        assert 'cprjobs.cprjob.io "taken" already exists; give another name' in refused(torchx(*arguments))
 
     def test_a_user_without_rights(self, torchx: TorchX, server: ApiServer, tmp_path: Path) -> None:
         stranger = write_kubeconfig(tmp_path / "stranger", server.url, server.ca_file, "stranger")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from torchx.specs.finder import ComponentValidationException
+
+from cpr_operator.client import ClientError
 
 
 class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[misc]  # ships no types
@@ -15,3 +20,12 @@ class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = message
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Raise what the client raises as TorchX takes it."""
+    try:
+        yield
+    except ClientError as error:
+        raise SchedulerError(str(error)) from None

@@ -13,8 +13,9 @@ from kubernetes.utils.quantity import parse_quantity
 from torchx.specs import AppDef, Resource, RetryPolicy, Role
 
 from cpr_contract import env
-from cpr_operator.api.validate import Invalid, parse_spec, validate
+from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
+from cpr_operator.client.job import to_create
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
 from cpr_operator.torchx.errors import SchedulerError
 
@@ -28,8 +29,6 @@ GPU = "nvidia.com/gpu"
 #: What TorchX writes for an amount that is not known.
 UNKNOWN = -1
 MIB = 1 << 20
-#: What of a job's metadata its author wrote; the rest is the cluster's.
-OWN_METADATA = ("name", "namespace", "labels", "annotations")
 
 
 def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any]) -> AppDef:
@@ -50,11 +49,10 @@ def read_application(file: str, name: str, changes: Mapping[tuple[str, ...], Any
 
 def application(job: Any) -> AppDef:
     """The application that runs a job. Raises SchedulerError naming every wrong field."""
-    _require_valid(validate(job))
-    own = {key: value for key, value in job["metadata"].items() if key in OWN_METADATA}
-    written = {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": own, "spec": job["spec"]}
-    complete = parse_spec(job["spec"]).model_dump(mode="json", by_alias=True)
-    return AppDef(name=own["name"], roles=roles(complete), metadata={MANIFEST: json.dumps(written, default=str)})
+    written = _checked(job)
+    complete = parse_spec(written["spec"]).model_dump(mode="json", by_alias=True)
+    name = written["metadata"]["name"]
+    return AppDef(name=name, roles=roles(complete), metadata={MANIFEST: json.dumps(written)})
 
 
 def roles(spec: Mapping[str, Any]) -> list[Role]:
@@ -94,13 +92,15 @@ def manifest(app: AppDef, namespace: str | None) -> Manifest:
     job["spec"]["image"] = images.pop()
     for role in app.roles:
         job["spec"].setdefault(GROUPS[role.name], {})["replicas"] = role.num_replicas
-    _require_valid(validate(job))
-    return job
+    return _checked(job)
 
 
-def _require_valid(invalid: tuple[Invalid, ...]) -> None:
-    if invalid:
-        raise SchedulerError("\n".join(map(str, invalid)))
+def _checked(job: Any) -> Manifest:
+    """What is to be created of a job. Raises SchedulerError naming every wrong field."""
+    try:
+        return to_create(job)
+    except InvalidSpecError as error:
+        raise SchedulerError(str(error)) from None
 
 
 def _resource(template: Mapping[str, Any]) -> Resource:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -13,9 +13,9 @@ from torchx.runner import config
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
-from cpr_operator.torchx import logs
-from cpr_operator.torchx.connection import Connection, Options
-from cpr_operator.torchx.errors import SchedulerError
+from cpr_operator.client import Place, logs
+from cpr_operator.client.connection import Connection
+from cpr_operator.torchx.errors import SchedulerError, told
 from cpr_operator.torchx.manifest import GROUPS, Manifest, manifest
 from cpr_operator.torchx.status import response, state
 
@@ -28,7 +28,7 @@ class Request:
     """The job to create, and where."""
 
     manifest: Manifest
-    options: Options
+    place: Place
 
     def __str__(self) -> str:
         """The manifest alone, as `kubectl apply` and `cprjob validate` take it."""
@@ -61,39 +61,45 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
         return options
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo:
-        options = Options.of(cfg)
-        return AppDryRunInfo(Request(manifest(app, options.namespace), options), str)
+        place = _place_of(cfg)
+        return AppDryRunInfo(Request(manifest(app, place.namespace), place), str)
 
     def schedule(self, dryrun_info: AppDryRunInfo) -> str:
         """Create the job. Returns its id."""
         request: Request = dryrun_info.request
-        connection = self._connect(request.options)
         metadata = request.manifest["metadata"]
-        namespace = metadata.get("namespace") or connection.namespace
-        connection.create(namespace, request.manifest)
+        with told():
+            connection = self._connect(request.place)
+            namespace = metadata.get("namespace") or connection.namespace
+            connection.create(namespace, request.manifest)
         return _app_id(namespace, metadata["name"])
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """How a job stands; None if there is none of that id."""
-        connection, namespace, name = self._place(app_id)
-        job = connection.find(namespace, name)
+        with told():
+            connection, namespace, name = self._find(app_id)
+            job = connection.find(namespace, name)
         return None if job is None else response(app_id, job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> Apps:
         """The jobs of the namespace."""
-        connection = self._connect(Options.of(cfg)) if cfg else self._connected()
-        namespace = connection.namespace
-        return [_listed(namespace, job["metadata"]["name"], state(job)) for job in connection.jobs(namespace)]
+        with told():
+            connection = self._connect(_place_of(cfg)) if cfg else self._connected()
+            namespace = connection.namespace
+            jobs = connection.jobs(namespace)
+        return [_listed(namespace, job["metadata"]["name"], state(job)) for job in jobs]
 
     def _cancel_existing(self, app_id: str) -> None:
         """Suspend the job: it saves everything, gives its pods back, and stays."""
-        connection, namespace, name = self._place(app_id)
-        connection.suspend(namespace, name)
+        with told():
+            connection, namespace, name = self._find(app_id)
+            connection.change(namespace, name, {"spec": {"suspend": True}})
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job; its saves go only with `snapshots.deleteWithJob`."""
-        connection, namespace, name = self._place(app_id)
-        connection.delete(namespace, name)
+        with told():
+            connection, namespace, name = self._find(app_id)
+            connection.delete(namespace, name)
 
     def log_iter(  # noqa: PLR0913, PLR0917 -- TorchX's own signature
         self,
@@ -111,21 +117,26 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
             raise SchedulerError("a pod's log holds both streams in one; leave --streams out")
         if role_name not in GROUPS:
             raise SchedulerError(f"a CPRJob has no role {role_name}; name {' or '.join(GROUPS)}")
-        connection, namespace, name = self._place(app_id)
-        member, span = logs.Member(namespace, name, role_name, k), logs.Span(since, until)
-        lines = (logs.follow if should_tail else logs.read)(connection, member, span)
+        lines = self._lines(app_id, role_name, k, logs.Span(since, until), follow=should_tail)
         return filter_regex(regex, lines) if regex else lines
 
-    def _connect(self, options: Options) -> Connection:
+    def _lines(self, app_id: str, role: str, index: int, span: logs.Span, *, follow: bool) -> Iterator[str]:
+        with told():
+            connection, namespace, name = self._find(app_id)
+            yield from (logs.follow if follow else logs.read)(
+                connection, logs.Member(namespace, name, role, index), span
+            )
+
+    def _connect(self, place: Place) -> Connection:
         self.close()
-        self._connection = Connection(options)
+        self._connection = Connection(place)
         return self._connection
 
     def _connected(self) -> Connection:
         with self._connecting:  # TorchX reads each log in a thread
             return self._connection or self._connect(_configured())
 
-    def _place(self, app_id: str) -> tuple[Connection, str, str]:
+    def _find(self, app_id: str) -> tuple[Connection, str, str]:
         """The cluster, the namespace and the name of a job."""
         connection = self._connected()
         namespace, _, name = app_id.rpartition(":")
@@ -143,11 +154,16 @@ def _listed(namespace: str, name: str, stands: AppState) -> ListAppResponse:
     return listed
 
 
-def _configured() -> Options:
+def _place_of(cfg: Mapping[str, Any]) -> Place:
+    """The options as TorchX hands them over."""
+    return Place(cfg.get("namespace"), cfg.get("context"), cfg.get("kubeconfig"))
+
+
+def _configured() -> Place:
     """The options in .torchxconfig."""
     cfg: dict[str, Any] = {}
     config.apply(scheduler=NAME, cfg=cfg)
-    return Options.of(cfg)
+    return _place_of(cfg)
 
 
 def _app_id(namespace: str, name: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState, ReplicaStatus, RoleStatus, is_terminal
 
+from cpr_operator.client.job import phase as phase_of
+from cpr_operator.client.job import rests
 from cpr_operator.torchx.manifest import GROUPS, roles
 
 Job = Mapping[str, Any]
@@ -27,8 +29,6 @@ STATES = {
     "Succeeded": AppState.SUCCEEDED,
     "Failed": AppState.FAILED,
 }
-#: Phases without pods, in which a job whose `suspend` is true stays.
-AT_REST = frozenset({"Pending", "Suspended"})
 REPLICA_STATES = {
     "Pending": AppState.PENDING,
     "Starting": AppState.PENDING,
@@ -70,9 +70,9 @@ FINAL = frozenset({"Complete", "Failed", "Suspended"})
 
 def state(job: Job) -> AppState:
     """The state of a job. A job that is suspended by its `suspend` is CANCELLED, and can be resumed."""
-    phase = _status(job).get("phase", "")
-    if job["spec"].get("suspend") and (not phase or phase in AT_REST):
+    if rests(job):
         return AppState.CANCELLED
+    phase = phase_of(job)
     return STATES.get(phase, AppState.UNKNOWN) if phase else AppState.SUBMITTED
 
 

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from cpr_operator.torchx.connection import Connection, Options
-from cpr_operator.torchx.errors import SchedulerError
-from cpr_operator.torchx.logs import Member, Span, follow
+from cpr_operator.client import ClientError
+from cpr_operator.client.connection import Connection, Place
+from cpr_operator.client.logs import Member, Span, follow
 
 LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
 POD = {
@@ -102,7 +102,7 @@ def connection(server: Server, tmp_path: Path) -> Iterator[Connection]:
         ],
     }
     (tmp_path / "config").write_text(yaml.safe_dump(config), "utf-8")
-    connection = Connection(Options(context="mine", kubeconfig=str(tmp_path / "config")))
+    connection = Connection(Place(context="mine", kubeconfig=str(tmp_path / "config")))
     yield connection
     connection.close()
 
@@ -127,10 +127,10 @@ def test_a_connection_that_breaks_is_told(server: Server, connection: Connection
     lines = follow(connection, Member("team", "job", "shard", 1), Span())
     assert next(lines) == "first\n"
     server.goes_on.set()
-    with pytest.raises(SchedulerError, match="cannot read the log of team/pod-1: the API server does not answer"):
+    with pytest.raises(ClientError, match="cannot read the log of team/pod-1: the API server does not answer"):
         list(lines)
 
 
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match="name a kubeconfig with -cfg"):
-        Connection(Options(kubeconfig=str(tmp_path / "none")))
+    with pytest.raises(ClientError, match="name a kubeconfig by the option"):
+        Connection(Place(kubeconfig=str(tmp_path / "none")))

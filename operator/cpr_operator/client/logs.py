@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from torchx.specs import is_terminal
-
 from cpr_contract import env
-from cpr_operator.torchx.connection import Connection, Object
-from cpr_operator.torchx.errors import SchedulerError
-from cpr_operator.torchx.status import state
+from cpr_operator.client.connection import Connection
+from cpr_operator.client.errors import ClientError
+from cpr_operator.client.job import Object, is_over
 
 POLL_S = 1.0
 
@@ -37,37 +35,38 @@ class Span:
 
 
 def read(connection: Connection, member: Member, span: Span) -> Iterator[str]:
-    """The lines of the newest pod that has started. Raises SchedulerError."""
-    pod = _newest(connection, member)
+    """The lines of the newest pod that has started. Raises ClientError."""
+    pod = newest(connection, member)
     if pod is None:
-        raise SchedulerError(
+        raise ClientError(
             f"{member.role}/{member.index} of {member.namespace}/{member.job} has no pod with a log; "
-            "torchx status says how the job stands, and --tail waits"
+            "see how the job stands, or follow the log, which waits for a pod"
         )
     yield from _lines(connection, member, pod, span, follow=False)
 
 
 def follow(connection: Connection, member: Member, span: Span) -> Iterator[str]:
-    """The same, then what it prints further, and its successors, until the job ends. Raises SchedulerError."""
+    """The same, then what it prints further, and its successors, until the job ends. Raises ClientError."""
     told = None
     while True:
         job = connection.find(member.namespace, member.job)  # before its pods: the last one is not missed
-        pod = _newest(connection, member)
+        pod = newest(connection, member)
         if pod is not None and pod["metadata"]["uid"] != told:
             told = pod["metadata"]["uid"]
             try:
                 yield from _lines(connection, member, pod, span, follow=True)
-            except SchedulerError:  # a stream may break when its pod goes
-                left = _newest(connection, member)
+            except ClientError:  # a stream may break when its pod goes
+                left = newest(connection, member)
                 if left is not None and left["metadata"]["uid"] == told and left["status"]["phase"] == "Running":
                     raise
-        elif job is None or is_terminal(state(job)) or (span.until is not None and _aware(span.until) < _now()):
+        elif job is None or is_over(job) or (span.until is not None and _aware(span.until) < _now()):
             return
         else:
             time.sleep(POLL_S)
 
 
-def _newest(connection: Connection, member: Member) -> Object | None:
+def newest(connection: Connection, member: Member) -> Object | None:
+    """The pod of the highest incarnation that has started; None if there is none."""
     labels = {env.LABEL_JOB: member.job, env.LABEL_ROLE: member.role, env.LABEL_INDEX: member.index}
     started = (pod for pod in connection.pods(member.namespace, labels) if pod["status"].get("phase") != "Pending")
     return max(started, key=lambda pod: int(pod["metadata"]["labels"][env.LABEL_INCARNATION]), default=None)

@@ -16,10 +16,9 @@ from kubernetes.config.config_exception import ConfigException
 from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
-from cpr_operator.api.spec import GROUP, PLURAL, VERSION
-from cpr_operator.torchx.errors import SchedulerError
-
-Object = dict[str, Any]
+from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION
+from cpr_operator.client.errors import ClientError, NoObjectError, UnavailableError
+from cpr_operator.client.job import Object
 
 DEFAULT_NAMESPACE = "default"
 #: Where a pod finds the name of its own namespace.
@@ -28,39 +27,33 @@ REQUEST_S = 30.0
 REMEDIES: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "renew the credentials of your kubeconfig",
     HTTPStatus.NOT_FOUND: "name another namespace or job",
-    HTTPStatus.CONFLICT: "give another name with --name, or delete that job with torchx delete",
+    HTTPStatus.CONFLICT: "give another name, or delete that job first",
 }
 #: What the API server calls refusals by webhooks and policies, which are no matter of rights.
 ADMISSION = ("admission webhook", "ValidatingAdmissionPolicy")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The scheduler's options: which cluster, and which namespace in it."""
+class Place:
+    """Which cluster, and which namespace in it. None: what the kubeconfig says, as kubectl does."""
 
     namespace: str | None = None
     context: str | None = None
     kubeconfig: str | None = None
 
-    @classmethod
-    def of(cls, cfg: Mapping[str, Any]) -> Options:
-        """The options as TorchX hands them over."""
-        return cls(cfg.get("namespace"), cfg.get("context"), cfg.get("kubeconfig"))
-
 
 class Connection:
-    """One cluster. All methods raise SchedulerError with the remedy."""
+    """One cluster. `namespace` is that of the place. All methods raise ClientError with the remedy."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, place: Place) -> None:
         configuration = client.Configuration()
         try:
-            own = _configure(configuration, options)
+            self.default_namespace = _configure(configuration, place)
         except ConfigException as error:
-            raise SchedulerError(
-                f"there is no cluster to ask: {error}; name a kubeconfig with -cfg kubeconfig=FILE, "
-                "in .torchxconfig or in KUBECONFIG"
+            raise ClientError(
+                f"there is no cluster to ask: {error}; name a kubeconfig by the option kubeconfig, or in KUBECONFIG"
             ) from None
-        self.namespace = options.namespace or own
+        self.namespace = place.namespace or self.default_namespace
         configuration.retries = 0  # an answer now, and the reason
         api = client.ApiClient(configuration)
         self._jobs = client.CustomObjectsApi(api)
@@ -71,13 +64,14 @@ class Connection:
         self._jobs.api_client.rest_client.pool_manager.clear()
         self._jobs.api_client.close()
 
-    def create(self, namespace: str, job: Object) -> None:
+    def create(self, namespace: str, job: Object) -> Object:
         """Create a job; fields that the cluster does not know are refused."""
         name = job["metadata"]["name"]
         with _explained(f"cannot create {namespace}/{name}"):
-            self._jobs.create_namespaced_custom_object(
+            created: Any = self._jobs.create_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, job, field_validation="Strict", _request_timeout=REQUEST_S
             )
+        return dict(created)
 
     def find(self, namespace: str, name: str) -> Object | None:
         """A job; None if there is none of that name."""
@@ -90,31 +84,34 @@ class Connection:
             return None
         return dict(found)
 
-    def jobs(self, namespace: str) -> list[Object]:
-        """All jobs of a namespace."""
-        with _explained(f"cannot list jobs of {namespace}"):
-            found: Any = self._jobs.list_namespaced_custom_object(
-                GROUP, VERSION, namespace, PLURAL, _request_timeout=REQUEST_S
+    def jobs(self, namespace: str | None) -> list[Object]:
+        """All jobs of a namespace; of all namespaces if it is None."""
+        with _explained(f"cannot list jobs of {namespace or 'all namespaces'}"):
+            found: Any = (
+                self._jobs.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, _request_timeout=REQUEST_S)
+                if namespace
+                else self._jobs.list_cluster_custom_object(GROUP, VERSION, PLURAL, _request_timeout=REQUEST_S)
             )
         items: list[Object] = found["items"]
         return items
 
-    def suspend(self, namespace: str, name: str) -> None:
-        """Have a job save everything and give its pods back."""
-        with _explained(f"cannot suspend {namespace}/{name}"):
-            self._jobs.patch_namespaced_custom_object(
+    def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
+        """Merge a patch into a job; returns the job as it is then."""
+        with _explained(f"cannot change {namespace}/{name}"):
+            changed: Any = self._jobs.patch_namespaced_custom_object(
                 GROUP,
                 VERSION,
                 namespace,
                 PLURAL,
                 name,
-                {"spec": {"suspend": True}},
+                dict(patch),
                 _content_type="application/merge-patch+json",
                 _request_timeout=REQUEST_S,
             )
+        return dict(changed)
 
     def delete(self, namespace: str, name: str) -> None:
-        """Delete a job."""
+        """Delete a job; one that is not there is success."""
         with _explained(f"cannot delete {namespace}/{name}"), contextlib.suppress(NoObjectError):
             self._jobs.delete_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, name, _request_timeout=REQUEST_S
@@ -126,6 +123,24 @@ class Connection:
         with _explained(f"cannot list pods of {namespace}"):
             answer: Any = self._core.list_namespaced_pod(
                 namespace, label_selector=selector, _preload_content=False, _request_timeout=REQUEST_S
+            )
+            items: list[Object] = json.loads(answer.data)["items"]
+        return items
+
+    def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
+        """Delete the pod of that uid; with a grace of 0 without waiting for its node. None: the pod's own grace."""
+        options = client.V1DeleteOptions(grace_period_seconds=grace_s, preconditions=client.V1Preconditions(uid=uid))
+        with _explained(f"cannot delete the pod {namespace}/{name}"):
+            self._core.delete_namespaced_pod(
+                name, namespace, body=options, _preload_content=False, _request_timeout=REQUEST_S
+            )
+
+    def events(self, namespace: str, job: str) -> list[Object]:
+        """The events about jobs of this name, as the API server writes them."""
+        about = f"involvedObject.kind={KIND},involvedObject.name={job}"
+        with _explained(f"cannot list events of {namespace}"):
+            answer: Any = self._core.list_namespaced_event(
+                namespace, field_selector=about, _preload_content=False, _request_timeout=REQUEST_S
             )
             items: list[Object] = json.loads(answer.data)["items"]
         return items
@@ -151,10 +166,6 @@ class Connection:
                 answer.close()
 
 
-class NoObjectError(SchedulerError):
-    """The cluster knows CPRJobs, and there is none of this name."""
-
-
 def refusal(code: int, body: str) -> str:
     """What the API server refused, and what to do about it."""
     message = _message(body)
@@ -174,12 +185,18 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except ApiException as error:
         body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
-        missing = error.status == HTTPStatus.NOT_FOUND and _message(body) is not None
-        raise (NoObjectError if missing else SchedulerError)(f"{doing}: {refusal(error.status, body)}") from None
+        raise _kind(error.status, body)(f"{doing}: {refusal(error.status, body)}") from None
     except HTTPError as error:
-        raise SchedulerError(
+        raise UnavailableError(
             f"{doing}: the API server does not answer ({error}); see whether kubectl reaches it"
         ) from None
+
+
+def _kind(code: int, body: str) -> type[ClientError]:
+    if code == HTTPStatus.NOT_FOUND and _message(body) is not None:
+        return NoObjectError
+    later = code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return UnavailableError if later else ClientError
 
 
 def _message(body: str) -> str | None:
@@ -189,15 +206,15 @@ def _message(body: str) -> str | None:
     return None
 
 
-def _configure(configuration: client.Configuration, options: Options) -> str:
+def _configure(configuration: client.Configuration, place: Place) -> str:
     """Read the kubeconfig, or in a pod its service account. Returns the namespace that it names."""
     try:
-        config.load_kube_config(options.kubeconfig, options.context, configuration)
+        config.load_kube_config(place.kubeconfig, place.context, configuration)
     except ConfigException:
-        if options.kubeconfig or options.context or not OWN_NAMESPACE.exists():
+        if place.kubeconfig or place.context or not OWN_NAMESPACE.exists():
             raise
         config.load_incluster_config(configuration)
         return OWN_NAMESPACE.read_text("utf-8").strip()
-    contexts, active = config.list_kube_config_contexts(options.kubeconfig)
-    chosen = next((each for each in contexts if each["name"] == options.context), active)
+    contexts, active = config.list_kube_config_contexts(place.kubeconfig)
+    chosen = next((each for each in contexts if each["name"] == place.context), active)
     return str(chosen["context"].get("namespace") or DEFAULT_NAMESPACE)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cpr_operator.torchx.connection import refusal
+from cpr_operator.client.connection import refusal
 
 WEBHOOK = 'admission webhook "images.example.com" denied the request: unsigned'
 
@@ -21,7 +21,7 @@ def status(message: str) -> str:
         (401, status("Unauthorized"), "Unauthorized; renew the credentials"),
         (403, status("cprjobs is forbidden"), "cprjobs is forbidden; ask for the role edit"),
         (403, status(WEBHOOK), f"{WEBHOOK}; correct the job"),
-        (409, status("exists"), "exists; give another name with --name"),
+        (409, status("exists"), "exists; give another name, or delete"),
         (422, status("spec.image: too long"), "spec.image: too long; correct the job"),
         (503, "<html>", "HTTP 503; try again"),
         (500, "[]", "HTTP 500; try again"),

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.torchx import logs
-from cpr_operator.torchx.errors import SchedulerError
-from cpr_operator.torchx.logs import Member, Span, before, follow, read
+from cpr_operator.client import ClientError, logs
+from cpr_operator.client.logs import Member, Span, before, follow, read
 
 MEMBER = Member("team", "job", "shard", 1)
 
@@ -47,7 +46,7 @@ class FakeConnection:
         stamp = "2026-01-01T00:00:01.123456789Z " if how["timestamps"] else ""
         yield f"{stamp}{pod} began\n"
         if pod == self.breaks:
-            raise SchedulerError("broken")
+            raise ClientError("broken")
         yield f"{stamp}{pod} ended\n"
 
 
@@ -65,7 +64,7 @@ def test_the_newest_pod_that_started_is_read() -> None:
 
 def test_a_member_without_a_log_is_told() -> None:
     connection = FakeConnection([("Starting", [pod(1, "Pending")])])
-    with pytest.raises(SchedulerError, match="shard/1 of team/job has no pod with a log"):
+    with pytest.raises(ClientError, match="shard/1 of team/job has no pod with a log"):
         list(read(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
@@ -101,7 +100,7 @@ def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
 
 def test_a_stream_that_breaks_while_its_pod_runs_is_told() -> None:
     connection = FakeConnection([("Running", [pod(1)])], breaks="pod-1")
-    with pytest.raises(SchedulerError, match="broken"):
+    with pytest.raises(ClientError, match="broken"):
         list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 

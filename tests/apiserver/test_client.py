@@ -1,0 +1,129 @@
+"""`cprjob.Client` against a real API server: no operator runs, and the tests write what it would say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cpr_operator.api.validate import InvalidSpecError
+from cpr_operator.client import NoObjectError, TookTooLongError
+from cprjob import Client, ClientError
+from support.apiserver import ApiServer
+from support.told_jobs import emit, job, pods, run_pod, tell
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+
+
+@pytest.fixture
+def client(server: ApiServer) -> Iterator[Client]:
+    with Client(kubeconfig=server.kubeconfig) as client:
+        yield client
+
+
+def named(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text("utf-8"))
+    return document | {"metadata": {"name": name}}
+
+
+def test_submit_get_and_list(client: Client, api: httpx.Client) -> None:
+    created = client.submit(named("typed"))
+    found = client.get("typed")
+    assert found.uid == created.uid
+    assert found.spec == created.spec
+    assert (found.namespace, found.phase, found.status.phase) == ("default", "", "Pending")
+    assert "typed" in {each.name for each in client.list()}
+    assert "typed" in {each.name for each in client.list(all_namespaces=True)}
+    assert client.submit(QUICKSTART).spec == created.spec
+    client.delete("quickstart")
+
+
+def test_a_given_namespace_wins_over_the_manifest_s(server: ApiServer) -> None:
+    with (
+        Client(kubeconfig=server.kubeconfig, namespace="nowhere") as client,
+        pytest.raises(NoObjectError, match='namespaces "nowhere" not found; name another namespace'),
+    ):
+        client.submit(named("lost") | {"metadata": {"name": "lost", "namespace": "default"}})
+
+
+def test_wrong_fields_are_named_before_the_cluster_is_asked(client: Client) -> None:
+    wrong = named("wrong")
+    wrong["spec"]["shards"] = {"replicas": 0}
+    with pytest.raises(InvalidSpecError, match=r"spec\.shards\.replicas"):
+        client.submit(wrong)
+    with pytest.raises(NoObjectError, match="there is no job wrong in the namespace default"):
+        client.get("wrong")
+
+
+def test_suspend_resume_and_scale_change_the_spec(client: Client, api: httpx.Client) -> None:
+    client.submit(named("changed"))
+    assert client.suspend("changed").spec.suspend
+    assert job(api, "changed")["spec"]["suspend"] is True
+    assert not client.resume("changed").spec.suspend
+    scaled = client.scale("changed", trainers=3, shards=4).spec
+    assert (scaled.trainers.replicas, scaled.shards.replicas) == (3, 4)
+    tell(api, "changed", {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"})
+    assert client.scale("changed", trainers=2).spec.trainers.replicas == 2
+    with pytest.raises(ClientError, match=r"can only be changed while the job is suspended; set spec\.suspend to true"):
+        client.scale("changed", shards=5)
+    with pytest.raises(ClientError, match=r"spec\.trainers\.replicas"):
+        client.scale("changed", trainers=0)
+
+
+def test_wait_returns_when_the_job_is_over(client: Client, api: httpx.Client) -> None:
+    client.submit(named("awaited"))
+    with pytest.raises(TookTooLongError, match="awaited is not seen after 0 s"):
+        client.wait("awaited", timeout_s=0)
+    waits = threading.Timer(0.2, tell, (api, "awaited", {"phase": "Succeeded"}))
+    waits.start()
+    assert client.wait("awaited").status.phase == "Succeeded"
+    waits.join()
+    with pytest.raises(TookTooLongError, match="is Succeeded, and nothing more happens"):
+        client.wait("awaited", until=lambda job: job.phase == "Running")
+
+
+def test_events_are_those_of_this_job(client: Client, api: httpx.Client) -> None:
+    client.submit(named("noted"))
+    emit(api, "noted", "Failure", "of an earlier job", 1.0)
+    client.delete("noted")
+    client.submit(named("noted"))
+    emit(api, "noted", "Recovered", "second", 3.0)
+    emit(api, "noted", "Failure", "first", 2.0)
+    assert [(each.time, each.line) for each in client.events("noted")] == [
+        (2.0, "! Failure: first"),
+        (3.0, "! Recovered: second"),
+    ]
+
+
+def test_kill_deletes_the_newest_pod_of_a_member(client: Client, api: httpx.Client) -> None:
+    client.submit(named("struck"))
+    ended, struck, spared = (run_pod(api, "struck", "shard", *which) for which in ((1, 1), (1, 2), (0, 1)))
+    assert client.kill("struck", "shard", 1) == struck
+    assert pods(api, "struck") == {ended, spared}
+    with pytest.raises(ClientError, match="there is no shard/2; struck has 2 shards, counted from 0"):
+        client.kill("struck", "shard", 2)
+    with pytest.raises(NoObjectError, match="trainer/0 of struck has no pod that runs now"):
+        client.kill("struck", "trainer", 0)
+
+
+def test_delete_deletes_what_is_there(client: Client) -> None:
+    client.submit(named("gone"))
+    client.delete("gone")
+    with pytest.raises(NoObjectError, match="there is no job gone"):
+        client.delete("gone")
+
+
+def test_a_member_without_a_pod_has_no_log(client: Client, api: httpx.Client) -> None:
+    client.submit(named("silent"))
+    tell(api, "silent", {"phase": "Running", "leader": 3})
+    with pytest.raises(ClientError, match="trainer/3 of default/silent has no pod with a log"):
+        list(client.logs("silent"))
+    with pytest.raises(ClientError, match="shard/0 of default/silent has no pod with a log"):
+        list(client.logs("silent", role="shard"))
