@@ -23,6 +23,7 @@ from cpr_trainer.trainer.group.lobby import Hearing, Lobby
 from cpr_trainer.trainer.group.meeting import NO_STATE, Hello
 from cpr_trainer.trainer.group.protocol import Go, Group
 from cpr_trainer.trainer.interrupts import Finished, GroupBroken, Superseded
+from support.exchanges import wait_for
 from support.patience import attend
 
 _HOST = "127.0.0.1"
@@ -163,6 +164,21 @@ def test_survivors_go_on_with_a_newcomer(threads: ThreadPoolExecutor, members: l
     assert members[0].replica.done == 4
     steps = _all(threads, [lambda g=g: _step(g, 5, 1.0) for g in groups])
     assert [total for _, total in steps] == [3.0] * 3
+
+
+def test_words_of_a_connection_that_was_given_up_come_late(threads: ThreadPoolExecutor, members: list[_Member]) -> None:
+    leader, early, late = members
+    roster = _roster(members, group=1)
+    led = leader.join(roster)
+    given_up = early.lobby.dial(leader.peer)
+    hello = Frame(Kind.HELLO, early.rank, payload=to_json(Hello(early.rank, 1, 1, 1, NO_STATE)).encode())
+    first = [threads.submit(lambda m=m, g=g: m.meet(g)) for m, g in ((leader, led), (early, early.join(roster)))]
+    wait_for(lambda: led.absent() == (late.rank,))
+    given_up.send(hello)
+    early.lobby.drop(given_up)
+
+    met = _all(threads, [*(future.result for future in first), lambda: late.meet(late.join(roster))])
+    assert met == [False] * 3
 
 
 def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor) -> None:

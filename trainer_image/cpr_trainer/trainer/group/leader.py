@@ -209,6 +209,10 @@ class Leader:
         hello = self.admit(channel, frame)
         if hello is None:
             return
+        if former := self._arrived.get(hello.rank):
+            # Which of the two is the newer? Each proves the key at its own pace, so the order of arrival does not tell.
+            # Whoever still uses the former one sees it close, and comes again.
+            self._lobby.drop(former[1])
         self._arrived[hello.rank] = (hello, channel)
         if hello.rank in self._members:
             raise GroupBroken(f"trainer {hello.rank} came back")
