@@ -195,4 +195,4 @@ def cluster() -> Iterator[Cluster]:
     finally:
         reader.close()
         if not ran:
-            _script("down", timeout_s=120)
+            _script("down", timeout_s=300)  # kind deletes gigabytes of images
