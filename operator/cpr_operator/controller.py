@@ -59,8 +59,8 @@ logger = logging.getLogger(__name__)
 
 #: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
 REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
-#: So many rosters of one job are written at once; the others wait, and other jobs' rosters go between them.
-ROSTERS_AT_ONCE = 16
+#: So many rosters of one job are written at once, as many as its namespace may hold places for writes.
+ROSTERS_AT_ONCE = 8
 #: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
 FEW_PODS = 64
 #: After a conflict the pass is run again at once.

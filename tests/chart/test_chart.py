@@ -145,6 +145,27 @@ def test_every_binding_is_the_operator_s_own() -> None:
     assert subjects == [[{"kind": "ServiceAccount", "name": "cprjob", "namespace": "operators"}]] * 3
 
 
+def test_requests_for_the_lease_have_the_priority_of_elections() -> None:
+    objects = render("serviceAccount.name=own")
+    (schema,) = of_kind(objects, "FlowSchema")
+    assert schema["apiVersion"] == "flowcontrol.apiserver.k8s.io/v1"
+    assert schema["metadata"]["name"] == "operators-cprjob-lease"
+    assert schema["spec"]["priorityLevelConfiguration"] == {"name": "leader-election"}
+    assert schema["spec"]["matchingPrecedence"] < 9000
+    (rule,) = schema["spec"]["rules"]
+    account = {"name": "own", "namespace": "operators"}
+    assert rule["subjects"] == [{"kind": "ServiceAccount", "serviceAccount": account}]
+    assert rule["resourceRules"] == [
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "verbs": ["get", "create", "update"],
+            "namespaces": ["operators"],
+        }
+    ]
+    assert of_kind(render("flowSchema.create=false"), "FlowSchema") == []
+
+
 def test_two_replicas_on_different_nodes_and_one_is_always_there() -> None:
     objects = render()
     (deployment,) = of_kind(objects, "Deployment")
@@ -290,6 +311,7 @@ def test_what_is_optional_is_off() -> None:
         "replicas=0",
         "watchNamespaces={No_Name}",
         "crds.instal=false",
+        "flowSchema.matchingPrecedence=0",
         "image.pullPolicy=Maybe",
         "restrictTemplates=yes",
         "templateServiceAccounts={No_Name}",

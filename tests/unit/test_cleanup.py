@@ -87,5 +87,5 @@ def test_a_store_that_fails_is_named_and_may_be_asked_again(store: Store, spec: 
     bench = JobBench(store)
     (tmp_path / "store").write_bytes(b"no folder")
     code, word = clean_up(bench, spec, tmp_path)
-    assert code == ExitCode.INTERNAL
+    assert code == ExitCode.STORE_UNREACHABLE
     assert from_json(Problem, word).reason == "StoreUnreachable"

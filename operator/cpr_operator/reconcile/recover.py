@@ -47,9 +47,11 @@ from cpr_operator.recovery.decide import (
     RollBack,
     ShardGrant,
     WaitForReport,
+    WaitForStore,
     decide,
     roll_back,
 )
+from cpr_operator.recovery.retry import next_attempt
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
 KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")
@@ -85,6 +87,8 @@ def _decision(draft: Draft) -> Decision | None:
         return roll_back(account, older, "the anchor that this generation started from is damaged")
     if damaged_result(status):
         return roll_back(account, _anchors_before(status, status.result), "the final anchor is damaged")
+    if (pause := _store_pause(draft)) is not None:
+        return pause
     given = recovery_input(draft)
     return decide(given) if given is not None else None
 
@@ -101,8 +105,10 @@ def _carry_out(draft: Draft, decision: Decision | None) -> Draft:
             return apply_replacement(draft, decision)
         case RollBack():
             return apply_rollback(draft, decision)
-        case WaitForReport():
-            return _wait(draft, decision)
+        case WaitForReport(reason=reason):
+            return _wait(draft, "ReplaceShards", reason)
+        case WaitForStore(reason=reason):
+            return _wait(draft, "ReplaceTrainers" if _lost_trainers(draft) else "ReplaceShards", reason)
         case FailJob():
             return fail(record_lost(draft, "Fail"), decision.cause, decision.reason)
 
@@ -125,6 +131,28 @@ def _hopeless(draft: Draft) -> FailJob | None:
             f"the last: {last.kind}: {last.message}; see status.failures, mend the cause, and create the job anew",
         )
     return None
+
+
+def _lost_trainers(draft: Draft) -> bool:
+    return any(isinstance(draft.facts[trainer.name], Lost) for trainer in draft.status.trainers)
+
+
+def _store_pause(draft: Draft) -> WaitForStore | None:
+    """The pause before the next attempt, if all that is lost ended because the store is away.
+
+    Whoever is lost for another reason is replaced at once, and the others with it.
+    """
+    lost = [(m, fact.failure) for m in draft.status.members if isinstance(fact := draft.facts[m.name], Lost)]
+    early = [m.name for m, failure in lost if _is_early(m, failure, draft.now)]
+    if not early or any(failure.kind is not Kind.STORE_UNREACHABLE for _, failure in lost):
+        return None
+    return WaitForStore(f"the store cannot be reached: after a pause {early[0]} is tried again")
+
+
+def _is_early(member: Member, failure: Failure, now: float) -> bool:
+    """Whether it is too early to try again a member that ended because the store is away."""
+    due = next_attempt(member.started_at or 0.0, member.lost_at)
+    return failure.kind is Kind.STORE_UNREACHABLE and now < due
 
 
 def _recreate_unseen(draft: Draft) -> Draft:
@@ -182,7 +210,7 @@ def _replace_waiting(draft: Draft) -> Draft:
         fact = draft.facts[shard.name]
         if shard.predecessor is None or not isinstance(fact, Lost):
             continue
-        if _hopeless(replace(draft, facts={shard.name: fact})):
+        if _hopeless(replace(draft, facts={shard.name: fact})) or _is_early(shard, fact.failure, draft.now):
             continue
         draft = record(draft, shard, fact.failure, "ReplaceShards")
         replacements[shard.index] = replacement(draft.observed, shard).evolve(avoid=avoided(shard, fact.failure))
@@ -190,12 +218,14 @@ def _replace_waiting(draft: Draft) -> Draft:
     return replace(draft.to(with_shards(draft.status, replacements)), facts=rest)
 
 
-def _wait(draft: Draft, decision: WaitForReport) -> Draft:
+def _wait(draft: Draft, kind: str, reason: str) -> Draft:
     """Nothing is decided yet: the lost are shown as lost."""
-    status = draft.status
-    lost = {s.index: s.evolve(state="Lost") for s in status.shards if isinstance(draft.facts[s.name], Lost)}
-    kind = status.recovery.kind if status.recovery else "ReplaceShards"
-    return under_recovery(draft.to(with_shards(status, lost)), kind, decision.reason)
+
+    def shown(member: M) -> M:
+        return member.evolve(state="Lost") if isinstance(draft.facts[member.name], Lost) else member
+
+    before = draft.status.recovery
+    return under_recovery(draft.to(edited(draft.status, shown)), before.kind if before else kind, reason)
 
 
 def _finish(draft: Draft) -> Draft:

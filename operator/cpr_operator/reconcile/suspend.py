@@ -34,6 +34,7 @@ from cpr_operator.recovery.decide import (
     Replace,
     RollBack,
     WaitForReport,
+    WaitForStore,
     decide,
     roll_back,
 )
@@ -164,7 +165,7 @@ def _restore(draft: Draft) -> Draft:
             owing = with_all_owed(status)
             decision = roll_back(account_of(owing), status.anchors, decision.reason, decision.lost)
             return apply_rollback(draft.to(owing, said), decision)
-        case WaitForReport() | FailJob():
+        case WaitForReport() | WaitForStore() | FailJob():
             raise AssertionError(f"nobody lives who could be waited for: {decision}")
 
 

@@ -118,6 +118,13 @@ class WaitForReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitForStore:
+    """Members ended because the store is away: another attempt at once would end the same way."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FailJob:
     """Another attempt would end the same way, or there were too many. `cause` is one CamelCase word."""
 
@@ -125,7 +132,7 @@ class FailJob:
     reason: str
 
 
-Decision = Replace | RollBack | WaitForReport | FailJob
+Decision = Replace | RollBack | WaitForReport | WaitForStore | FailJob
 
 
 def decide(given: RecoveryInput) -> Decision:

@@ -23,7 +23,7 @@ def taken(
         await asyncio.sleep(after_s)
 
         async def one(number: int, priority: Priority) -> None:
-            async with ration.place(priority):
+            async with ration.place(priority, ""):
                 turns.append((round(now() - after_s, 3), number))
                 await asyncio.sleep(answer_s)
 
@@ -54,8 +54,8 @@ def test_no_more_are_under_way_than_may_be_however_slow_the_answers_are(answer_s
     assert [number for _, number in turns[3:]] == [6, 4, 5, 3]
 
 
-async def ask(ration: Ration, priority: Priority, answer_s: float = 0.0) -> None:
-    async with ration.place(priority):
+async def ask(ration: Ration, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:
+    async with ration.place(priority, namespace):
         await asyncio.sleep(answer_s)
 
 
@@ -98,7 +98,7 @@ def test_a_request_that_fails_gives_its_place_back() -> None:
     async def main() -> None:
         ration = Ration(MANY, 1, now)
         with pytest.raises(ValueError, match="no answer"):
-            async with ration.place(Priority.START):
+            async with ration.place(Priority.START, ""):
                 raise ValueError("no answer")
         await ask(ration, Priority.START)
 
@@ -145,5 +145,57 @@ def test_a_caller_that_gives_up_when_its_turn_comes_leaves_it_to_the_next() -> N
         await asyncio.gather(first, following)
         assert late.cancelled()
         assert now() == pytest.approx(2.0)
+
+    run(main())
+
+
+#: Longer than any test goes on.
+HANGS_S = 1000.0
+
+
+async def hang(ration: Ration, *namespaces: str) -> list[asyncio.Task[None]]:
+    """Requests of these namespaces, as many as there are places and more, that get no answer."""
+    hanging = [
+        asyncio.create_task(ask(ration, Priority.RECOVERY, HANGS_S, namespace))
+        for namespace in namespaces
+        for _ in range(20)
+    ]
+    await asyncio.sleep(0)
+    return hanging
+
+
+async def end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("hung", [("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")])
+@pytest.mark.parametrize("priority", [Priority.RECOVERY, Priority.BEGIN, Priority.REGULAR])
+def test_requests_that_hang_in_some_namespaces_hold_up_no_other(hung: tuple[str, ...], priority: Priority) -> None:
+    async def main() -> None:
+        ration = Ration(MANY, 16, now)
+        hanging = await hang(ration, *hung)
+        for _ in range(5):
+            await ask(ration, priority, 1.0, "other")
+        assert now() == 5.0
+        await end(hanging)
+        assert ration.waiting == 0
+
+    run(main())
+
+
+def test_a_namespace_holds_half_of_the_places_and_the_rest_of_its_requests_follow_in_order() -> None:
+    async def main() -> None:
+        ration, turns = Ration(MANY, 4, now), []
+
+        async def one(number: int, priority: Priority) -> None:
+            async with ration.place(priority, "a"):
+                turns.append((now(), number))
+                await asyncio.sleep(1.0)
+
+        urgent = [Priority.START] * 4 + [Priority.RECOVERY]
+        await asyncio.gather(*(one(*each) for each in enumerate(urgent)))
+        assert turns == [(0.0, 0), (0.0, 1), (1.0, 4), (1.0, 2), (2.0, 3)]
 
     run(main())

@@ -143,3 +143,28 @@ async def test_a_server_that_answers_slowly_has_few_requests_and_the_lease_does_
         assert most == 2 * AT_ONCE
         await works.close()
         await elects.close()
+
+
+async def test_creates_that_an_admission_webhook_holds_up_delay_no_other_namespace() -> None:
+    hung, free = asyncio.Event(), asyncio.Event()
+    held = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal held
+        if "/namespaces/slow/" in request.path:
+            held += 1
+            hung.set()
+            await free.wait()
+        return web.json_response(OBJECT)
+
+    async with serving(answer) as configuration:
+        server = ApiServer(configuration)
+        urgent = server.at(Priority.RECOVERY)
+        slow = [asyncio.create_task(urgent.create("/api/v1/namespaces/slow/pods", {})) for _ in range(2 * AT_ONCE)]
+        async with asyncio.timeout(20):
+            await hung.wait()
+            await server.create("/api/v1/namespaces/quick/pods", {})
+        assert 0 < held <= AT_ONCE // 2
+        free.set()
+        await asyncio.gather(*slow)
+        await server.close()

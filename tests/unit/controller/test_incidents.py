@@ -1,6 +1,7 @@
 """The restart limit counts what went wrong, not how many pods that took."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -67,3 +68,47 @@ async def test_a_store_that_cannot_be_reached_uses_up_no_restart() -> None:
     life = await live(*story, trainers=2, limit=0, phase="Succeeded")
     assert [(f.kind, f.counted) for f in life.status.failures] == 2 * [("StoreUnreachable", False)]
     assert life.status.restart_times == ()
+
+
+async def outage(story: Driver, seconds: float, role: str, index: int) -> list[float]:
+    """Ends each process of a member for want of the store as soon as it runs. Returns when that was."""
+    ends: list[float] = []
+    until = story.cluster.now + seconds
+    while story.cluster.now < until:
+        await story.step()
+        pod = story.cluster.member(role, index)
+        if pod.phase == "Running":
+            story.cluster.exit_with(role, index, ExitCode.STORE_UNREACHABLE, UNREACHABLE)
+            ends.append(story.cluster.now)
+    return ends
+
+
+@pytest.mark.parametrize(("role", "index"), [("trainer", 1), ("trainer", 0), ("shard", 1)])
+async def test_attempts_become_rarer_while_the_store_cannot_be_reached(role: str, index: int) -> None:
+    document = spec(trainers__replicas=2, failurePolicy__restartLimit={"count": 0})
+    driver = Driver(Scenario("outage", (), document, replaced=(f"{role}/{index}",)))
+    while not trained(600)(driver.cluster):
+        await driver.step()
+    ends = await outage(driver, 150.0, role, index)
+    pauses = [later - earlier for earlier, later in pairwise(ends)]
+    assert 5 <= len(ends) <= 8
+    assert all(pause > least for pause, least in zip(pauses[1:], (4, 4, 9, 19, 39), strict=False))
+    condition = next(c for c in driver.status().conditions if c.type == "Recovering")
+    assert "the store cannot be reached" in condition.message
+    life = await driver.run()
+    assert (life.status.phase, life.status.restart_times) == ("Succeeded", ())
+    assert {f.kind for f in life.status.failures} == {"StoreUnreachable"}
+
+
+async def test_who_is_lost_for_another_reason_does_not_wait_for_the_store() -> None:
+    document = spec(trainers__replicas=2)
+    replaced = ("trainer/0", "trainer/1")
+    driver = Driver(Scenario("beside", (), document, replaced=replaced))
+    while not trained(600)(driver.cluster):
+        await driver.step()
+    await outage(driver, 45.0, "trainer", 1)
+    assert driver.status().trainers[1].state == "Lost"
+    driver.cluster.kill("trainer", 0)
+    await driver.passes(2)
+    assert driver.status().trainers[0].incarnation == 2
+    assert "Lost" not in {t.state for t in driver.status().trainers}

@@ -33,7 +33,7 @@ class Rations:
         self.taken: list[tuple[float, Priority, str]] = []
 
     async def take(self, kind: str, priority: Priority, what: str) -> None:
-        async with self.rations[kind].place(priority):
+        async with self.rations[kind].place(priority, "default"):
             self.taken.append((now(), priority, what))
             await asyncio.sleep(ANSWER_S)
 

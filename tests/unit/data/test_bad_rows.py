@@ -37,6 +37,10 @@ def criteo(label: object = 1, counts: list[object] | None = None) -> bytes:
 FAULTS = {
     "a column too few": (b"\t".join([b"1"] * 39), "it has 39 columns instead of 40"),
     "a column too many": (b"\t".join([b"1"] * 41), "it has 41 columns instead of 40"),
+    "a column too many, and no text": (
+        b"\t".join([b"\xff"] * 41),
+        "it has 41 columns instead of 40",
+    ),
     "a label beyond 1": (criteo(2), "column 1 is '2', not 0 or 1"),
     "no label": (criteo(""), "column 1 is empty, not 0 or 1"),
     "an empty line": (b"", "column 1 is empty, not 0 or 1"),

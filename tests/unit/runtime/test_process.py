@@ -25,7 +25,7 @@ from cpr_contract.reports import SaveRef
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, status_server, stop_on_sigterm
 from cpr_trainer.snapshot import DamagedError, LayoutError
-from cpr_trainer.store import BucketMissingError
+from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError
 
 STATUS = SaveRef("key", 3, 300)
 
@@ -134,6 +134,8 @@ def test_a_server_is_closed_though_it_was_never_started(process: Process) -> Non
         (LayoutError("other tables.", "match them"), ExitCode.BAD_SPEC),
         (DamagedError("key", "is missing"), ExitCode.DAMAGED),
         (BucketMissingError("no bucket.", "make it"), ExitCode.INTERNAL),
+        (StoreUnreachableError("no answer.", "wait"), ExitCode.STORE_UNREACHABLE),
+        (StoreBusyError("a pause, please.", "wait", 1.0), ExitCode.STORE_UNREACHABLE),
         (DivergedError("nan.", "lower the rate"), ExitCode.BAD_SPEC),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,6 +16,9 @@ from cpr_trainer.data.columns import Dialect, check_names, numeric, used
 from cpr_trainer.data.open_files import OpenFiles
 from cpr_trainer.data.unpacking import REMEDY, Text, pieces
 from cpr_trainer.errors import DataError
+
+#: Every byte beyond ASCII becomes a question mark, so that lines and cells stay where they are.
+_ASCII = bytes(byte if byte < 128 else ord("?") for byte in range(256))  # noqa: PLR2004 -- ASCII ends there
 
 
 class TextFormat:
@@ -78,28 +82,46 @@ class TextFormat:
         """Return whole lines as a pyarrow table; note those of another number of columns."""
 
         def note(row: Any) -> Literal["skip"]:
-            ragged[row.number - 1] = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
+            was, wanted = row.actual_columns, row.expected_columns
+            ragged[row.number - 1] = f"it has {was} columns instead of {wanted}"
             return "skip"
 
-        names = list(file.columns)
+        try:
+            return self._read(data, file.columns)
+        except pa.ArrowInvalid:
+            pass  # The most usual cause are ragged lines, which are looked for now.
+        try:
+            # pyarrow decodes a ragged line for `note`, and gives up where it is not UTF-8.
+            self._read(data.translate(_ASCII), file.columns, note)
+            lines = enumerate(data.split(b"\n"))
+            plain = (line.translate(_ASCII) if row in ragged else line for row, line in lines)
+            return self._read(b"\n".join(plain), file.columns, note)
+        except pa.ArrowInvalid as error:
+            raise unreadable(file.uri, error, REMEDY) from error
+
+    def _read(
+        self,
+        data: bytes,
+        columns: tuple[str, ...],
+        on_ragged: Callable[[Any], Literal["skip"]] | None = None,
+    ) -> Any:
+        """Let pyarrow parse whole lines. Raises ArrowInvalid, for a ragged one if none are skipped."""
+        names = list(columns)
         wanted = names if self._columns is None else used(self._columns)
         kinds = dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary()))
         kinds |= dict.fromkeys(numeric(self._columns) if self._columns else (), pa.binary())
-        try:
-            return pa.csv.read_csv(
-                pa.py_buffer(data),
-                # One thread: only then are lines numbered. Blocks are parsed side by side.
-                pa.csv.ReadOptions(use_threads=False, block_size=len(data), column_names=names),
-                pa.csv.ParseOptions(
-                    delimiter=self._dialect.delimiter,
-                    quote_char='"' if self._dialect.quotes else False,
-                    ignore_empty_lines=False,
-                    invalid_row_handler=note,
-                ),
-                pa.csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=False),
-            )
-        except pa.ArrowInvalid as error:
-            raise unreadable(file.uri, error, REMEDY) from error
+        return pa.csv.read_csv(
+            pa.py_buffer(data),
+            # One thread: only then are lines numbered. Blocks are parsed side by side.
+            pa.csv.ReadOptions(use_threads=False, block_size=len(data), column_names=names),
+            pa.csv.ParseOptions(
+                delimiter=self._dialect.delimiter,
+                quote_char='"' if self._dialect.quotes else False,
+                ignore_empty_lines=False,
+                invalid_row_handler=on_ragged,
+            ),
+            pa.csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=False),
+        )
 
 
 def _cells(line: str, dialect: Dialect) -> list[str]:

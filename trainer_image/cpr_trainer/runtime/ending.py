@@ -18,6 +18,8 @@ LIMIT_BYTES = 4096
 #: Exit codes by `reason`; any other error may go away by itself and is INTERNAL.
 EXIT_CODES: Mapping[str, ExitCode] = MappingProxyType(
     {
+        "StoreUnreachable": ExitCode.STORE_UNREACHABLE,
+        "StoreBusy": ExitCode.STORE_UNREACHABLE,
         "BadSpec": ExitCode.BAD_SPEC,
         "BadModel": ExitCode.BAD_SPEC,
         "Diverged": ExitCode.BAD_SPEC,
