@@ -206,6 +206,8 @@ class Leader:
         return hello
 
     def _receive_hello(self, channel: Channel, frame: Frame) -> None:
+        if channel.closed:
+            return  # Given up meanwhile: it must not break a group that its sender has joined since.
         hello = self.admit(channel, frame)
         if hello is None:
             return
