@@ -1,6 +1,7 @@
 """Trainers of real processes that are killed, told to stop, or hang, one of them or all."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
@@ -35,6 +37,18 @@ def test_a_killed_trainer_costs_nothing(tmp_path: Path, victim: int) -> None:
     # What its process had scored since the last merge died with it; training itself lost nothing.
     unmerged = MERGE_STEPS * job.data.batch_size // 2
     assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
+
+
+@pytest.mark.parametrize("sync", ["AllReduce", "ShadowMA"])
+def test_trainers_that_begin_before_their_leader_has_an_address_find_it(tmp_path: Path, sync: DenseSync) -> None:
+    job = replace(small_job(tmp_path, samples=SAMPLES, trainers=2), dense_sync=sync)
+    with LocalJob(job, tmp_path) as running:
+        running.addressed = False
+        running.start()
+        running.wait_for(lambda: running.trainer(1).state is TrainerState.JOINING, "the follower looks for its leader")
+        running.addressed = True
+        running.publish()
+        running.result()
 
 
 def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path, calm: SavedModel) -> None:

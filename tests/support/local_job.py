@@ -128,6 +128,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
+        self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
         self.trainers = [self._member(env.ROLE_TRAINER, i, 1) for i in range(self.job.trainers)]
@@ -263,7 +264,7 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             leader=self.leader,
-            trainers=tuple(trainer.peer for trainer in self.trainers),
+            trainers=tuple(t.peer if self.addressed else replace(t.peer, host="", port_base=0) for t in self.trainers),
             shards=tuple(shard.peer for shard in self.shards),
             anchor=self.anchor,
             dense_floor_samples=self.dense_floor_samples,

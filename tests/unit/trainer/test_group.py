@@ -181,6 +181,17 @@ def test_words_of_a_connection_that_was_given_up_come_late(threads: ThreadPoolEx
     assert met == [False] * 3
 
 
+def test_a_leader_that_had_no_address_at_first_is_found(threads: ThreadPoolExecutor, members: list[_Member]) -> None:
+    roster = _roster(members, group=1)
+    early = replace(roster, trainers=tuple(replace(peer, host="", port_base=0) for peer in roster.trainers))
+    groups = [member.join(early) for member in members]
+    met = [threads.submit(lambda m=m, g=g: m.meet(g)) for m, g in zip(members, groups, strict=True)]
+    wait_for(lambda: all(group.absent() for group in groups))
+    for group in groups:
+        group.follow(roster)
+    assert [each.result(timeout=60) for each in met] == [False] * 3
+
+
 def test_an_older_incarnation_is_told_to_step_aside(threads: ThreadPoolExecutor) -> None:
     leader, stale, fresh = _Member(0), _Member(1, incarnation=1), _Member(1, incarnation=2)
     told = threads.submit(lambda: stale.meet(stale.join(_roster([leader, stale], group=1))))

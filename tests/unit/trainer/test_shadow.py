@@ -16,6 +16,7 @@ from cpr_contract.roster import Counters, Peer, TrainerRoster
 from cpr_contract.spec import DenseSync, Device
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
+from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import Finished
 from cpr_trainer.trainer.shadow import hub
@@ -126,6 +127,22 @@ def test_who_has_no_state_meets_and_all_begin_alike(made: list[Member]) -> None:
     assert meet(members, roster_of(members)) == [False] * 3
     assert [member.state.done for member in members] == [0] * 3
     assert all(torch.equal(member.parameters, members[0].parameters) for member in members)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["without a state", "with one"])
+def test_a_leader_that_had_no_address_at_first_is_found(made: list[Member], begun: bool) -> None:  # noqa: FBT001
+    members = trio(made)
+    for member in members:
+        member.state.done = 0 if begun else NO_STATE
+    roster = roster_of(members)
+    early = replace(roster, trainers=tuple(replace(peer, host="", port_base=0) for peer in roster.trainers))
+    with ThreadPoolExecutor(len(members)) as pool:
+        met = [pool.submit(member.join, early) for member in members]
+        eventually(lambda: all(hasattr(member, "group") for member in members), "all have begun to meet")
+        for member in members:
+            member.group.follow(roster)
+        assert [each.result(WAIT_S) for each in met] == [begun] * 3
+    eventually(lambda: not members[0].group.absent(), "all have come to the leader")
 
 
 @on_each_device

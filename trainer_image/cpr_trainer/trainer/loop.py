@@ -129,6 +129,8 @@ class Loop:
     def _follow(self, roster: TrainerRoster) -> None:
         """Go on under a newer roster of the same group and generation."""
         self._adopt(roster)
+        if self.group is not None:
+            self.group.follow(roster)
         self._board.set(counters=roster.counters)
 
     def _adopt(self, roster: TrainerRoster) -> None:

@@ -8,7 +8,7 @@ from time import monotonic
 from torch import Tensor
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.roster import TrainerRoster
+from cpr_contract.roster import Peer, TrainerRoster
 from cpr_trainer.trainer.group.channel import Channel
 from cpr_trainer.trainer.group.collective import TIMEOUT, Collective
 from cpr_trainer.trainer.group.frames import Frame, Kind
@@ -31,7 +31,7 @@ class Follower:
         self._lobby = lobby
         self._hearing = hearing
         self._roster = roster
-        self._leader = next(peer for peer in roster.trainers if peer.index == roster.leader)
+        self._leader = leader_of(roster)
         self._delays_s = delays_s
         self._sums = sums
         self._channel: Channel | None = None
@@ -51,6 +51,10 @@ class Follower:
             else:
                 self._waiting = False
                 return form.survivors
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`."""
+        self._leader = leader_of(roster)
 
     def announce(self, step: int) -> None:
         """See `Group`."""
@@ -170,3 +174,8 @@ class Follower:
     def _tell(self, frame: Frame) -> None:
         if self._channel is None or not self._channel.send(frame):
             raise GroupBroken("the leader is gone")
+
+
+def leader_of(roster: TrainerRoster) -> Peer:
+    """Return the trainer that leads."""
+    return next(peer for peer in roster.trainers if peer.index == roster.leader)

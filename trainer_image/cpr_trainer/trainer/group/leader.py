@@ -50,6 +50,9 @@ class Leader:
             except GroupBroken:
                 attend()
 
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`: the others call, and the leader none of them."""
+
     def announce(self, step: int) -> None:
         """See `Group`."""
         self._step = step

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.interrupts import Attend
 
 
@@ -49,6 +50,10 @@ class Group(Protocol):
 
         Returns whether somebody brought one; else the leader's `provide` made it. Retries until it succeeds.
         """
+        ...
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """Take the leader's address from a newer roster of this group: the first may lack it."""
         ...
 
     def announce(self, step: int) -> None:

@@ -7,6 +7,7 @@ from time import sleep
 
 from torch import Tensor
 
+from cpr_contract.roster import TrainerRoster
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.group.protocol import Go, Provide, Replica
 from cpr_trainer.trainer.interrupts import SLICE_S, Attend
@@ -25,6 +26,9 @@ class Solo:
             return True
         provide()
         return False
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`."""
 
     def announce(self, step: int) -> None:
         """See `Group`."""

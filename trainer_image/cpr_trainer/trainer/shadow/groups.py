@@ -14,7 +14,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.group.channel import Channel
-from cpr_trainer.trainer.group.follower import Follower
+from cpr_trainer.trainer.group.follower import Follower, leader_of
 from cpr_trainer.trainer.group.frames import Frame, Kind
 from cpr_trainer.trainer.group.leader import Leader, part
 from cpr_trainer.trainer.group.lobby import Hearing, Lobby
@@ -54,6 +54,10 @@ class ShadowLeader:
         hub.start(self._meeting.members.items())
         self._hub = hub
         return survived
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`."""
+        self._meeting.follow(roster)
 
     def announce(self, step: int) -> None:
         """See `Group`."""
@@ -147,13 +151,12 @@ class ShadowFollower:
         self._state = state
         self._desk = desk_of(state)
         self._meeting = Follower(lobby, hearing, roster, delays_s(), sums=False)
-        leader = next(peer for peer in roster.trainers if peer.index == roster.leader)
         counters = roster.counters
 
         def hello() -> Hello:
             return Hello(roster.index, roster.incarnation, counters.group, counters.generation, state.done)
 
-        self._spoke = Spoke(lobby, hearing, leader, self._desk, hello, state.pack, delays_s)
+        self._spoke = Spoke(lobby, hearing, leader_of(roster), self._desk, hello, state.pack, delays_s)
         self._step = 0
 
     def meet(self, replica: Replica, provide: Provide, attend: Attend) -> bool:
@@ -164,6 +167,11 @@ class ShadowFollower:
             self._meeting.leave()
         self._spoke.start()
         return survived
+
+    def follow(self, roster: TrainerRoster) -> None:
+        """See `Group`."""
+        self._meeting.follow(roster)
+        self._spoke.follow(leader_of(roster))
 
     def announce(self, step: int) -> None:
         """See `Group`."""

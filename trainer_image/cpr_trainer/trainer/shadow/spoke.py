@@ -53,6 +53,10 @@ class Spoke:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow-spoke", daemon=True)
 
+    def follow(self, leader: Peer) -> None:
+        """Call the leader at this address from the next time on."""
+        self._leader = leader
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
