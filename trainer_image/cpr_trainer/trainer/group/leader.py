@@ -209,8 +209,6 @@ class Leader:
         return hello
 
     def _receive_hello(self, channel: Channel, frame: Frame) -> None:
-        if channel.closed:
-            return  # Given up meanwhile: it must not break a group that its sender has joined since.
         hello = self.admit(channel, frame)
         if hello is None:
             return
