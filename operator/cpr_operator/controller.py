@@ -42,8 +42,8 @@ from cpr_operator.reconcile import (
     PassInput,
     Report,
     Timing,
-    called_silent,
     first_round,
+    missed_by_peers,
     reconcile,
     refuse_pods,
     second_round,
@@ -240,7 +240,7 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            for uid in called_silent(heard(observed, asked)) & asked.keys():
+            for uid in missed_by_peers(heard(observed, asked)) & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
 

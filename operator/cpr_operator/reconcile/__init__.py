@@ -1,7 +1,7 @@
 """The decision of one pass: from a job, its pods and their reports to a status and to effects. Pure."""
 
 from cpr_operator.reconcile.lifecycle import refuse_pods
-from cpr_operator.reconcile.observe import called_silent, first_round, second_round, suspects
+from cpr_operator.reconcile.observe import first_round, missed_by_peers, second_round, suspects
 from cpr_operator.reconcile.pass_ import EventReason, Hold, Job, Outcome, PassInput, Report, Timing
 from cpr_operator.reconcile.pipeline import reconcile
 
@@ -13,8 +13,8 @@ __all__ = [
     "PassInput",
     "Report",
     "Timing",
-    "called_silent",
     "first_round",
+    "missed_by_peers",
     "reconcile",
     "refuse_pods",
     "second_round",

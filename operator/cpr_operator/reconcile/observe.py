@@ -100,14 +100,15 @@ def _silent(
     observed: PassInput, members: Mapping[str, Shard | Trainer], facts: Mapping[str, Fact]
 ) -> Mapping[str, Verdict]:
     """Members that are hung by the word of their peers' reports of the present generation."""
-    missed = {}
+    # On a lost node nobody is only slow, so an overdue heartbeat is enough.
+    gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
+    missed: dict[str, tuple[str, ...]] = {}
     for name, fact in facts.items():
         report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
-        if report is not None and is_current(observed.before, report):
-            # On a lost node nobody is only slow, so an overdue heartbeat is enough.
-            lost = (m for m in report.overdue if m in members and members[m].node == observed.lost_node != "")
-            missed[name] = tuple({*report.silent, *lost})
-    missed = {name: names for name, names in missed.items() if names}
+        if report is None or not is_current(observed.before, report):
+            continue
+        if names := gone.intersection(report.overdue).union(report.silent):
+            missed[name] = tuple(names)
     if not missed:
         return {}
     living = {name: members[name] for name, fact in facts.items() if isinstance(fact, Alive | Terminating)}
@@ -220,7 +221,7 @@ def suspects(observed: PassInput) -> tuple[PodView, ...]:
     return _pods(observed, members)
 
 
-def called_silent(observed: PassInput) -> frozenset[str]:
+def missed_by_peers(observed: PassInput) -> frozenset[str]:
     """The uids of members that work, as far as known, but that some report calls silent or overdue.
 
     A member that starts or restores is not among them: it may well answer, and only it knows how far it is.

@@ -11,7 +11,7 @@ from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
-from cpr_operator.reconcile import PassInput, called_silent, first_round, reconcile, second_round
+from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
 from cpr_operator.reconcile.observe import observe
 from cpr_operator.reconcile.pass_ import Lost
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
@@ -283,13 +283,13 @@ async def test_everybody_is_asked_at_once_after_the_leader_did_not_answer() -> N
 
 async def test_a_member_that_works_is_called_silent_by_the_word_of_anybody() -> None:
     world = await world_in_mid_training(2)
-    assert called_silent(world) == frozenset()
+    assert missed_by_peers(world) == frozenset()
     for witness in ("trainer/0", "trainer/1", "shard/0"):
-        assert called_silent(missing(world, "shard/1", witness)) == {pod_of(world, "shard/1").uid}
+        assert missed_by_peers(missing(world, "shard/1", witness)) == {pod_of(world, "shard/1").uid}
     shards = tuple(s.model_copy(update={"lost_at": world.now}) if s.index == 1 else s for s in world.job.status.shards)
     status = world.job.status.model_copy(update={"shards": shards})
     restores = replace(world, job=replace(world.job, status=status))
-    assert called_silent(missing(restores, "shard/1", "trainer/0")) == frozenset()
+    assert missed_by_peers(missing(restores, "shard/1", "trainer/0")) == frozenset()
 
 
 async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_somebody() -> None:
