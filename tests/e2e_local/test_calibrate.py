@@ -63,7 +63,7 @@ def test_losses_cost_what_the_trainer_image_says(tmp_path: Path) -> None:
 def test_runs_that_are_too_short_for_a_level_end_at_once(tmp_path: Path) -> None:
     done = calibrate(tmp_path, {}, "--levels", "0.001,0.1", "--samples", str(SAMPLES))
     assert done.returncode == 1
-    assert "too short to lose a portion of 0.001" in done.stderr
+    assert "too short to lose a fraction of 0.001 of its samples" in done.stderr
     assert "run 2 of 15" in done.stderr
     assert "run 3 of 15" not in done.stderr
 
