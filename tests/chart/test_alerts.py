@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from support.apiserver import binary
-from support.chart import CHART
+from support.chart import CHART, promtool
 
 RULES = CHART / "files" / "alerts.yaml"
 TESTS = Path(__file__).with_name("alerts.yaml")
-
-
-def promtool(*arguments: str | Path) -> None:
-    """Fails the test if promtool finds something. Skips it, or fails it as well, where there is none."""
-    done = subprocess.run([binary("promtool"), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_takes_the_rules() -> None:
