@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -10,8 +11,8 @@ import yaml
 
 from cpr_contract import env
 from cpr_operator.api.status import ConditionType, Phase
-from support.chart import CHART, of_kind, render
-from support.metric_names import series
+from support.chart import CHART, of_kind, promtool, render
+from support.metric_names import labels, series
 
 ALERTS = [
     rule
@@ -41,6 +42,54 @@ def test_queries_ask_for_metrics_that_exist() -> None:
         names = set(re.findall(r"\bcprjob_\w+", query))
         assert names, query
         assert names <= series(), query
+
+
+def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    """As recording rules, with what Grafana puts in the place of its variables."""
+    asked_for = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    assert asked_for
+    for variable, value in (("$__rate_interval", "5m"), ("$namespace", "a|b"), ("$cprjob", ".*")):
+        asked_for = [query.replace(variable, value) for query in asked_for]
+    assert [query for query in asked_for if "$" in query] == []
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(asked_for)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    promtool("check", "rules", tmp_path / "rules.yaml")
+
+
+def foreign(query: str) -> set[str]:
+    """The labels that a query names and its series do not have."""
+    asked_for = re.findall(r"\b(cprjob_\w+)(?:\{([^}]*)\})?", query)
+    wrong = {
+        label
+        for name, selector in asked_for
+        for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)
+        if label not in labels()[name]
+    }
+    of_all = frozenset[str]().union(*(labels()[name] for name, _ in asked_for))
+    grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", query)
+    return wrong | {label for each in grouped for label in each.split(", ")} - of_all
+
+
+def test_queries_name_only_labels_that_their_series_have() -> None:
+    assert {query: wrong for query in queries() if (wrong := foreign(query))} == {}
+
+
+def test_a_label_that_no_series_has_is_found() -> None:
+    for wrong in (
+        'cprjob_phase{job="x"}',
+        'sum by (job) (cprjob_phase{phase="Failed"})',
+        'cprjob_leader{cprjob="x"}',
+    ):
+        assert foreign(wrong), wrong
+
+
+def test_legends_name_only_labels_that_their_query_keeps() -> None:
+    for target in (target for panel in DASHBOARD["panels"] for target in panel.get("targets", ())):
+        query, legend = target["expr"], target.get("legendFormat", "")
+        names = re.findall(r"\bcprjob_\w+", query.partition("{")[0])
+        plain = labels()[names[0]] if names == [query] else frozenset()
+        kept = {label for each in re.findall(r"\bby \(([^)]*)\)", query) for label in each.split(", ")}
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= kept | plain, target
 
 
 @pytest.mark.parametrize(("label", "known"), [("condition", ConditionType), ("phase", Phase)])

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build Kubernetes and its companions from the Go module proxy into $BIN, each once: binaries.sh NAME...
-# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, etcd 0.6, kubectl 0.5. Needs Go >= 1.25.
+# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool 2, etcd 0.6, kubectl 0.5. Needs Go >= 1.25.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 K8S=v1.35.4 # the newest whose staging modules are all published; 1.35 still runs on cgroup v1
 work=$(mktemp -d)
@@ -41,6 +41,7 @@ build() {
     minio)      release github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c ;;
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
+    promtool)   release github.com/prometheus/prometheus/cmd/promtool@v0.316.0 ;;
     *)          die "unknown: $1" ;;
   esac
 }

@@ -78,9 +78,9 @@ prepare() {
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
     "$here/packages.sh"
-    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool
   else
-    "$here/binaries.sh" kubectl minio versitygw helm
+    "$here/binaries.sh" kubectl minio versitygw helm promtool
   fi
 }
 

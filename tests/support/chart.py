@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.apiserver import binary
+
 CHART = Path(__file__).parents[2] / "charts" / "cprjob"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
 Object = dict[str, Any]
@@ -23,6 +25,13 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     if binary is None:
         pytest.skip("no helm: `make cluster-up` builds one")
     return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False)
+
+
+def promtool(*arguments: str | Path) -> None:
+    """Fails the test if promtool finds something. Skips it, or fails it as well, where there is none."""
+    command = [binary("promtool"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def settings(values: tuple[str, ...]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
@@ -13,18 +15,49 @@ from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.metrics import Metrics as ShardMetrics
 from cpr_trainer.trainer.board import Board, ReportCollector
 
+#: What Prometheus adds to what a pod says: its own labels of a target, and those of the chart's monitors.
+OF_TARGETS = frozenset({"namespace", "pod"})
+OF_PODS = frozenset({"cprjob", "role", "index"})
+
 
 def metrics() -> dict[str, str]:
     """All metrics and their types; a counter's name is that of its series, a histogram's has no suffix."""
-    registries = (OperatorMetrics()._registry, ShardMetrics().registry, _trainer_registry())
-    families = [family for registry in registries for family in registry.collect()]
-    return {f"{each.name}_total" if each.type == "counter" else each.name: each.type for each in families}
+    families = [family for registry in _registries() for family in registry.collect()]
+    return {_series_name(each): each.type for each in families}
 
 
 def series() -> set[str]:
     """All names that a query can ask for."""
-    suffixes = {"histogram": ("_bucket", "_sum", "_count")}
-    return {f"{name}{suffix}" for name, kind in metrics().items() for suffix in suffixes.get(kind, ("",))}
+    return set(labels())
+
+
+def labels() -> dict[str, frozenset[str]]:
+    """All names that a query can ask for, with the labels that their series may have."""
+    operator = _registries()[0]
+    found: dict[str, frozenset[str]] = {}
+    for registry in _registries():
+        added = OF_TARGETS if registry is operator else OF_TARGETS | OF_PODS
+        for collector in registry._collector_to_names:
+            stated = frozenset(getattr(collector, "_labelnames", ()))
+            for family in collector.collect():
+                seen = {label for sample in family.samples for label in sample.labels}
+                known, name = stated | seen | added, _series_name(family)
+                if family.type == "histogram":
+                    found |= {f"{name}_bucket": known | {"le"}}
+                    found |= {f"{name}_sum": known - {"le"}, f"{name}_count": known - {"le"}}
+                else:
+                    found[name] = known
+    return found
+
+
+def _series_name(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+@cache
+def _registries() -> tuple[CollectorRegistry, ...]:
+    """Those of the operator, of a shard and of a trainer."""
+    return OperatorMetrics()._registry, ShardMetrics().registry, _trainer_registry()
 
 
 def _trainer_registry() -> CollectorRegistry:
