@@ -163,14 +163,14 @@ def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
 
     beside: a member on the same node that fell silent, too; empty if there is none.
     """
-    message = f"{', '.join(reporters)} miss its heartbeat"
+    message = f"no heartbeat reaches {', '.join(reporters)}"
     if beside:
-        message = f"{message}, and {beside} fell silent on the same node"
+        message = f"{message}; {beside} on the same node is silent, too"
     return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
 def _vanished() -> Failure:
-    return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and nobody saw it end", ended=True)
+    return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
 
 
 def _finished(pod: PodView) -> bool:
@@ -204,7 +204,7 @@ def _terminated(pod: PodView) -> Failure | None:
     if container is None or container.kind != "Terminated":
         return None
     if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
-        message = "the container was out of memory: raise its limit in the pod template"
+        message = "the container ran out of memory; raise its limit in the pod template"
         return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
     kind = _kind_of_exit(pod, container.exit_code)
     failure = _with_container(kind, container.reason or kind, _exit_message(container.exit_code), pod)

@@ -151,9 +151,9 @@ def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:
     if charges == 0:
         return Verdict(fits=True, reason="nothing is lost")
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
-        return Verdict(fits=False, reason=f"the ledger holds {MAX_RANGES} ranges and takes no more")
+        return Verdict(fits=False, reason=f"the ledger is full with {MAX_RANGES} ranges")
     left = ledger.left - reserved
-    words = f"{charges} sample-shards at most, {left} of {ledger.limit} left"
+    words = f"at most {charges} sample-shards, with {left} of {ledger.limit} left"
     if charges <= left:
-        return Verdict(fits=True, reason=f"the loss fits into the budget: {words}")
-    return Verdict(fits=False, reason=f"the loss does not fit into the budget: {words}")
+        return Verdict(fits=True, reason=f"the loss fits the budget: {words}")
+    return Verdict(fits=False, reason=f"the loss exceeds the budget: {words}")

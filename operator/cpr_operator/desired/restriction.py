@@ -89,7 +89,7 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SYSTEM_PRIORITY = "system-"
 DEFAULT_ACCOUNT = "default"
 _UNCONFINED = "container.apparmor.security.beta.kubernetes.io/"
-_REMEDY = "remove it, or have whoever runs the operator lift restrictTemplates"
+_REMEDY = "remove it, or ask the administrator of the operator to lift restrictTemplates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator
     yield from _others(spec, POD_FIELDS | special | {"priorityClassName"}, "spec")
     for field in ("serviceAccountName", "serviceAccount"):
         if spec.get(field) and str(spec[field]) not in accounts | {DEFAULT_ACCOUNT}:
-            yield _bad(f"spec.{field}", f"{spec[field]!r} is none of the accounts that templates may name")
+            yield _bad(f"spec.{field}", f"{spec[field]!r} is not one of the accounts that templates may use")
     if str(spec.get("priorityClassName") or "").startswith(SYSTEM_PRIORITY):
-        yield _bad("spec.priorityClassName", "classes of the system are not allowed")
+        yield _bad("spec.priorityClassName", "system priority classes are not allowed")
     yield from _security(spec.get("securityContext"), POD_SECURITY, "spec.securityContext")
     for number, volume in _maps(spec.get("volumes")):
         yield from _volume(volume, f"spec.volumes[{number}]")
@@ -149,7 +149,9 @@ def _container(container: Mapping[str, Any], where: str) -> Iterator[BadPart]:
     for name, handler in handlers.items():
         for kind in ("httpGet", "tcpSocket"):
             if _map(_map(handler).get(kind)).get("host"):
-                yield _bad(f"{where}.{name}.{kind}.host", "is not allowed: the node asks there, not the pod")
+                yield _bad(
+                    f"{where}.{name}.{kind}.host", "is not allowed, because the node connects to it, not the pod"
+                )
     context = container.get("securityContext")
     yield from _security(context, CONTAINER_SECURITY, f"{where}.securityContext")
 

@@ -32,6 +32,6 @@ def not_spoken(version: int) -> str:
     """Why a job of this version is left as it is, and what to do."""
     return (
         f"the job's pods speak contract version {version}, this operator {CONTRACT_VERSION - 1} and "
-        f"{CONTRACT_VERSION}: they are left as they are, and nothing is replaced; "
+        f"{CONTRACT_VERSION}; the pods are left alone, and nothing is replaced; "
         "install the release that started the job, or suspend the job there and resume it here with a newer image"
     )

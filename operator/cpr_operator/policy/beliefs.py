@@ -50,7 +50,7 @@ def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> Belief:
 def after_failure(belief: Belief, shards: int) -> Belief:
     """After one failure that took the state of `shards` shards at once. Raises ValueError if that is none."""
     if shards < 1:
-        raise ValueError("a failure that takes no shard's state is none to the budget")
+        raise ValueError("a failure without a lost shard does not affect the budget")
     lost = (belief.lost_per_failure * belief.alpha + shards) / (belief.alpha + 1)
     return Belief(belief.alpha + 1, belief.beta_s, lost)
 

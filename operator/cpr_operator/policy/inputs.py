@@ -13,10 +13,10 @@ from cpr_operator.policy.law import Mode, Odds
 Bits = Literal[32, 8, 4, 3, 2]
 #: What the fields of `Costs` are called.
 _COSTS = {
-    "save_stall_s": "what a save costs",
-    "commit_s": "how long it takes",
-    "load_s": "how long a load takes",
-    "reschedule_s": "how long a new pod takes",
+    "save_stall_s": "the cost of a save",
+    "commit_s": "its duration",
+    "load_s": "the duration of a load",
+    "reschedule_s": "the start time of a new pod",
 }
 
 
@@ -67,9 +67,9 @@ class Inputs:
         """What is neither stated nor measured, in words."""
         names = [_COSTS[name] for name in self.costs.guessed]
         if self.belief.untried:
-            names.append("how many shards a failure takes")
+            names.append("the number of shards lost per failure")
         if self.total_s is None:
-            names.append("how long the job trains")
+            names.append("the training time")
         return tuple(names)
 
     @property

@@ -1,4 +1,4 @@
-"""Conditions: what holds for the job, why, and what to do about it. A closed list, with metav1's semantics."""
+"""The job's conditions, each with a reason and a remedy. A closed list, with the semantics of metav1."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STORE_PROBLEMS = frozenset(
 #: The part of the budget beyond which it is at risk.
 AT_RISK = 0.75
 #: What to do about an object that the API server did not take.
-REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
+REFUSAL_REMEDY = "free quota, or correct the pod template; the operator retries"
 #: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
 
@@ -118,7 +118,7 @@ def tell_changes(draft: Draft) -> Draft:
     before, status = draft.before, draft.status
     news = []
     if status.phase == "Running" and before.phase == "Starting":
-        news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
+        news.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
     for kind, wrong, reason in WARNINGS:
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
         if new is None or new.status != wrong or new.reason in EXPECTED:
@@ -136,7 +136,7 @@ def suspended(draft: Draft) -> ConditionUpdate:
     if wanted == there:
         return ConditionUpdate("Suspended", "False", "Active")
     return ConditionUpdate(
-        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job has {there} shards"
+        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job keeps {there} shards"
     )
 
 
@@ -155,7 +155,7 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
         return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
-        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods work")
+        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
     return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
 
 
@@ -178,7 +178,7 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
 def _goes_on(status: Status) -> str:
     """Up to where training goes on without the shards that are away; empty where it waits for them."""
     until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
-    return f"training goes on up to sample {until}" if status.progress.samples < until else ""
+    return f"training continues up to sample {until}" if status.progress.samples < until else ""
 
 
 def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
@@ -187,7 +187,7 @@ def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
     if leader_report(draft.observed) is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
-        message = "the leader does not answer on its HTTP port; see its log, and the network policies"
+        message = "the leader does not answer on its HTTP port; check its log and the network policies"
         yield ConditionUpdate("ReportsAvailable", "False", "NoAnswer", message)
 
 
@@ -202,11 +202,11 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
     used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
     left = ledger.left
     words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
-    remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
+    remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
     # A shard that dies right after a save became good has lost what was trained while that was written.
     least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
-        message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, and {left} are left"
+        message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
         yield ConditionUpdate("BudgetExhausted", "False", "Enough", words)
@@ -214,10 +214,10 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
     if ledger.limit > 0 and used >= AT_RISK * book.limit:
         yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", words)
     elif worst > left:
-        message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
+        message = f"{words}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
     elif _exposed(status) > left:
-        message = f"{words}: a failure now loses more than the {left} that are left; {_at_risk(status)}"
+        message = f"{words}: a failure now would lose more than the remaining {left} samples; {_at_risk(status)}"
         yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
         yield ConditionUpdate("BudgetAtRisk", "False", "Enough", words)
@@ -260,7 +260,7 @@ def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
 def _at_risk(status: Status) -> str:
     """What a loss would cost while no save comes. It stays the same until one does, and so does the message."""
     oldest = min((shard.saved_samples for shard in status.shards), default=0)
-    return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
+    return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
 def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
@@ -276,7 +276,7 @@ def data(observed: PassInput) -> Iterator[ConditionUpdate]:
     """Whether files lie where the data is which came too late for this job, as far as its leader says."""
     report = leader_report(observed)
     if report is not None and report.new_files:
-        message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
+        message = f"{report.new_files} files of data.uri were added after the job had begun and are not trained"
         yield ConditionUpdate(
             "DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)"
         )
@@ -290,12 +290,12 @@ def precision(status: Status) -> Iterator[ConditionUpdate]:
     slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
     told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
     if slow:
-        message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"
+        message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
-        text = f"{message}: training is far slower than in fp32; {remedy}"
+        text = f"{message}, so training is far slower than in fp32; {remedy}"
         yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
     elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
-        message = "the processors of all trainers have bf16 instructions"
+        message = "the CPUs of all trainers have bf16 instructions"
         yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 
 

@@ -109,7 +109,7 @@ def _attempt(draft: Draft, attempt: int) -> Outcome:
     try:
         pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
-        reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
+        reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)
     return Outcome(status, creates=(pod,), wake_after_s=draft.observed.timing.changing_s)
 
@@ -142,11 +142,11 @@ def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | 
 def _hopeless(observed: PassInput, since: float, newest: PodView | None) -> str:
     """Why there is no point in going on; empty if there is."""
     if observed.terminating:
-        return "the namespace is being deleted, and nothing can be created in it"
+        return "the namespace is being deleted, so nothing can be created in it"
     if observed.now >= since + LIMIT_S:
-        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
+        return f"they were not deleted within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
     if newest is not None and newest.ended and newest.incarnation >= ATTEMPTS:
-        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(observed, newest)}"
+        return f"{ATTEMPTS} attempts failed; the last one: {_trouble(observed, newest)}"
     return ""
 
 
@@ -173,8 +173,8 @@ def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
     unreadable = deleted.unreadable if deleted else ()
     kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
     said = f"deleted {amount}"
-    said += f"; kept what other jobs restore from: {kept}" if kept else ""
-    said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    said += f"; kept, because other jobs restore from them: {kept}" if kept else ""
+    said += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
     return Event("Normal", EventReason.SAVES_DELETED, said, "saves-deleted")
 
 
@@ -193,8 +193,8 @@ def _left_of(job: Job, reason: str) -> Event:
 
 def _left(uid: str, where: str, reason: str) -> Event:
     message = (
-        f"saves of this job are left in the store, below {uid}/: {reason}; "
-        f"delete them by: cprjob snapshots prune {where} --job {uid} --all --delete"
+        f"this job's saves remain in the store under {uid}/: {reason}; "
+        f"delete them with: cprjob snapshots prune {where} --job {uid} --all --delete"
     )
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
@@ -204,7 +204,7 @@ def _trouble(observed: PassInput, newest: PodView | None) -> str:
     if observed.refusals:
         return "; ".join(observed.refusals.values())
     if newest is None:
-        return "pods of the job are still there"
+        return "pods of the job still exist"
     problem = _message(Problem, newest)
     if problem is not None:
         return f"{problem.message} {problem.remedy}"

@@ -55,9 +55,9 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 #: Failures of members that ended well, or work, where that is of no use to the job.
-_UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
+_UNDONE = Failure(Kind.UNDONE, "Undone", "its training ended, but the result does not count", ended=True, exit_code=0)
 _TOO_LATE = Failure(
-    Kind.UNDONE, "Late", "it restored a save older than the end, after which nobody trains", ended=False
+    Kind.UNDONE, "Late", "it restored a save older than the end of training, so nothing will update it", ended=False
 )
 #: Cause of a failed job, and reason of `Suspended`.
 EXCEEDED = "StartupDeadlineExceeded"
@@ -73,7 +73,7 @@ def settle_phase(draft: Draft) -> Draft:
     phase = phase_of(draft)
     late = overdue(draft) if phase == "Starting" else ""
     if late and never_trained(draft):
-        remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
+        remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
         return fail(draft, EXCEEDED, f"{late}; {remedy}")
     return give_up_start(draft, late) if late else draft.to(draft.status.evolve(phase=phase))
 
@@ -268,10 +268,10 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
         return facts
     undone = _UNDONE
     if refused:
-        undone = replace(undone, message="it trained to the end, and more was lost than the budget allows")
+        undone = replace(undone, message="it trained to the end, but the losses exceed the budget")
     found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
     if isinstance(end, Done) and not end.message:
-        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
+        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended without a result", ended=True, exit_code=0)
         found[leader] = Lost(None, nothing)
     return found
 
@@ -292,7 +292,7 @@ def overdue(draft: Draft) -> str:
         return ""
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
     said = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
-    return "; ".join((f"not all pods worked within {deadline_s} s: {shown}", *said))
+    return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *said))
 
 
 def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) -> bool:
@@ -325,8 +325,8 @@ def never_trained(draft: Draft) -> bool:
 def give_up_start(draft: Draft, late: str) -> Draft:
     """The job gives its pods back and is suspended for a while."""
     message = (
-        f"{late}; nothing is lost, and the job resumes by itself in {PAUSE_S:.0f} s; to resume at once, set "
-        "spec.suspend to true and back to false; to give it longer, also raise "
+        f"{late}; nothing is lost, and the job resumes automatically in {PAUSE_S:.0f} s; to resume now, set "
+        "spec.suspend to true and back to false; to allow more time, also raise "
         "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
     )
     now = draft.now

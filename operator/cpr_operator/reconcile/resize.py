@@ -55,7 +55,7 @@ def align_trainers(draft: Draft) -> Draft:
     status = draft.status.evolve(meeting=told and wants_other_trainers(draft.spec, draft.status))
     if not status.meeting or draft.status.meeting:
         return draft.to(status)
-    message = f"{resizing(draft.spec, status)}: all go on to one step first, and are saved there"
+    message = f"{resizing(draft.spec, status)}: all trainers first advance to a common step and save there"
     key = f"meeting-{draft.observed.job.generation}"
     return draft.to(status, Event("Normal", EventReason.MEETING, message, key))
 
@@ -88,7 +88,7 @@ def resize(draft: Draft) -> Draft | None:
     status = apply_rollback(draft.to(owing), decision).status
     status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
     status = _with_trainers(status, spec.trainers.replicas)
-    said = f"{reason}, all from the anchor of step {step}"
+    said = f"{reason}; all members continue from the anchor of step {step}"
     if samples != stands_at:
         said += "; what was trained since then is trained again, because it was not saved as one anchor"
     elif status.budget is not None:

@@ -25,5 +25,5 @@ def extent(account: Account, shards: int, bound: int) -> Extent:
     more = max(left, 0) // 2 // shards if shards else 0
     until = min(bound + more, account.ledger.total)
     if until <= bound:
-        return Extent(0, f"training waits for them: {max(left, 0)} sample-shards are left")
-    return Extent(until, f"training may go on without them for {until - bound} samples, up to sample {until}")
+        return Extent(0, f"training waits for them, because only {max(left, 0)} sample-shards are left")
+    return Extent(until, f"training may continue without them for {until - bound} samples, up to sample {until}")
