@@ -1,4 +1,4 @@
-"""One of several operators: it stands by, leads while it holds the lease, and stands by again."""
+"""One of several operators. It stands by until it holds the lease, leads, and stands by again after that."""
 
 from __future__ import annotations
 

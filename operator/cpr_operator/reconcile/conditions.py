@@ -125,8 +125,8 @@ def tell_changes(draft: Draft) -> Draft:
             continue
         if old is None or old.reason != new.reason:
             news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
-    for pod, words in draft.observed.refusals.items():
-        news.append(Event("Warning", EventReason.REFUSED, f"{words}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    for pod, refusal in draft.observed.refusals.items():
+        news.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
     return draft.to(status, *news)
 
 
@@ -147,12 +147,12 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
-            case NeverSeen(refusal=words) if words:
-                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
+            case NeverSeen(refusal=refusal) if refusal:
+                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
             case _:
                 pass
-    for pod_name, words in draft.observed.refusals.items():
-        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
+    for pod_name, refusal in draft.observed.refusals.items():
+        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {refusal}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
         return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
@@ -171,11 +171,11 @@ def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
-    said = (status.recovery.reason, _goes_on(status), *stuck)
-    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
+    parts = (status.recovery.reason, _continues_until(status), *stuck)
+    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, parts)))
 
 
-def _goes_on(status: Status) -> str:
+def _continues_until(status: Status) -> str:
     """Up to which sample training continues without the missing shards; empty if it waits for them."""
     until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
     return f"training continues up to sample {until}" if status.progress.samples < until else ""
@@ -201,26 +201,26 @@ def budget(status: Status) -> Iterator[ConditionUpdate]:
         return
     used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
     left = ledger.left
-    words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
+    balance = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
     remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
     # A shard that dies right after a commit loses the training since the cut of that save.
     least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
-        message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, but only {left} are left"
+        message = f"{balance}: a shard that dies right after a save loses {least:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
-        yield ConditionUpdate("BudgetExhausted", "False", "Enough", words)
+        yield ConditionUpdate("BudgetExhausted", "False", "Enough", balance)
     worst = _worst_failure(status)
     if ledger.limit > 0 and used >= AT_RISK * book.limit:
-        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", words)
+        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", balance)
     elif worst > left:
-        message = f"{words}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"
+        message = f"{balance}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
     elif _exposed(status) > left:
-        message = f"{words}: a failure now would lose more than the remaining {left} samples; {_at_risk(status)}"
+        message = f"{balance}: a failure now would lose more than the remaining {left} samples; {_at_risk(status)}"
         yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
-        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", words)
+        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", balance)
 
 
 def _worst_failure(status: Status) -> float:
@@ -288,13 +288,13 @@ def precision(status: Status) -> Iterator[ConditionUpdate]:
     A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
     slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
-    told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
+    reported = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
     if slow:
         message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
         text = f"{message}, so training is far slower than in fp32; {remedy}"
         yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
-    elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+    elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
         message = "the CPUs of all trainers have bf16 instructions"
         yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 

@@ -104,8 +104,8 @@ def delete(observed: PassInput) -> Outcome:
 def _attempt(draft: Draft, attempt: int) -> Outcome:
     """One cleanup. If its pod cannot be made now, it never can, so the job is not kept for it."""
     job, status = draft.observed.job, draft.status
-    if words := _refused(draft):
-        return Outcome(status, events=(_left_of(job, words),), release=True)
+    if refusal := _refused(draft):
+        return Outcome(status, events=(_left_of(job, refusal),), release=True)
     try:
         pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
@@ -172,10 +172,10 @@ def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
     kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
-    said = f"deleted {amount}"
-    said += f"; kept, because other jobs restore from them: {kept}" if kept else ""
-    said += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
-    return Event("Normal", EventReason.SAVES_DELETED, said, "saves-deleted")
+    message = f"deleted {amount}"
+    message += f"; kept, because other jobs restore from them: {kept}" if kept else ""
+    message += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
+    return Event("Normal", EventReason.SAVES_DELETED, message, "saves-deleted")
 
 
 def left_by(job: JobView, reason: str) -> Event:

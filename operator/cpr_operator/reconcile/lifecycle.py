@@ -152,15 +152,15 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
     )
-    said = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
-    return _end(draft.to(status, said), ConditionUpdate("Complete", "True", "Trained", result.key))
+    event = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
+    return _end(draft.to(status, event), ConditionUpdate("Complete", "True", "Trained", result.key))
 
 
 def fail(draft: Draft, cause: str, reason: str) -> Draft:
     """End the job without a model. Its saves stay in the store."""
     status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None)
-    said = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
-    return _end(draft.to(status, said), ConditionUpdate("Failed", "True", cause, reason))
+    event = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
+    return _end(draft.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
 
 
 def _end(draft: Draft, why: ConditionUpdate) -> Draft:
@@ -290,8 +290,8 @@ def overdue(draft: Draft) -> str:
     if not late:
         return ""
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
-    said = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
-    return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *said))
+    causes = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
+    return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *causes))
 
 
 def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) -> bool:
@@ -305,7 +305,7 @@ def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) 
             return pod.created <= since
         case Alive(pod=pod):
             return leader_answers and not pod.ready and pod.created <= since
-        case NeverSeen(refusal=words) if words:
+        case NeverSeen(refusal=refusal) if refusal:
             return member.started_at is not None and member.started_at <= since
         case _:
             return False
@@ -317,8 +317,8 @@ def never_trained(draft: Draft) -> bool:
     Its first pods cannot train before all of them run. Once one was replaced, only the leader knows.
     """
     status = draft.status
-    told = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return told == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
+    trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
+    return trained == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
 
 
 def give_up_start(draft: Draft, late: str) -> Draft:
@@ -334,11 +334,11 @@ def give_up_start(draft: Draft, late: str) -> Draft:
     return set_conditions(draft.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message))
 
 
-def refuse_pods(observed: PassInput, reason: str, words: str) -> Outcome:
+def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
     """Create no pods for a job, because the cluster would reject them."""
-    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{observed.job.generation}")
-    draft = Draft(observed, observed.before, events=(said,))
-    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, words))
+    event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.generation}")
+    draft = Draft(observed, observed.before, events=(event,))
+    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, message))
     return replace(outcome(draft), wake_after_s=observed.timing.running_s)
 
 

@@ -51,8 +51,8 @@ def align_trainers(draft: Draft) -> Draft:
     First every shard must have reported its losses, which takes pushes. Its worst-case loss may exceed
     the budget, and then no anchor would be acceptable.
     """
-    told = all(shard.lost_at is None for shard in draft.status.shards)
-    status = draft.status.evolve(meeting=told and wants_other_trainers(draft.spec, draft.status))
+    reported = all(shard.lost_at is None for shard in draft.status.shards)
+    status = draft.status.evolve(meeting=reported and wants_other_trainers(draft.spec, draft.status))
     if not status.meeting or draft.status.meeting:
         return draft.to(status)
     message = f"{resizing(draft.spec, status)}: all trainers first advance to a common step and save there"
@@ -88,12 +88,12 @@ def resize(draft: Draft) -> Draft | None:
     status = apply_rollback(draft.to(owing), decision).status
     status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
     status = _with_trainers(status, spec.trainers.replicas)
-    said = f"{reason}; all members continue from the anchor of step {step}"
+    message = f"{reason}; all members continue from the anchor of step {step}"
     if samples != stands_at:
-        said += "; what was trained since then is trained again, because it was not saved as one anchor"
+        message += "; what was trained since then is trained again, because it was not saved as one anchor"
     elif status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
-    return draft.to(status, Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"))
+    return draft.to(status, Event("Normal", EventReason.RESUMED, message, f"resized-{status.counters.generation}"))
 
 
 def _is_synchronous(spec: CPRJobSpec) -> bool:
