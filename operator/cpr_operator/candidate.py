@@ -1,4 +1,4 @@
-"""One of several operators: it stands by, leads while it holds the lease, and stands by again."""
+"""One of several operators. It stands by until it holds the lease, leads, and stands by again after that."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ class Candidate:
             for namespace, name in self._metrics.jobs():
                 self._metrics.forget(namespace, name)
         if not work.done():
-            raise StuckError(f"the work of a term that is over did not end within {STOP_S:g} s")
+            raise StuckError(f"the work of the last term did not end within {STOP_S:g} s")
         work.result()

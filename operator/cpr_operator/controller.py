@@ -189,7 +189,7 @@ class Controller:
         try:
             memory.job, memory.read_version = read_job(view), version
         except InvalidSpecError as error:
-            await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job anew")
+            await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job again")
         except InvalidStatusError as error:
             remedy = "run the version of the operator that wrote it, or undo the edit (--subresource=status)"
             await self._tell_unreadable(view, "InvalidStatus", f"{error}; {remedy}")
@@ -211,7 +211,7 @@ class Controller:
         try:
             view = await self._cluster.write_status(view, after)
         except RefusedError as error:  # the installed CRD does not know this status either
-            logger.warning("%s: the condition is refused: %s", view.name, error)
+            logger.warning("%s: condition rejected: %s", view.name, error)
         await self._emit(
             self._cluster, view, Event("Warning", EventReason.INVALID, message, f"invalid-{view.generation}")
         )
@@ -291,7 +291,7 @@ class Controller:
         try:
             await cluster.emit(view, event)
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
-            logger.warning("%s: the event is refused: %s", view.name, error)
+            logger.warning("%s: event rejected: %s", view.name, error)
 
     async def _tell(self, cluster: Cluster, job: Job, patches: tuple[RosterPatch, ...]) -> None:
         """Write rosters, several at once, in their order. Raises what one of them raises; then no more are begun."""
@@ -302,7 +302,7 @@ class Controller:
                 try:
                     await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
                 except NotFoundError:
-                    logger.info("%s: %s is gone before it was told", job.id.name, patch.name)
+                    logger.info("%s: %s is gone before its roster was updated", job.id.name, patch.name)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -362,5 +362,5 @@ def read_report(pod: PodView, answer: bytes) -> Report | None:
     try:
         return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
     except ContractError as error:
-        logger.warning("%s answers what is no report: %s", pod.name, error)
+        logger.warning("%s returned an invalid report: %s", pod.name, error)
         return None

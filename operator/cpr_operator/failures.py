@@ -1,13 +1,13 @@
-"""What happened to a pod: one decision, by the first line of this table that applies.
+"""Classifies the failure of a pod, by the first line of this table that applies.
 
     1  DisruptionTarget, and the pod is going        Disruption (preemption, drain, taint, pod GC)
     2  status.reason                                 Evicted, NodeLost, NodeShutdown, Rejected, Preempted, ...
     3  the main container ended                      OOMKilled, Flushed, Superseded, BadSpec, ..., Killed, Crashed
-    4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but somebody has to act
+    4  a waiting reason, or unschedulable            `Trouble`: not a failure yet, but a person has to act
     5  gone without a terminal state                 Vanished
     6  deleted and still there                       Vanished (by force), NodeLost (phase Unknown), else Deleted
 
-A hang is not seen on a pod: `hung` makes that failure from what its peers report.
+The pod of a hung member looks healthy. `hung` makes that failure from the reports of its peers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Kind(enum.StrEnum):
     """All kinds of failure."""
 
     DISRUPTION = "Disruption"
-    DELETED = "Deleted"  # somebody deletes the pod, no disruption is named
-    VANISHED = "Vanished"  # only an API call removes a pod that did not end: a disruption seen too late
+    DELETED = "Deleted"  # the pod is being deleted, without a disruption condition
+    VANISHED = "Vanished"  # only an API call removes a pod that has not ended, so this is a disruption seen too late
     NODE_LOST = "NodeLost"
     NODE_SHUTDOWN = "NodeShutdown"
     PREEMPTED = "Preempted"
@@ -49,7 +49,7 @@ class Kind(enum.StrEnum):
     CRASHED = "Crashed"
     HUNG = "Hung"
     SUPERSEDED = "Superseded"
-    UNDONE = "Undone"  # trained to an end that does not count: it was rolled back, or had lost too much
+    UNDONE = "Undone"  # its training ended, but the result was rolled back or had lost too much
     STORE_UNREACHABLE = "StoreUnreachable"
     BAD_SPEC = "BadSpec"
     BAD_DATA = "BadData"
@@ -57,7 +57,7 @@ class Kind(enum.StrEnum):
     CONTRACT = "Contract"
 
 
-#: Kinds that say nothing against the job: they do not use up the restart limit.
+#: Kinds that are not the job's fault, so they do not count towards the restart limit.
 FREE = frozenset(
     {
         Kind.DISRUPTION,
@@ -96,7 +96,7 @@ _BY_EXIT: Mapping[int, Kind] = {
     ExitCode.DAMAGED: Kind.DAMAGED,
     ExitCode.CONTRACT: Kind.CONTRACT,
 }
-#: How a container ends when its pod is deleted and it does not flush in time, or has no handler yet.
+#: Exit codes of a container whose pod is deleted, if it does not flush in time or has no handler yet.
 _DELETION_SIGNALS = frozenset({_SIGNAL_BASE + signal.SIGTERM, _SIGNAL_BASE + signal.SIGKILL})
 
 _REMEDIES: Mapping[str, str] = {
@@ -113,11 +113,13 @@ _REMEDIES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A pod that is lost, or is going.
+    """A pod that is lost or terminating.
 
-    `ended`: its process is over, or its pod is gone, and no flush is to be waited for. `save` is what it flushed, and
-    `anchor` the same, if that is an anchor. `problem` is what the process itself said. `reason` is its word for it, or
-    Kubernetes'.
+    ended: whether the process has ended, or the pod is gone, so that no flush can follow.
+    save: the flushed save, if there is one.
+    anchor: the flushed anchor, if there is one.
+    problem: the problem that the process itself reported.
+    reason: the process's reason, or else that of Kubernetes.
     """
 
     kind: Kind
@@ -131,7 +133,7 @@ class Failure:
 
     @property
     def counts_as_restart(self) -> bool:
-        """Whether it uses up the restart limit."""
+        """Whether it counts towards the restart limit."""
         return self.kind not in FREE
 
     @property
@@ -142,7 +144,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod does not run yet; not a failure. For a condition."""
+    """Why a pod does not run yet, for a condition. It is not a failure."""
 
     reason: str
     message: str
@@ -150,7 +152,7 @@ class Trouble:
 
 
 def classify(pod: PodView | None) -> Failure | Trouble | None:
-    """What happened to a pod that was seen before; None for a pod that starts, runs, or (a trainer) finished."""
+    """Classify the failure of a known pod; None if it starts, runs, or is a trainer that finished."""
     if pod is None:
         return _vanished()
     if _finished(pod):
@@ -163,25 +165,25 @@ def hung(reporters: tuple[str, ...], beside: str = "") -> Failure:
 
     beside: a member on the same node that fell silent, too; empty if there is none.
     """
-    message = f"{', '.join(reporters)} miss its heartbeat"
+    message = f"no heartbeat reaches {', '.join(reporters)}"
     if beside:
-        message = f"{message}, and {beside} fell silent on the same node"
+        message = f"{message}; {beside} on the same node is silent, too"
     return Failure(Kind.HUNG, "HeartbeatLost", message, ended=False)
 
 
 def _vanished() -> Failure:
-    return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and nobody saw it end", ended=True)
+    return Failure(Kind.VANISHED, "Vanished", "the pod is gone, and its end was not observed", ended=True)
 
 
 def _finished(pod: PodView) -> bool:
-    """Whether it is a trainer that did what it was for."""
+    """Whether it is a trainer that has trained everything."""
     if pod.role != "trainer" or pod.container is None or pod.container.kind != "Terminated":
         return False
     return pod.container.exit_code == ExitCode.OK and pod.container.reason != OOM_KILLED
 
 
 def _disrupted(pod: PodView) -> Failure | None:
-    """Line 1. The condition alone is no failure: a refused eviction leaves it on a healthy pod."""
+    """Line 1. The condition alone is no failure, because a refused eviction leaves it on a healthy pod."""
     going = pod.ended or pod.phase == "Failed" or pod.deleting_until is not None
     if not pod.disruption or not going:
         return None
@@ -204,21 +206,25 @@ def _terminated(pod: PodView) -> Failure | None:
     if container is None or container.kind != "Terminated":
         return None
     if container.reason == OOM_KILLED:  # seen with exit codes 137 and 0
-        message = "the container was out of memory: raise its limit in the pod template"
+        message = "the container ran out of memory; raise its limit in the pod template"
         return _with_container(Kind.OOM_KILLED, container.reason, message, pod)
     kind = _kind_of_exit(pod, container.exit_code)
     failure = _with_container(kind, container.reason or kind, _exit_message(container.exit_code), pod)
-    said = failure.problem
-    return replace(failure, reason=said.reason, message=f"{said.message} ({said.remedy})") if said else failure
+    problem = failure.problem
+    if problem is None:
+        return failure
+    return replace(failure, reason=problem.reason, message=f"{problem.message} ({problem.remedy})")
 
 
 def _going(pod: PodView) -> Failure | None:
-    """Lines 3 and 6 where no container tells: a pod that failed, or that somebody deletes."""
+    """Lines 3 and 6 for a pod without a container status: one that failed, or is being deleted."""
     if pod.phase == "Failed":
         return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
     if pod.deleting_until is None:
         return None
-    if pod.deletion_grace_s == 0:  # The API server marks it, then removes it: whether a pass sees the mark is chance.
+    if (
+        pod.deletion_grace_s == 0
+    ):  # The API server marks the pod and removes it at once, so a pass may or may not see the mark.
         return _vanished()
     if pod.phase == "Unknown":
         return Failure(Kind.NODE_LOST, "NodeLost", "the pod's node does not answer", ended=False)
@@ -236,7 +242,7 @@ def _kind_of_exit(pod: PodView, code: int | None) -> Kind:
 
 
 def _signal_name(code: int) -> str:
-    """The name of the signal that a shell's exit code 128+n stands for; empty for other codes."""
+    """The name of the signal n of a shell's exit code 128 + n; empty for other codes."""
     number = code - _SIGNAL_BASE
     return signal.Signals(number).name if number in {int(one) for one in signal.Signals} else ""
 
@@ -249,7 +255,7 @@ def _exit_message(code: int | None) -> str:
 
 
 def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Failure:
-    """A failure with what the main container's termination tells besides: exit code, save, problem."""
+    """A failure with the exit code, save and problem from the main container's termination."""
     container = pod.container
     if container is None or container.kind != "Terminated":
         return Failure(kind, reason, message, ended=pod.ended)
@@ -267,7 +273,7 @@ def _with_container(kind: Kind, reason: str, message: str, pod: PodView) -> Fail
 
 
 def _document(cls: type[T], text: str) -> T | None:
-    """A document from the termination file; None for anything else, as a process that crashes leaves it."""
+    """A document from the termination message; None for anything else, such as the output of a crash."""
     try:
         return from_json(cls, text)
     except ContractError:

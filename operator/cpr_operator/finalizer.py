@@ -1,4 +1,4 @@
-"""The finalizer that holds a job until its saves are deleted, on and off; `reconcile.deletion` says when."""
+"""Adds and removes the finalizer that keeps a job until its saves are deleted. `reconcile.deletion` decides when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpr_operator.reconcile.deletion import FINALIZER, kept_anchors, wants_final
 
 
 async def set_finalizer(cluster: Cluster, view: JobView, job: Job) -> tuple[JobView, Job]:
-    """Put it on a job whose saves are to go with it, before there can be any; take it off another.
+    """Add the finalizer to a job with `deleteWithJob` before it can have saves, and remove it from any other.
 
     Raises ConflictError, NotFoundError, UnavailableError.
     """
@@ -23,13 +23,13 @@ async def set_finalizer(cluster: Cluster, view: JobView, job: Job) -> tuple[JobV
 
 
 async def release(cluster: Cluster, view: JobView) -> None:
-    """Take it off: the job may go. Raises as `set_finalizer` does."""
+    """Remove the finalizer, so that the job is deleted. Raises the same errors as `set_finalizer`."""
     if FINALIZER in view.finalizers:
         await cluster.set_finalizers(view, tuple(each for each in view.finalizers if each != FINALIZER))
 
 
 async def kept_for_others(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The anchors of a job that is being deleted from which jobs of its namespace restore; none of another job."""
+    """The anchors of a job under deletion that other jobs of its namespace restore from; else none."""
     if not (job.deleting and job.has_finalizer):
         return ()
     return kept_anchors(job, await cluster.list_jobs((job.id.namespace,)))

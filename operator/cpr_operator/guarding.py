@@ -50,8 +50,8 @@ class Guarded:
     @property
     def refusals(self) -> dict[str, str]:
         """The server's message, in the form of a pass's refusals."""
-        said = self.blocked or self.refused
-        return {"guards": said} if said else {}
+        message = self.blocked or self.refused
+        return {"guards": message} if message else {}
 
 
 class Guarding:

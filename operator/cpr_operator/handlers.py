@@ -41,7 +41,7 @@ def make_registry(
         namespace, name = _key(body["metadata"], body["metadata"]["name"])
         status = read_status(body.get("status", {}))
         if type is None:
-            workers.meet(namespace, name, urgent=status is not None and status.phase in URGENT)
+            workers.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
         elif not wrote(namespace, name, body["metadata"]["resourceVersion"]):
             workers.wake(namespace, name)
         if type == "DELETED":

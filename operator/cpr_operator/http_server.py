@@ -42,7 +42,7 @@ async def serve(host: str | None, port: int, health: Health, metrics: Metrics) -
             async with asyncio.timeout(TURN_S):
                 await health.turns()
         except TimeoutError:
-            return web.Response(status=503, text="passes stand still\n")
+            return web.Response(status=503, text="no pass makes progress\n")
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:

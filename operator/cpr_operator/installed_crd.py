@@ -44,10 +44,10 @@ class InstalledCrd:
         try:
             annotations = await self._read()
         except ClusterError as error:
-            remedy = "it is asked for again; the operator's ServiceAccount must be allowed to get it"
+            remedy = "the operator retries; its ServiceAccount must be allowed to get the CRD"
             return Hold("Unknown", "Unknown", f"the CRD cannot be read: {error}; {remedy}")
         installed = annotations.get(HASH_ANNOTATION, "none")
         if installed == schema_hash():
             return None
-        text = f"the installed CRD is of another release (schema {installed}, not {schema_hash()})"
+        text = f"the installed CRD belongs to another release (schema {installed}, not {schema_hash()})"
         return Hold("True", "SchemaDiffers", f"{text}: upgrade the chart's CRD")

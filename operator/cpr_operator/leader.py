@@ -127,7 +127,7 @@ def visit_known(metrics: Metrics, workers: Workers) -> None:
     A job that was deleted while no watch ran causes no event. A pass finds that it is gone.
     """
     for namespace, name in metrics.jobs():
-        workers.meet(namespace, name, urgent=False)
+        workers.schedule(namespace, name, urgent=False)
 
 
 def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:

@@ -109,11 +109,11 @@ def rolled_back(ledger: Ledger, samples: int) -> Ledger:
 
 
 def resharded(ledger: Ledger, shards: int, limit: int) -> Ledger:
-    """After so many shards, of this limit, took the place of those who lost what is lost: a number from here on.
+    """The ledger after a change to `shards` shards, with the new `limit`. Earlier losses become a number.
 
-    Nobody can say which of the new ones has lost it, but a sample that one of S shards lost is 1 / S of a sample, and
-    S' / S sample-shards of S'. Rounded up: never less than is lost. Where that is above the limit, which is rounded
-    down, the limit is that much: nothing more was lost than before.
+    The losses cannot be assigned to the new shards. But a sample lost on one of S shards is 1 / S of a sample, which
+    equals S' / S sample-shards of S' shards. The number is rounded up, and the limit down. If the number is then above
+    the limit, the limit is raised to it, because no more was lost than before.
     """
 
     def carried(sample_shards: int) -> int:
@@ -151,9 +151,9 @@ def fits(ledger: Ledger, reserved: int, charges: int) -> Verdict:
     if charges == 0:
         return Verdict(fits=True, reason="nothing is lost")
     if sum(len(ranges) for ranges in ledger.lost) >= MAX_RANGES:
-        return Verdict(fits=False, reason=f"the ledger holds {MAX_RANGES} ranges and takes no more")
+        return Verdict(fits=False, reason=f"the ledger is full with {MAX_RANGES} ranges")
     left = ledger.left - reserved
-    words = f"{charges} sample-shards at most, {left} of {ledger.limit} left"
+    words = f"at most {charges} sample-shards, with {left} of {ledger.limit} left"
     if charges <= left:
-        return Verdict(fits=True, reason=f"the loss fits into the budget: {words}")
-    return Verdict(fits=False, reason=f"the loss does not fit into the budget: {words}")
+        return Verdict(fits=True, reason=f"the loss fits the budget: {words}")
+    return Verdict(fits=False, reason=f"the loss exceeds the budget: {words}")

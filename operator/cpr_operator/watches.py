@@ -140,7 +140,7 @@ class Watches:
                 async with asyncio.timeout(RESTART_S):
                     await self._stopped.wait()
             except TimeoutError:
-                logger.info("watching anew")
+                logger.info("restarting the watches")
 
     async def _watch(self) -> None:
         """Run kopf once."""

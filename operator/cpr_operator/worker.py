@@ -103,7 +103,7 @@ class Workers:
         if not self._ended:
             self._worker(namespace, name).wake(delay_s)
 
-    def meet(self, namespace: str, name: str, *, urgent: bool) -> None:
+    def schedule(self, namespace: str, name: str, *, urgent: bool) -> None:
         """Schedule a pass for a listed job.
 
         The first pass after the operator's start comes at a random time, unless the job is urgent.

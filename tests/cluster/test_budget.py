@@ -107,7 +107,7 @@ class TestTheLimit:
         )
         risk = space.wait_condition("at-risk", "BudgetAtRisk")
         assert risk["reason"] == "NextMayNotFit"
-        assert "a larger accuracyBudget would avoid that" in risk["message"]
+        assert "a larger accuracyBudget avoids that" in risk["message"]
         run.reach(0.2)
         status = lose(cluster, run, 0)
         lost = status["failures"][-1]["lostSamples"]

@@ -85,7 +85,7 @@ class TestTheStoreIsDown:
             cluster.nodes.signal(orphaned.pod("shard", 1), "KILL")
             said = space.wait_condition(run.name, "SnapshotsDegraded", within_s=90)
             assert said["reason"] == "StoreUnreachable"
-            assert "at risk is what was trained since sample" in said["message"]
+            assert "a shard that is lost now goes back to sample" in said["message"]
             before = newest(run)
             until("the new shard says why it waits", lambda: "StoreUnreachable" in problem(orphaned, "shard", 1), 90)
             assert space.wait_condition(orphaned.name, "SnapshotsDegraded")["reason"] == "StoreUnreachable"

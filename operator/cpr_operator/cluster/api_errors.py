@@ -1,4 +1,4 @@
-"""An API server's refusal (HTTP code and Status object) as an error of the Protocol's tree."""
+"""Converts an API server's refusal (HTTP code and Status object) to an error of the protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 
-#: The cause that the server gives where nothing may be created because the namespace goes.
+#: The cause that the server gives if the namespace is being deleted, so nothing can be created in it.
 _TERMINATING = "NamespaceTerminating"
 
 
@@ -41,7 +41,7 @@ def error_of(code: int, body: bytes) -> ClusterError:
 
 
 def _read_status(code: int, body: bytes) -> tuple[str, str, frozenset[str]]:
-    """Reason, message and the causes' reasons."""
+    """Reason, message, and the reasons of the causes."""
     try:
         status = json.loads(body)
         causes = (status.get("details") or {}).get("causes") or ()

@@ -1,6 +1,6 @@
-"""Kubernetes objects (plain JSON) to views: pure, and forgiving towards pods that are half there.
+"""Converts Kubernetes objects (plain JSON) to views. Pure, and tolerant of incomplete pods.
 
-Evicted pods have no containerStatuses, pending ones no conditions, foreign ones none of our labels.
+Evicted pods have no containerStatuses, pending pods have no conditions, and foreign pods have none of our labels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A v1 Pod as a view. A pod without our labels has role '' and number -1: it is nobody's member."""
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job."""
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
@@ -74,7 +74,7 @@ def main_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def port_base(pod: Mapping[str, Any]) -> int:
-    """The first of the ports that the main container was told to listen on."""
+    """The first port that the main container was configured to listen on."""
     values = (each.get("value") for each in main_container(pod).get("env", ()) if each.get("name") == env.PORT_BASE)
     return int(next(values, None) or env.DEFAULT_PORT_BASE)
 
@@ -104,5 +104,5 @@ def _container(status: Mapping[str, Any]) -> ContainerView | None:
 
 
 def _number(text: str | None) -> int:
-    """A label's number; -1 if it is none."""
+    """A label as a number; -1 if it is not a number."""
     return int(text) if text is not None and text.isdecimal() else -1

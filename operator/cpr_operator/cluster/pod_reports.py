@@ -112,13 +112,13 @@ class ReportFetcher:
                 return None
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.strip().lower() != "identity":
-                logger.warning("%s: its report is refused: Content-Encoding is %.80r, not identity", pod.name, encoding)
+                logger.warning("%s: report rejected: Content-Encoding is %.80r, not identity", pod.name, encoding)
                 return None
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > MAX_REPORT_BYTES:
-                    logger.warning("%s: its report is refused: it is longer than %d bytes", pod.name, MAX_REPORT_BYTES)
+                    logger.warning("%s: report rejected: longer than %d bytes", pod.name, MAX_REPORT_BYTES)
                     return None
             return bytes(body)
 

@@ -65,7 +65,7 @@ class Ration:
             self._begin(priority, namespace)
             return
         if regular:
-            raise BusyError("the API server is asked for as much as it should be: what can wait is asked for later")
+            raise BusyError("the limit of requests to the API server is reached; this request is deferred")
         turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting.setdefault(namespace, []), (priority, next(self._numbers), turn))
         self._serve()

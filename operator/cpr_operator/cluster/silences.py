@@ -1,6 +1,6 @@
-"""Pods that do not answer in time: how long to leave each of them alone.
+"""Decides how long to pause polls of pods that did not answer in time.
 
-Only silence counts here. A refused connection costs nothing, and a pod that starts refuses until it is ready.
+Only timeouts count. A refused connection costs nothing, and a starting pod refuses connections until it is ready.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: The pause after the first silence in a row, in seconds; it doubles up to the last.
+#: Seconds to pause after the first timeout in a row, doubling up to the maximum.
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 8.0
-#: So many silent pods of one job are being asked on average, however many there are.
+#: The mean number of silent pods of one job that are polled at a time, however many there are.
 SILENT_POLLS = 12
-#: A pod that was not asked for so many seconds is forgotten; most likely it is gone.
+#: Forget a pod after this many seconds without a poll, because it is probably gone.
 FORGET_S = 600.0
 
 
 def pause_s(in_a_row: int, poll_s: float, silent_pods: int) -> float:
-    """How long to leave a pod alone that was silent `in_a_row` times, for `poll_s` seconds each.
+    """Seconds to pause after `in_a_row` timeouts of `poll_s` seconds each.
 
-    It grows with the number of silent pods of the job, so that each of them has its turn.
+    The pause grows with the number of silent pods of the job, so that each of them gets its turn.
     """
     doubling = min(FIRST_PAUSE_S * 2.0 ** (in_a_row - 1), LAST_PAUSE_S)
     return max(doubling, silent_pods * poll_s / SILENT_POLLS)
@@ -33,7 +33,7 @@ class _Silence:
 
 
 class Silences:
-    """Which pods did not answer the last time. `clock` gives seconds."""
+    """The pods that did not answer their last poll. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -41,12 +41,12 @@ class Silences:
         self._swept = clock()
 
     def __contains__(self, pod: tuple[str, str]) -> bool:
-        """Whether the pod (job uid, pod uid) did not answer the last time."""
+        """Whether the pod (job uid, pod uid) did not answer its last poll."""
         job, uid = pod
         return uid in self._jobs.get(job, ())
 
     def is_due(self, job: str, uid: str) -> bool:
-        """Whether to ask the pod now. Always true of a pod that answered the last time."""
+        """Whether to poll the pod now. Always true for a pod that answered its last poll."""
         silent = self._jobs.get(job, {})
         silence = silent.get(uid)
         if silence is None:
@@ -54,7 +54,7 @@ class Silences:
         return self._clock() >= silence.until + pause_s(silence.in_a_row, silence.poll_s, len(silent))
 
     def was_silent(self, job: str, uid: str, poll_s: float) -> None:
-        """The pod was asked and did not answer within `poll_s` seconds."""
+        """Record that the pod did not answer within `poll_s` seconds."""
         now = self._clock()
         if now >= self._swept + FORGET_S:
             self._sweep(now)
@@ -63,7 +63,7 @@ class Silences:
         self._jobs.setdefault(job, {})[uid] = _Silence(count, poll_s, now)
 
     def answered(self, job: str, uid: str) -> None:
-        """The pod was asked and did answer, be it with a refusal."""
+        """Record that the pod answered, or refused the connection."""
         silent = self._jobs.get(job)
         if silent is not None and silent.pop(uid, None) is not None and not silent:
             del self._jobs[job]

@@ -1,4 +1,4 @@
-"""What a pass sees: a job and its pods as plain values, the same for Kubernetes and for processes."""
+"""The inputs of a pass: a job and its pods as plain values, for Kubernetes and for local processes alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """The state of the pod's main container, from `state`, or from `lastState` where only that is terminated."""
+    """The state of the pod's main container, from `state`, or from `lastState` if only that is terminated."""
 
     kind: Literal["Waiting", "Running", "Terminated"]
     reason: str = ""
@@ -19,14 +19,17 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod. Times are seconds since the epoch; `host` is its address, empty until it has one.
+    """One pod. Times are seconds since the epoch.
 
-    `deleting_until` is deletionTimestamp (which already includes the grace), None while nobody deletes the pod.
-    `deletion_grace_s` is 0 where it is deleted by force, or its kubelet is done with it.
-    `disruption` is the reason of the condition DisruptionTarget=True, `unschedulable` the scheduler's message.
-    `owner_uid` is the uid of the controlling CPRJob. `roster_version` is the one last written to its annotation,
-    -1 if none. `ready` is the kubelet's condition Ready; processes of local mode have no kubelet that asks them.
-    `job_uid` is its label of that name, which pods of version 0.1.0 lack.
+    host: the pod's address, empty until it has one.
+    deleting_until: deletionTimestamp, which includes the grace period; None if the pod is not being deleted.
+    deletion_grace_s: 0 if the deletion is forced, or the kubelet has finished it.
+    disruption: the reason of the condition DisruptionTarget=True.
+    unschedulable: the scheduler's message.
+    owner_uid: the uid of the controlling CPRJob.
+    job_uid: the label of that name, which pods of version 0.1.0 lack.
+    roster_version: the version last written to the roster's annotation; -1 if there is none.
+    ready: the kubelet's condition Ready. In local mode no kubelet sets it.
     """
 
     name: str
@@ -53,7 +56,7 @@ class PodView:
 
     @property
     def ended(self) -> bool:
-        """Whether its process is over. The container's word counts: a phase may be written without the kubelet."""
+        """Whether the process has ended. The container's state decides, because not only the kubelet writes phases."""
         if self.container is not None:
             return self.container.kind == "Terminated"
         return self.phase in {"Succeeded", "Failed"}
@@ -61,7 +64,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A CPRJob object as read: `spec` and `status` are still plain JSON, validated by the caller."""
+    """A CPRJob object as read. `spec` and `status` are plain JSON; the caller validates them."""
 
     namespace: str
     name: str

@@ -1,1 +1,1 @@
-"""Manifests and rosters as a job's status wants them: pure builders, equal input gives equal output."""
+"""Builds the manifests and rosters for a job's status. Pure: equal input gives equal output."""

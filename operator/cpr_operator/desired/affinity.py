@@ -1,4 +1,4 @@
-"""Keeping a pod off one node, beside whatever its template asks of nodes."""
+"""Excludes one node from a pod's affinity, in addition to the template's own terms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """`affinity` with one more requirement: not this node. Terms are alternatives, so each of them gets it."""
+    """Exclude the node. Node selector terms are alternatives, so each of them gets the requirement."""
     elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
     of_nodes = affinity.get("nodeAffinity") or {}
     terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]

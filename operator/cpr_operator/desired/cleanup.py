@@ -1,7 +1,7 @@
 """The pod that deletes the saves of a job that is being deleted.
 
-It is a trainer's pod as far as access goes (image, service account, credentials, volumes), so it reaches what they
-reached; it needs no more than a corner of a node.
+It has the image, service account, credentials and volumes of a trainer's pod, so it has the same access to the store.
+Its resources are small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 
 def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
-    """The pod of one attempt; what the anchors `spared` (keys) need is to stay."""
+    """The pod of one attempt. It spares all objects that the anchors `spared` (keys) need."""
     template = plan.spec.trainers.template
     store = plan.spec.snapshots.store
     container = {
@@ -50,7 +50,7 @@ def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifes
 
 
 def _unsized(spec: Mapping[str, Any]) -> Manifest:
-    """A trainer's pod without what training takes: its main container's resources, accelerators among them."""
+    """The spec of a trainer's pod without the resources of its main container, including accelerators."""
     containers = [
         {key: value for key, value in each.items() if key != "resources" or each.get("name") != env.MAIN_CONTAINER}
         for each in spec.get("containers") or ()

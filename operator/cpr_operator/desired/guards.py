@@ -22,14 +22,14 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Who reaches the HTTP port of a job's pods: all of the operator's namespace, and others (NetworkPolicyPeer)."""
+    """Who may reach the HTTP port of a job's pods: the operator's namespace, and others (NetworkPolicyPeer)."""
 
     namespace: str
     others: tuple[Mapping[str, Any], ...] = ()
 
 
 def key_secret(job: JobId, key: str, digest: str) -> Manifest:
-    """The Secret with the job's key, which is called by its digest. It is created once and never read back."""
+    """The Secret with the job's key, named after its digest. It is created once and never read back."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -41,7 +41,7 @@ def key_secret(job: JobId, key: str, digest: str) -> Manifest:
 
 
 def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Manifest, ...]:
-    """The budgets of both roles. `by_uid`: all pods wear the job's uid, as those of version 0.1.0 do not."""
+    """The budgets of both roles. `by_uid`: all pods have the uid label, which pods of version 0.1.0 lack."""
     return (
         _disruption_budget(job, "trainer", len(status.trainers), by_uid=by_uid),
         _disruption_budget(job, "shard", len(status.shards), by_uid=by_uid),
@@ -49,7 +49,10 @@ def disruption_budgets(job: JobId, status: Status, *, by_uid: bool) -> tuple[Man
 
 
 def _disruption_budget(job: JobId, role: Role, replicas: int, *, by_uid: bool) -> Manifest:
-    """One pod of a role may be drained at a time; an integer, because a percentage would need a scale subresource."""
+    """Allow one pod of a role to be drained at a time.
+
+    The value is an integer because a percentage would need a scale subresource.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -62,9 +65,9 @@ def _disruption_budget(job: JobId, role: Role, replicas: int, *, by_uid: bool) -
 
 
 def network_policy(job: JobId, peers: Peers | None, *, by_uid: bool) -> Manifest:
-    """Pods of the job reach each other on any port (the dense group picks its own); `peers` only the HTTP port.
+    """Allow the job's pods to reach each other on any port, because Gloo picks its own, and `peers` on the HTTP port.
 
-    Without peers, where the operator runs outside of the cluster, everybody does.
+    Without `peers` everyone may reach the HTTP port, because the operator runs outside the cluster.
     """
     members = {"matchLabels": _members(job, by_uid=by_uid)}
     http = env.DEFAULT_PORT_BASE + env.HTTP_PORT

@@ -1,4 +1,4 @@
-"""What a job's objects are called, whom they belong to, and by which labels they are found."""
+"""Names, owner references and labels of a job's objects."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cpr_contract import env
 
 Role = Literal["shard", "trainer"]
 
-#: Leading characters of the job's uid in every name: a re-applied job's pods never meet those of its predecessor.
+#: Leading characters of the job's uid in every name, so that a re-applied job never reuses a name of its predecessor.
 UID_CHARS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """Which job: its objects carry the name for people and the uid for owners."""
+    """The identity of a job. Its objects carry the name for people, and the uid for owner references."""
 
     namespace: str
     name: str
@@ -23,22 +23,22 @@ class JobId:
 
     @property
     def stem(self) -> str:
-        """What all names of this job's objects begin with."""
+        """The prefix of the names of this job's objects."""
         return f"{self.name}-{self.uid[:UID_CHARS]}"
 
 
 def pod_name(job: JobId, role: Role, index: int, incarnation: int) -> str:
-    """The name carries the incarnation: a replacement never waits for a pod that is stuck Terminating."""
+    """The pod's name. It has the incarnation, so a replacement never waits for a pod that is stuck Terminating."""
     return f"{job.stem}-{role}-{index}-{incarnation}"
 
 
 def cleanup_name(job: JobId, attempt: int) -> str:
-    """The pod that deletes the job's saves, at one of its attempts."""
+    """The name of the pod that deletes the job's saves, at this attempt."""
     return f"{job.stem}-cleanup-{attempt}"
 
 
 def key_secret_name(job: JobId, digest: str) -> str:
-    """The Secret with the handshake key of that digest: another key has another name, so none is taken for another."""
+    """The name of the Secret with the handshake key of that digest, so that different keys have different names."""
     return f"{job.stem}-key-{digest}" if digest else f"{job.stem}-key"
 
 
@@ -74,7 +74,7 @@ def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str
 
 
 def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
-    """Labels of the pod that deletes the job's saves; the attempt stands where members have their incarnation."""
+    """Labels of the pod that deletes the job's saves, with the attempt as its incarnation."""
     return job_labels(job) | {
         "app.kubernetes.io/component": env.ROLE_CLEANUP,
         env.LABEL_ROLE: env.ROLE_CLEANUP,
@@ -84,7 +84,7 @@ def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
 
 
 def metadata(job: JobId, name: str) -> dict[str, Any]:
-    """Metadata of an object that goes when the job goes."""
+    """Metadata of an object that is deleted with the job."""
     return {
         "name": name,
         "namespace": job.namespace,

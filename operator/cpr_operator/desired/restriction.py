@@ -1,7 +1,8 @@
-"""What pod templates may say where `create cprjobs` is not to grant more than pods of the restricted kind.
+"""Restricts pod templates, so that `create cprjobs` grants no more than pods of the restricted standard.
 
-The operator creates pods with rights of its own, so a template is not held by its author's. Here is what it may
-contain; everything else is refused, whatever later releases of Kubernetes add. docs/operator.md gives the reasons.
+The operator creates pods with its own rights, so the rights of a template's author do not limit them. This module lists
+the allowed contents. Everything else is rejected, including what later releases of Kubernetes add. docs/operator.md
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from cpr_operator.api.rules import BadPart
 from cpr_operator.api.spec import CPRJobSpec
 
-#: Fields of a pod that may have any value; of the last four the operator's own value wins.
+#: Fields of a pod that may have any value. For the last four, the operator's own value takes precedence.
 POD_FIELDS = frozenset(
     {
         "affinity",
@@ -89,21 +90,21 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SYSTEM_PRIORITY = "system-"
 DEFAULT_ACCOUNT = "default"
 _UNCONFINED = "container.apparmor.security.beta.kubernetes.io/"
-_REMEDY = "remove it, or have whoever runs the operator lift restrictTemplates"
+_REMEDY = "remove it, or ask the administrator of the operator to lift restrictTemplates"
 
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What templates may say. `service_accounts` are those that they may name beside the namespace's default."""
+    """The allowed contents of templates. They may use `service_accounts` besides the namespace's default account."""
 
     service_accounts: frozenset[str] = frozenset()
 
     def refuses(self, spec: CPRJobSpec) -> str:
-        """The first part of the templates that is not allowed, with the remedy; empty if all is."""
+        """The first disallowed part of the templates, with the remedy; empty if there is none."""
         return self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
 
     def refuses_trainers(self, spec: CPRJobSpec) -> str:
-        """The same of the trainers' template, of which cleanups are made."""
+        """The same for the trainers' template, from which cleanup pods are made."""
         return self._refuses("spec.trainers.template", spec.trainers.template)
 
     def _refuses(self, field: str, template: Mapping[str, Any]) -> str:
@@ -123,9 +124,9 @@ def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator
     yield from _others(spec, POD_FIELDS | special | {"priorityClassName"}, "spec")
     for field in ("serviceAccountName", "serviceAccount"):
         if spec.get(field) and str(spec[field]) not in accounts | {DEFAULT_ACCOUNT}:
-            yield _bad(f"spec.{field}", f"{spec[field]!r} is none of the accounts that templates may name")
+            yield _bad(f"spec.{field}", f"{spec[field]!r} is not one of the accounts that templates may use")
     if str(spec.get("priorityClassName") or "").startswith(SYSTEM_PRIORITY):
-        yield _bad("spec.priorityClassName", "classes of the system are not allowed")
+        yield _bad("spec.priorityClassName", "system priority classes are not allowed")
     yield from _security(spec.get("securityContext"), POD_SECURITY, "spec.securityContext")
     for number, volume in _maps(spec.get("volumes")):
         yield from _volume(volume, f"spec.volumes[{number}]")
@@ -149,13 +150,15 @@ def _container(container: Mapping[str, Any], where: str) -> Iterator[BadPart]:
     for name, handler in handlers.items():
         for kind in ("httpGet", "tcpSocket"):
             if _map(_map(handler).get(kind)).get("host"):
-                yield _bad(f"{where}.{name}.{kind}.host", "is not allowed: the node asks there, not the pod")
+                yield _bad(
+                    f"{where}.{name}.{kind}.host", "is not allowed, because the node connects to it, not the pod"
+                )
     context = container.get("securityContext")
     yield from _security(context, CONTAINER_SECURITY, f"{where}.securityContext")
 
 
 def _security(context: object, allowed: frozenset[str], where: str) -> Iterator[BadPart]:
-    """Only what takes rights away: other users than root, a profile of the runtime, capabilities dropped."""
+    """Allow only settings that reduce rights: a user other than root, a seccomp profile, dropped capabilities."""
     given = _map(context)
     special = {"runAsUser", "runAsNonRoot", "allowPrivilegeEscalation", "capabilities", "seccompProfile"}
     yield from _others(given, allowed | special, where)
@@ -177,7 +180,7 @@ def _volume(volume: Mapping[str, Any], where: str) -> Iterator[BadPart]:
 
 
 def _others(part: Mapping[str, Any], allowed: frozenset[str], where: str) -> Iterator[BadPart]:
-    """The fields that are not allowed; one that says nothing does no harm."""
+    """Yield the fields that are not allowed. Empty ones are harmless."""
     for field, value in part.items():
         if field not in allowed and value:
             yield _bad(f"{where}.{field}".removeprefix("."), "is not allowed")

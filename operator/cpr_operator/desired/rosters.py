@@ -121,7 +121,7 @@ def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> Traine
 
 
 def origin(status: Status) -> AnchorRef | None:
-    """The anchor that this generation started from; None: step 0."""
+    """The anchor that this generation started from; None for step 0."""
     anchor = status.forks[-1].anchor if status.forks else None
     return anchor.to_contract() if anchor else None
 

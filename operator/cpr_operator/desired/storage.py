@@ -1,4 +1,4 @@
-"""How a pod reaches the job's store: credentials and a CA bundle as mounted files, and the variables that name them."""
+"""A pod's access to the job's store: credentials and CA bundle as mounted files, and variables with their paths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store_volumes(store: Store) -> list[Manifest]:
 
 
 def store_mounts(store: Store) -> list[Manifest]:
-    """Where the main container finds them."""
+    """The volume mounts of the main container."""
     mounts: list[Manifest] = []
     if store.credentials_secret:
         mounts.append({"name": "cprjob-credentials", "mountPath": env.CREDENTIALS_MOUNT, "readOnly": True})

@@ -1,4 +1,4 @@
-"""A user's pod template merged under the fields that the operator requires: lists by name, maps key by key."""
+"""Merges a user's pod template with the fields that the operator requires: lists by name, maps by key."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from cpr_operator.api.templates import MERGE_KEYS
 
-#: Lists to which the required items are added at the end.
+#: Lists to which the required items are appended.
 APPENDED = frozenset({"tolerations"})
-#: Fields whose required value is made from the template's own: nothing below them is merged again.
+#: Fields whose required value already contains the template's value, so they are not merged.
 COMPLETE = frozenset({"affinity"})
 
 
 def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
-    """`template` with everything that `required` says; where both speak, `required` wins."""
+    """Merge `required` into `template`. In conflicts `required` takes precedence."""
     merged = dict(template)
     for key, wanted in required.items():
         merged[key] = _merge_value(key, merged.get(key), wanted)
@@ -22,7 +22,7 @@ def merge(template: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str,
 
 
 def with_defaults(template: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`template` with the keys of `defaults` that it leaves out."""
+    """Add those `defaults` whose keys the template lacks."""
     return {**defaults, **{key: value for key, value in template.items() if value is not None}}
 
 

@@ -1,7 +1,7 @@
-"""In which version of the contract the operator speaks to a job's pods: that of the job, as long as it knows it.
+"""The contract version between the operator and a job's pods.
 
-Images are frozen with a job's start, and an image reads its own version and the one before. So an operator that is
-upgraded in mid-run goes on in the version that the job started with.
+A job's image is frozen at its start, and an image reads its own version and the one before. After an upgrade, the
+operator therefore keeps using the version that a running job started with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_spoken(version: int) -> bool:
 
 
 def next_version(status: Status, image: str) -> int:
-    """The version that a job starts or resumes with; the same image reads what it read before."""
+    """The version that a job starts or resumes with. It stays the same as long as the image does."""
     before = status.runtime
     if before is not None and before.image == image and is_spoken(before.contract_version):
         return before.contract_version
@@ -29,9 +29,9 @@ def next_version(status: Status, image: str) -> int:
 
 
 def not_spoken(version: int) -> str:
-    """Why a job of this version is left as it is, and what to do."""
+    """Why a job of this version is left alone, with the remedy."""
     return (
         f"the job's pods speak contract version {version}, this operator {CONTRACT_VERSION - 1} and "
-        f"{CONTRACT_VERSION}: they are left as they are, and nothing is replaced; "
+        f"{CONTRACT_VERSION}; the pods are left alone, and nothing is replaced; "
         "install the release that started the job, or suspend the job there and resume it here with a newer image"
     )

@@ -1,7 +1,7 @@
-"""The plan: which recovery, and how often to save, so that the accuracy budget holds at the least cost.
+"""Chooses the recovery mode and the save interval that keep the accuracy budget at the lowest cost.
 
-`equations` are CPR's; `beliefs` and `costs` are what a job learns about failures and about itself; `law` is the one
-function that chooses, of plain floats; `plan` puts it into words; `replan` says when to choose again. No clock, no I/O.
+`equations` has CPR's equations. `beliefs` and `costs` hold what a job has learnt about its failures and itself.
+`law` makes the choice, in plain floats. `plan` explains it, and `replan` says when to choose again. No clock, no I/O.
 """
 
 from cpr_operator.policy.beliefs import Belief, after_failure, after_quiet, prior

@@ -1,4 +1,4 @@
-"""How many bits saves store of a value: the more often a row is restored from few bits, the more it errs."""
+"""Chooses the bits per value in saves. Each restore adds a quantisation error, so more restores need more bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cpr_operator.policy.law import Choice
 
 
 def expected_restores(inputs: Inputs, choice: Choice) -> float:
-    """How often a row will have been restored at the end: so far, and by the failures still expected.
+    """The expected number of restores of a row in the whole job: those so far, and those still expected.
 
     Full recovery restores all rows at each failure, partial recovery those of the lost shards.
     """
@@ -17,7 +17,7 @@ def expected_restores(inputs: Inputs, choice: Choice) -> float:
 
 
 def bits_for(restores: float) -> Bits:
-    """The fewest bits for so many restores of a row in the whole job (Check-N-Run, NSDI 2022, section 5.2)."""
+    """The minimum bits for this number of restores of a row in the whole job (Check-N-Run, NSDI 2022, section 5.2)."""
     if restores <= 1:
         return 2
     if restores <= 3:  # noqa: PLR2004 -- the table of the paper

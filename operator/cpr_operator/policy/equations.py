@@ -2,9 +2,9 @@
 
 From Maeng et al., "Understanding and Improving Failure Tolerant Training for Deep Learning Recommendation with Partial
 Recovery", MLSys 2021, section 4. O_save, O_load, O_res are the times to save, load and reschedule, T_save the interval
-between two saves, T_fail the mean time between failures, N the number of shards, PLS the portion of lost samples. What
-goes beyond the paper is marked "derived": m shards lost per failure, and a save that counts only `commit_s` after its
-cut. All times are seconds; overheads are portions of the useful training time.
+between two saves, T_fail the mean time between failures, N the number of shards, PLS the portion of lost samples.
+Extensions of the paper are marked "derived": m shards lost per failure, and a save that counts only `commit_s` after
+its cut. All times are seconds. Overheads are portions of the useful training time.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ def expected_age(interval_s: float, commit_s: float = 0.0) -> float:
 def full_overhead(interval_s: float, mtbf_s: float, save_s: float, recover_s: float, commit_s: float = 0.0) -> float:
     """O_full / T_total = O_save / T_save + (O_load + T_save/2 + O_res) / T_fail.
 
-    `recover_s` is O_load + O_res. Derived: training since the cut of the last committed save is done again, so the age
-    grows by `commit_s`.
+    `recover_s` is O_load + O_res. Derived: training since the cut of the last committed save is
+    repeated, so the age grows by `commit_s`.
     """
     return save_s / interval_s + (recover_s + expected_age(interval_s, commit_s)) / mtbf_s
 
 
 def partial_overhead(interval_s: float, mtbf_s: float, save_s: float, recover_s: float) -> float:
-    """O_part / T_total = O_save / T_save + (O_load + O_res) / T_fail: nothing is trained twice."""
+    """O_part / T_total = O_save / T_save + (O_load + O_res) / T_fail. No training is repeated."""
     return save_s / interval_s + recover_s / mtbf_s
 
 
 def full_interval(save_s: float, mtbf_s: float) -> float:
-    """T_save,full = sqrt(2 * O_save * T_fail), where O_full is least."""
+    """T_save,full = sqrt(2 * O_save * T_fail), which minimises O_full."""
     return math.sqrt(2 * save_s * mtbf_s)
 
 
@@ -55,11 +55,12 @@ def partial_interval(pls: float, mtbf_s: float, shards: int, lost: float = 1.0, 
 
 
 def rolled_back(failures: float, interval_s: float, commit_s: float, affordable_s: float) -> float:
-    """Seconds of training that rollbacks are expected to undo, where losses are paid while they fit (derived).
+    """Expected seconds of training that rollbacks undo, if only losses beyond the budget are rolled back (derived).
 
-    `failures` come at ages uniform in [O_commit, T_save + O_commit]; `affordable_s` is the budget over m, the sum of
-    ages that it pays for. That sum is compound Poisson, taken as normal; what exceeds the budget is rolled back, and
-    at least every age that exceeds it alone.
+    The ages of `failures` are uniform in [O_commit, T_save + O_commit]. `affordable_s` is the budget
+    divided by m: the sum of ages that the budget covers. The sum of ages is compound Poisson and is
+    approximated as normal. Its excess over the budget is rolled back, and at least each age that
+    alone exceeds the budget.
     """
     mean = failures * expected_age(interval_s, commit_s)
     if affordable_s <= 0 or failures <= 0:
@@ -73,7 +74,7 @@ def rolled_back(failures: float, interval_s: float, commit_s: float, affordable_
 
 
 def break_even_pls(save_s: float, mtbf_s: float, shards: int, lost: float = 1.0) -> float:
-    """The budget above which partial recovery is the cheaper one: PLS > m * sqrt(2 * O_save / T_fail) / (4 * N).
+    """The budget above which partial recovery is cheaper: PLS > m * sqrt(2 * O_save / T_fail) / (4 * N).
 
     Derived: T_save,part > T_save,full / 2.
     """

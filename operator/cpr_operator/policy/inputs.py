@@ -9,25 +9,29 @@ from cpr_operator.policy.beliefs import Belief
 from cpr_operator.policy.costs import Costs
 from cpr_operator.policy.law import Mode, Odds
 
-#: Of each value of a row in saves.
+#: Bits per value of a row in saves.
 Bits = Literal[32, 8, 4, 3, 2]
-#: What the fields of `Costs` are called.
+#: The fields of `Costs` in words.
 _COSTS = {
-    "save_stall_s": "what a save costs",
-    "commit_s": "how long it takes",
-    "load_s": "how long a load takes",
-    "reschedule_s": "how long a new pod takes",
+    "save_stall_s": "the cost of a save",
+    "commit_s": "its duration",
+    "load_s": "the duration of a load",
+    "reschedule_s": "the start time of a new pod",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a plan depends on. `limit`, `spent` and `reserved` are portions of all samples.
+    """The inputs of a plan.
 
-    `saved_samples` are those of the newest anchor. `fixed_interval_s` is set by a user who chose the interval, `basis`
-    says where the limit comes from if the user did not state it as a portion. `total_samples` is 0 and `samples_per_s`
-    None until they are known: then the job is taken to be as long as one mean time between failures. `fixed_bits` are
-    the bits of a value in saves, None if the plan chooses them; a row was `restored` so many times on average.
+    limit, spent, reserved: of the budget, as portions of all samples.
+    fixed_interval_s: the user's interval, if the user chose one.
+    total_samples, samples_per_s: 0 and None until they are known. The job is then assumed to be as long as one mean
+        time between failures.
+    saved_samples: the samples of the newest anchor.
+    basis: the origin of the limit, if the user did not state it as a portion.
+    fixed_bits: bits per value in saves; None if the plan chooses them.
+    restored: the mean number of restores of a row so far.
     """
 
     mode: Mode
@@ -47,7 +51,7 @@ class Inputs:
 
     @property
     def remaining(self) -> float:
-        """What is left of the budget, as a portion of all samples."""
+        """The remaining budget, as a portion of all samples."""
         return max(self.limit - self.spent - self.reserved, 0.0)
 
     @property
@@ -57,29 +61,29 @@ class Inputs:
 
     @property
     def left(self) -> float:
-        """The portion of all samples that is left to train since the newest anchor; more than 0."""
+        """The portion of all samples still to train since the newest anchor; more than 0."""
         if not self.total_samples:
             return 1.0
         return max(self.total_samples - self.saved_samples, 1) / self.total_samples
 
     @property
     def guesses(self) -> tuple[str, ...]:
-        """What is neither stated nor measured, in words."""
+        """The inputs that are neither stated nor measured, in words."""
         names = [_COSTS[name] for name in self.costs.guessed]
         if self.belief.untried:
-            names.append("how many shards a failure takes")
+            names.append("the number of shards lost per failure")
         if self.total_s is None:
-            names.append("how long the job trains")
+            names.append("the training time")
         return tuple(names)
 
     @property
     def measured(self) -> bool:
-        """Whether the job has shown how long it trains and what a save costs; until then percentages mean nothing."""
+        """Whether the training time and the cost of a save are known. Until then, percentages mean nothing."""
         return self.total_s is not None and not {"save_stall_s", "commit_s"} & set(self.costs.guessed)
 
     @property
     def odds(self) -> Odds:
-        """The same in seconds of training, as the law takes it."""
+        """The same inputs in seconds of training, for the law."""
         belief = self.belief
         total_s = self.total_s or belief.mtbf_s
         return Odds(

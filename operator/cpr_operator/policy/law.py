@@ -1,19 +1,20 @@
-"""The law: which recovery, and how often to save, for the least time within the budget. Plain floats in and out.
+"""The control law: the recovery mode and save interval with the least overhead within the budget. Plain floats.
 
-Of all rules tried in simulation (docs/policy.md) this is the cheapest; where the failure rate is known it costs what
-dynamic programming finds. It goes beyond CPR, whose interval spends all of the budget on average. With x = budget / m,
-the age at which one failure of m shards takes all that is left, F = left / T_fail failures to come, T = T_save and
-c = O_commit:
+Of all rules tried in simulation (docs/policy.md) this one is the cheapest. With a known failure rate, it costs the
+same as the optimum that dynamic programming finds. CPR differs: its interval spends the whole budget on average.
 
-1. The losses to come fit, and one standard deviation more: F*(T/2 + c) + sqrt(F)*(T/sqrt(3) + c) <= x.
+Let x = budget / m be the age at which one failure of m shards uses up the remaining budget, F = left / T_fail the
+expected number of failures, T = T_save, and c = O_commit.
+
+1. The expected losses plus one standard deviation fit: F*(T/2 + c) + sqrt(F)*(T/sqrt(3) + c) <= x.
 2. The next failure always fits: T + c <= x.
-3. Overheads within TIE of the least are the same, and the budget is a limit, not a target: T is shortened until saves
-   cost TIE more, and full recovery, which loses nothing, is taken if it is within TIE.
-4. Saving more often than full recovery would, T_save,full, costs more than the rollbacks that it avoids.
-5. The cuts that are left are spread evenly: none falls just before the end.
+3. Overheads within TIE of the minimum count as equal, because the budget is a limit, not a target. T is shortened
+   until saves cost TIE more. Full recovery, which loses nothing, is chosen if it is within TIE.
+4. T is at least T_save,full, because saving more often costs more than the rollbacks that it avoids.
+5. The remaining cuts are spread evenly, so that none falls just before the end.
 
-A loss that does not fit after all is rolled back, whatever the law says (`cpr_operator.recovery`): the law decides
-what the promise costs, not whether it is kept.
+A loss that exceeds the budget is rolled back in any case (`cpr_operator.recovery`). The law therefore affects the
+cost of the guarantee, but not the guarantee itself.
 """
 
 from __future__ import annotations
@@ -24,23 +25,26 @@ from typing import Literal, NamedTuple
 from cpr_operator.policy.equations import full_interval, rolled_back
 
 Mode = Literal["Auto", "Partial", "Full"]
-#: What an interval was bounded by: the user, the failures to come, the next one, the tie, full recovery, the commit.
+#: What bounds an interval: the user, the expected failures, the next one, the tie, full recovery, or the commit.
 Bound = Literal["fixed", "failures", "failure", "tie", "full", "commit"]
 
-#: Overheads that differ by no more than this part of the training time are the same: 0.1 percentage points.
+#: Overheads that differ by at most this fraction of the training time count as equal.
 TIE = 1e-3
-#: Shorter intervals are saving all the time.
+#: The minimum interval. Shorter ones would mean saving all the time.
 SHORTEST_S = 1.0
-#: Numbers of intervals that differ by less than this are the same.
+#: Numbers of intervals that differ by less than this count as equal.
 _ROUNDING = 1e-9
 
 
 class Odds(NamedTuple):
-    """What the law rests on.
+    """The inputs of the law.
 
-    `budget_s`: shard-seconds of training that may still be lost; `left_s`: training left since the last cut, more
-    than 0; `mtbf_s`: T_fail; `lost`: m, the shards that one failure takes; `save_s`: O_save; `commit_s`: from a cut to
-    its commit, during which training goes on.
+    budget_s: shard-seconds of training that may still be lost.
+    left_s: training left since the last cut; more than 0.
+    mtbf_s: T_fail.
+    lost: m, the shards lost per failure.
+    save_s: O_save.
+    commit_s: the time from a cut to its commit, during which training continues.
     """
 
     budget_s: float
@@ -52,10 +56,10 @@ class Odds(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A mode and an interval, what bounded it, and what partial and full recovery would cost.
+    """A mode and an interval with its bound, and the costs of partial and full recovery.
 
-    Costs are portions of the training left, for saves and for training done again; what a recovery costs in either
-    mode, O_load + O_res, is left out.
+    The costs of saves and of repeated training are portions of the training left. O_load + O_res,
+    which both modes have in common, is left out.
     """
 
     mode: Literal["Partial", "Full"]
@@ -66,10 +70,10 @@ class Choice(NamedTuple):
 
 
 def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
-    """The mode and the interval.
+    """Choose the mode and the interval.
 
-    Auto is full recovery where nothing is left of the budget, or by rule 3. A fixed interval is obeyed; Auto is then
-    partial as long as there is a budget.
+    Auto means full recovery if the budget is used up, or by rule 3. A fixed interval is always used; Auto then means
+    partial recovery as long as any budget is left.
     """
     shortest = max(odds.commit_s, SHORTEST_S)
     full = max(full_interval(odds.save_s, odds.mtbf_s), shortest)
@@ -87,7 +91,7 @@ def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
 
 
 def _partial(odds: Odds, full_s: float) -> tuple[float, Bound, float]:
-    """Rules 1 to 4: the interval, what bounded it, and by how much rule 3 has raised the cost of saves."""
+    """Rules 1 to 4: the interval, its bound, and the increase of the cost of saves by rule 3."""
     commit, save, failures = odds.commit_s, odds.save_s, odds.left_s / odds.mtbf_s
     affordable, deviations = odds.budget_s / odds.lost, math.sqrt(failures)
     by_failures = (affordable - (failures + deviations) * commit) / (failures / 2 + deviations / math.sqrt(3))
@@ -101,7 +105,7 @@ def _partial(odds: Odds, full_s: float) -> tuple[float, Bound, float]:
 
 
 def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
-    """The longest interval, up to `interval_s`, that divides what is left; itself, if no cut falls into that."""
+    """The longest interval up to `interval_s` that divides `left_s`. Unchanged if no cut falls into `left_s`."""
     if interval_s >= left_s:
         return interval_s
     cuts = math.ceil(left_s / interval_s - _ROUNDING)
@@ -109,7 +113,7 @@ def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
 
 
 def _cost(odds: Odds, interval_s: float, affordable_s: float) -> float:
-    """Expected saves and training done again, as a portion of the training left; the last step's save is no cost."""
+    """Expected cost of saves and repeated training, as a portion of the training left. The final save is free."""
     cuts = max(math.ceil(odds.left_s / interval_s - _ROUNDING) - 1, 0)
     failures = odds.left_s / odds.mtbf_s
     again = rolled_back(failures, min(interval_s, odds.left_s), odds.commit_s, affordable_s)

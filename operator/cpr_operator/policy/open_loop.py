@@ -1,4 +1,4 @@
-"""CPR's own plan, for comparison: an interval fixed beforehand, over the whole job, whose losses nobody counts."""
+"""CPR's own plan, for comparison: an interval fixed for the whole job, regardless of the actual losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpr_operator.policy.law import SHORTEST_S
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """An interval, with the portions of all samples and of the training time that it costs on average."""
+    """An interval with its expected loss and overhead, as portions of all samples and of the training time."""
 
     interval_s: float
     expected_pls: float
@@ -19,7 +19,7 @@ class OpenLoop:
 
 
 def partial(inputs: Inputs) -> OpenLoop:
-    """The interval whose expected loss is the whole budget: half of all jobs spend more."""
+    """The interval whose expected loss is the whole budget, so that about half of all jobs exceed it."""
     odds, recover_s = inputs.odds, inputs.costs.recover_s
     longest = equations.partial_interval(inputs.limit, odds.mtbf_s, inputs.shards, odds.lost, odds.commit_s)
     interval_s = max(longest, odds.commit_s, SHORTEST_S)
@@ -28,7 +28,7 @@ def partial(inputs: Inputs) -> OpenLoop:
 
 
 def full(inputs: Inputs) -> OpenLoop:
-    """The interval at which full recovery costs least."""
+    """The interval with the lowest cost of full recovery."""
     odds, recover_s = inputs.odds, inputs.costs.recover_s
     interval_s = max(equations.full_interval(odds.save_s, odds.mtbf_s), odds.commit_s, SHORTEST_S)
     overhead = equations.full_overhead(interval_s, odds.mtbf_s, odds.save_s, recover_s, odds.commit_s)
@@ -36,6 +36,6 @@ def full(inputs: Inputs) -> OpenLoop:
 
 
 def break_even(inputs: Inputs) -> float:
-    """The budget above which partial recovery is the cheaper one, as a portion of all samples."""
+    """The budget above which partial recovery is cheaper, as a portion of all samples."""
     odds = inputs.odds
     return equations.break_even_pls(odds.save_s, odds.mtbf_s, inputs.shards, odds.lost)

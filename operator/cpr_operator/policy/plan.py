@@ -1,4 +1,4 @@
-"""The plan: the law's choice with everything it rests on, what is expected of it, and why, in a sentence."""
+"""The plan: the law's choice with its inputs, its expected loss and overhead, and its reason."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from cpr_operator.policy.law import Choice, Odds, choose
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A decision for what is left of the job.
+    """A plan for the rest of the job.
 
-    `stored_bits` are those of each value in saves. `expected_pls` is the portion of all samples that is expected to be
-    lost, `expected_overhead` the time for saves, rollbacks and recoveries as a portion of the useful training time.
+    stored_bits: bits per value in saves.
+    expected_pls: the expected portion of lost samples.
+    expected_overhead: the time for saves, rollbacks and recoveries, as a portion of the useful training time.
     """
 
     mode: Literal["Partial", "Full"]
@@ -30,7 +31,7 @@ class Plan:
 
     @property
     def expected_lost_samples(self) -> float:
-        """Samples expected to be lost, each counted as the portion of shards that lose it."""
+        """Expected lost samples. Each counts by the portion of shards that lose it."""
         return self.expected_pls * self.inputs.total_samples
 
     def figures(self) -> dict[str, float]:
@@ -54,7 +55,7 @@ class Plan:
 
 
 def plan(inputs: Inputs) -> Plan:
-    """The plan that the law chooses, with what is expected of it and why."""
+    """The plan that the law chooses."""
     odds = inputs.odds
     choice = choose(inputs.mode, inputs.fixed_interval_s, odds)
     recoveries = inputs.costs.recover_s * inputs.belief.rate_per_s
@@ -71,7 +72,7 @@ def plan(inputs: Inputs) -> Plan:
 
 
 def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
-    """What is expected to be lost and not rolled back: never more than what is left of the budget."""
+    """The expected loss that is not rolled back; at most the remaining budget."""
     failures, interval_s = odds.left_s / odds.mtbf_s, min(choice.interval_s, odds.left_s)
     again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
     lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)

@@ -1,4 +1,4 @@
-"""What would change the choice: the plan under other figures, and where it turns to the other mode."""
+"""Sensitivity of the choice: the plan with other figures, and the values at which the mode changes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from cpr_operator.policy.inputs import Inputs
 from cpr_operator.policy.plan import Plan, plan
 
-#: How far a figure is followed, up and down, in search of a turn.
+#: The largest factor by which a figure is changed in search of another mode.
 _FURTHEST = 1000.0
-#: Steps to there, each halved until the turn is known to three digits.
+#: Number of steps of the search, and of bisections within a step, which give three digits.
 _STEPS = 40
 _HALVINGS = 10
-#: No portion of all samples reaches 1.
+#: The largest portion of all samples.
 _MOST = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that the plan rests on: how it is read, and the inputs with it `factor` times as large."""
+    """A figure of the plan's inputs: how to read it, and how to scale it by a factor."""
 
     read: Callable[[Inputs], float]
     scaled: Callable[[Inputs, float], Inputs]
@@ -47,7 +47,7 @@ def _with_save(inputs: Inputs, factor: float) -> Inputs:
     return replace(inputs, costs=replace(inputs.costs, save_stall_s=inputs.costs.save_stall_s * factor))
 
 
-#: By name: portions, seconds, shards.
+#: The figures by name, in portions, seconds or shards.
 FIGURES: Mapping[str, Figure] = {
     "limit": Figure(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
     "mtbf_s": Figure(lambda i: i.belief.mtbf_s, _with_mtbf),
@@ -57,13 +57,13 @@ FIGURES: Mapping[str, Figure] = {
 
 
 def halved_and_doubled(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """The plans with each figure half and twice as large, where that is another value."""
+    """The plans with each figure halved and doubled, if that changes its value."""
     found = (_what_if(name, FIGURES[name].scaled(inputs, factor)) for name in FIGURES for factor in (0.5, 2.0))
     return tuple(each for each in found if each.value != FIGURES[each.figure].read(inputs))
 
 
 def turns(inputs: Inputs) -> tuple[WhatIf, ...]:
-    """For each figure the nearest values, below and above, at which the mode turns, up to a thousand times as far."""
+    """For each figure the nearest values, below and above, at which the mode changes, within a factor of 1000."""
     found = (_turn(name, inputs, _FURTHEST**sign) for name in FIGURES for sign in (-1, 1))
     return tuple(each for each in found if each is not None)
 

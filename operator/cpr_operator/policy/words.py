@@ -1,4 +1,4 @@
-"""Why a plan was chosen, in sentences for people. Apart from the law, which is called far more often than read."""
+"""Explains a plan in sentences. Separate from `law`, which simulations call far more often than anyone reads it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from cpr_operator.policy.law import TIE, Choice, Odds
 
 
 def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
-    """What is done, what it is expected to cost (once that is measured), why, and what was guessed.
+    """The plan, its expected cost once that is measured, its reason, and the figures that are still guesses.
 
-    `recoveries` is what O_load + O_res are expected to cost in either mode, as a portion of the training time;
-    `restores` is how often a row is expected to be restored in the whole job.
+    `recoveries` is the expected cost of O_load + O_res in either mode, as a fraction of the training time.
+    `restores` is the expected number of restores of a row in the whole job.
     """
     full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
     every = f"a save every {duration(choice.interval_s)}"
     if choice.mode == "Full":
         done = f"Full recovery, {every}"
-        cost = f"{full} of the time expected"
+        cost = f"expected overhead {full}"
         why = _why_full(inputs, partial)
     else:
         done = f"Partial recovery, {every}"
-        cost = f"{partial} of the time expected, against {full} with full recovery"
+        cost = f"expected overhead {partial}, compared with {full} for full recovery"
         why = _why_interval(inputs, odds, choice)
     done = f"{done}: {cost}." if inputs.measured else f"{done}."
-    bits = f"Rows are saved in {bits_for(restores)} bits, for {restores:.2g} restores of each."
+    bits = f"Rows are saved with {bits_for(restores)} bits per value for {restores:.2g} expected restores."
     chosen = "" if inputs.fixed_bits else bits
-    guessed = f"Only guessed so far: {', '.join(inputs.guesses)}." if inputs.guesses else ""
+    guessed = f"Still guessed: {', '.join(inputs.guesses)}." if inputs.guesses else ""
     return " ".join(filter(None, (done, why, chosen, inputs.basis, guessed)))
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people, to three digits."""
+    """A duration in s, min or h, to three digits."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -40,34 +40,33 @@ def duration(seconds: float) -> str:
 
 def _why_full(inputs: Inputs, partial: str) -> str:
     if inputs.mode == "Full":
-        return "It is asked for."
+        return "The spec asks for it."
     if inputs.limit <= 0:
         return "The budget allows no loss."
     if inputs.remaining <= 0:
-        return "Nothing is left of the budget."
-    takes = f"take {partial} and " if inputs.measured else ""
-    return f"Partial recovery would {takes}lose samples: too little is won, if anything."
+        return "The budget is used up."
+    costs = f"cost {partial} and " if inputs.measured else ""
+    return f"Partial recovery would {costs}lose samples, and save too little time to justify that."
 
 
 def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
-    left = f"what is left of the budget ({inputs.remaining:.3g})"
+    left = f"the remaining budget ({inputs.remaining:.3g})"
     shards = f"{odds.lost:.2g} shard{'' if odds.lost == 1 else 's'}"
     match choice.bound:
         case "fixed":
             return "The interval is fixed."
         case "failures":
             failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
-            return (
-                f"At longer intervals the failures still expected{failures} and their spread would not fit into {left}."
-            )
+            expected = f"the remaining expected failures{failures} and their spread"
+            return f"With longer intervals, {expected} would exceed {left}."
         case "failure":
-            return f"At longer intervals the next failure, of {shards}, would not fit into {left}."
+            return f"With longer intervals, the next failure, of {shards}, would exceed {left}."
         case "tie":
-            return f"Longer intervals would win less than {TIE:.1%} of the time and lose more samples."
+            return f"Longer intervals would save less than {TIE:.1%} of the time and lose more samples."
         case "commit":
-            return f"Saves cannot follow each other faster: each takes {duration(odds.commit_s)}."
+            return f"Saves cannot be more frequent, because each takes {duration(odds.commit_s)}."
         case "full":
             return (
-                f"With {left} it does not pay to save more often than full recovery would; "
-                "a loss that does not fit rolls the job back."
+                f"With {left}, saving more often than full recovery would does not pay off; "
+                "a loss that exceeds the budget rolls the job back."
             )

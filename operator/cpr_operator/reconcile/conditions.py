@@ -1,4 +1,4 @@
-"""Conditions: what holds for the job, why, and what to do about it. A closed list, with metav1's semantics."""
+"""The job's conditions, each with a reason and a remedy. A closed list, with the semantics of metav1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpr_operator.reconcile.members import account_of
 from cpr_operator.reconcile.observe import is_settled, leader_report
 from cpr_operator.reconcile.pass_ import Alive, Draft, EventReason, Fact, Lost, NeverSeen, PassInput
 
-#: Problems of pods that are about saves: all that the trainer image reports of the store, and of what is in it.
+#: Problems of pods with the store or the saves in it, as the trainer image reports them.
 STORE_PROBLEMS = frozenset(
     {
         "StoreUnreachable",
@@ -34,14 +34,14 @@ STORE_PROBLEMS = frozenset(
         "AnchorDamaged",
     }
 )
-#: The part of the budget beyond which it is at risk.
+#: The fraction of the budget from which it is at risk.
 AT_RISK = 0.75
-#: What to do about an object that the API server did not take.
-REFUSAL_REMEDY = "free quota, or correct the pod template; it is tried again"
+#: The remedy for an object that the API server rejected.
+REFUSAL_REMEDY = "free quota, or correct the pod template; the operator retries"
 #: Reasons of PodsReady=False that need no action, or that have an event of their own.
 EXPECTED = frozenset({"Starting", "Waiting", "CreateRefused"})
 
-#: Conditions whose turning to this status is told by an event of this reason.
+#: Conditions whose change to this status causes an event of this reason.
 WARNINGS: tuple[tuple[ConditionType, str, EventReason], ...] = (
     ("PodsReady", "False", EventReason.POD_STUCK),
     ("SnapshotsDegraded", "True", EventReason.SNAPSHOTS_DEGRADED),
@@ -55,7 +55,7 @@ _MESSAGE_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ConditionUpdate:
-    """What a condition says now."""
+    """The new state of a condition."""
 
     type: ConditionType
     status: Literal["True", "False", "Unknown"]
@@ -81,7 +81,7 @@ def with_conditions(status: Status, generation: int, now: float, *updates: Condi
 
 
 def amended(status: Mapping[str, Any], generation: int, now: float, update: ConditionUpdate) -> dict[str, Any]:
-    """A status in JSON that cannot be read, with one condition more. All else stays as it is."""
+    """Add a condition to a JSON status that cannot be parsed. Everything else stays unchanged."""
     raw = status.get("conditions")
     others = [c for c in raw if isinstance(c, dict)] if isinstance(raw, list) else []
     before = next((c for c in others if c.get("type") == update.type), None)
@@ -99,7 +99,7 @@ def set_conditions(draft: Draft, *updates: ConditionUpdate) -> Draft:
 
 
 def update_conditions(draft: Draft) -> Draft:
-    """All conditions of a job that has pods, as far as this pass can tell."""
+    """Update all conditions of a job that has pods, as far as this pass knows them."""
     return set_conditions(
         draft,
         suspended(draft),
@@ -114,48 +114,48 @@ def update_conditions(draft: Draft) -> Draft:
 
 
 def tell_changes(draft: Draft) -> Draft:
-    """Events of what has changed: all pods work, a condition turned bad, a pod was refused."""
+    """Add events for changes: all pods are ready, a condition became bad, a pod was rejected."""
     before, status = draft.before, draft.status
     news = []
     if status.phase == "Running" and before.phase == "Starting":
-        news.append(Event("Normal", EventReason.RUNNING, "all pods work", f"running-{status.counters.group}"))
+        news.append(Event("Normal", EventReason.RUNNING, "all pods are ready", f"running-{status.counters.group}"))
     for kind, wrong, reason in WARNINGS:
         old, new = (next((c for c in s.conditions if c.type == kind), None) for s in (before, status))
         if new is None or new.status != wrong or new.reason in EXPECTED:
             continue
         if old is None or old.reason != new.reason:
             news.append(Event("Warning", reason, new.message, f"{kind}-{new.reason}-{new.last_transition_time:.0f}"))
-    for pod, words in draft.observed.refusals.items():
-        news.append(Event("Warning", EventReason.REFUSED, f"{words}; {REFUSAL_REMEDY}", f"refused-{pod}"))
+    for pod, refusal in draft.observed.refusals.items():
+        news.append(Event("Warning", EventReason.REFUSED, f"{refusal}; {REFUSAL_REMEDY}", f"refused-{pod}"))
     return draft.to(status, *news)
 
 
 def suspended(draft: Draft) -> ConditionUpdate:
-    """Not while there are pods; but a change that only a suspended job can take in waits for it."""
+    """Suspended is False while there are pods. Its message tells of a change that waits for a suspension."""
     wanted, there = draft.spec.shards.replicas, len(draft.status.shards)
     if wanted == there:
         return ConditionUpdate("Suspended", "False", "Active")
     return ConditionUpdate(
-        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job has {there} shards"
+        "Suspended", "False", "ShardsDiffer", f"{transitions.SHARDS.text}; until then the job keeps {there} shards"
     )
 
 
 def pods_ready(draft: Draft) -> ConditionUpdate:
-    """Whether all members work. If not, names the first one in trouble, or those that are awaited."""
+    """Whether all members are ready. If not, the message names the first one with a problem, or all missing ones."""
     members = draft.status.members
     for name, fact in draft.facts.items():
         match fact:
             case Alive(trouble=Trouble(reason=reason, message=message, remedy=remedy)):
                 return ConditionUpdate("PodsReady", "False", reason, f"{name}: {message}; {remedy}")
-            case NeverSeen(refusal=words) if words:
-                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {words}; {REFUSAL_REMEDY}")
+            case NeverSeen(refusal=refusal) if refusal:
+                return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
             case _:
                 pass
-    for pod_name, words in draft.observed.refusals.items():
-        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {words}; {REFUSAL_REMEDY}")
+    for pod_name, refusal in draft.observed.refusals.items():
+        return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {refusal}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:
-        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods work")
+        return ConditionUpdate("PodsReady", "True", "AllReady", f"{len(members)} pods are ready")
     return ConditionUpdate("PodsReady", "False", "Waiting", f"waiting for {_listed(waiting)}")
 
 
@@ -164,80 +164,80 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def recovering(status: Status, facts: Mapping[str, Fact]) -> ConditionUpdate:
-    """Whether a recovery is under way, why, and what holds it up."""
+    """Whether a recovery is under way, why, and what delays it."""
     if status.recovery is None:
         return ConditionUpdate("Recovering", "False", "NoFailure")
     stuck = [
         f"{name}: {fact.trouble.message}" for name, fact in facts.items() if isinstance(fact, Alive) and fact.trouble
     ]
     stuck += [f"{name}: {fact.failure.message}" for name, fact in facts.items() if isinstance(fact, Lost)]
-    said = (status.recovery.reason, _goes_on(status), *stuck)
-    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, said)))
+    parts = (status.recovery.reason, _continues_until(status), *stuck)
+    return ConditionUpdate("Recovering", "True", status.recovery.kind, "; ".join(filter(None, parts)))
 
 
-def _goes_on(status: Status) -> str:
-    """Up to where training goes on without the shards that are away; empty where it waits for them."""
+def _continues_until(status: Status) -> str:
+    """Up to which sample training continues without the missing shards; empty if it waits for them."""
     until = min((shard.allowance for shard in status.shards if shard.lost_at is not None), default=0)
-    return f"training goes on up to sample {until}" if status.progress.samples < until else ""
+    return f"training continues up to sample {until}" if status.progress.samples < until else ""
 
 
 def reports_available(draft: Draft) -> Iterator[ConditionUpdate]:
-    """Whether the leader answers. That it does not is no evidence of anything else."""
+    """Whether the leader answers. If it does not, nothing else follows from that."""
     status = draft.status
     if leader_report(draft.observed) is not None:
         yield ConditionUpdate("ReportsAvailable", "True", "LeaderAnswers")
     elif status.trainers and status.trainers[status.leader or 0].host:
-        message = "the leader does not answer on its HTTP port; see its log, and the network policies"
+        message = "the leader does not answer on its HTTP port; check its log and the network policies"
         yield ConditionUpdate("ReportsAvailable", "False", "NoAnswer", message)
 
 
 def budget(status: Status) -> Iterator[ConditionUpdate]:
-    """How much of the accuracy budget is gone, and whether the next failure still fits into the rest.
+    """How much of the accuracy budget is used, and whether the next failure fits the rest.
 
-    Both by the figures that the plan in force rests on, so that nothing flaps between two plans.
+    Both use the figures of the plan in force, so that nothing flaps between two plans.
     """
     book, ledger = status.budget, account_of(status).ledger
     if book is None or not ledger.total:
         return
     used, figures = book.spent + book.reserved, status.plan.inputs if status.plan else {}
     left = ledger.left
-    words = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
-    remedy = "losses that do not fit roll the job back; a larger accuracyBudget would avoid that"
-    # A shard that dies right after a save became good has lost what was trained while that was written.
+    balance = f"{used:.4g} of {book.limit:.4g} is spent or reserved"
+    remedy = "losses that exceed the budget roll the job back; a larger accuracyBudget avoids that"
+    # A shard that dies right after a commit loses the training since the cut of that save.
     least = max(figures.get("samplesPerSecond", 0.0) * figures.get("commitSeconds", 0.0), 1.0)
     if ledger.limit > 0 and left < least:
-        message = f"{words}: a shard that dies right after a save loses {least:.0f} samples, and {left} are left"
+        message = f"{balance}: a shard that dies right after a save loses {least:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetExhausted", "True", "NothingFits", f"{message}; {remedy}")
     else:
-        yield ConditionUpdate("BudgetExhausted", "False", "Enough", words)
+        yield ConditionUpdate("BudgetExhausted", "False", "Enough", balance)
     worst = _worst_failure(status)
     if ledger.limit > 0 and used >= AT_RISK * book.limit:
-        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", words)
+        yield ConditionUpdate("BudgetAtRisk", "True", "AlmostSpent", balance)
     elif worst > left:
-        message = f"{words}: a failure right before a save loses about {worst:.0f} samples, and {left} are left"
+        message = f"{balance}: a failure right before a save loses about {worst:.0f} samples, but only {left} are left"
         yield ConditionUpdate("BudgetAtRisk", "True", "NextMayNotFit", f"{message}; {remedy}")
     elif _exposed(status) > left:
-        message = f"{words}: a failure now loses more than the {left} that are left; {_at_risk(status)}"
+        message = f"{balance}: a failure now would lose more than the remaining {left} samples; {_at_risk(status)}"
         yield ConditionUpdate("BudgetAtRisk", "True", "SavesOverdue", f"{message}; {remedy}")
     else:
-        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", words)
+        yield ConditionUpdate("BudgetAtRisk", "False", "Enough", balance)
 
 
 def _worst_failure(status: Status) -> float:
-    """What a failure right before a save is expected to lose for good, in samples times shards."""
+    """The expected permanent loss of a failure right before a save, in sample-shards."""
     plan = status.plan
     if plan is None or plan.mode == "Full":
         return 0.0
     age_s = plan.interval_seconds + plan.inputs.get("commitSeconds", 0.0)
     each = min(age_s * plan.inputs.get("samplesPerSecond", 0.0), status.ledger.total_samples)
-    # The law lets exactly one such failure fit: its rounding is no risk.
+    # The law lets exactly one such failure fit, so a rounding error must not count as a risk.
     return 0.999 * each * plan.inputs.get("lostPerFailure", 1.0)
 
 
 def _exposed(status: Status) -> float:
-    """What a failure now is expected to lose for good, in samples times shards: more than planned if no save comes.
+    """The expected permanent loss of a failure now, in sample-shards. It exceeds the plan if saves are overdue.
 
-    What shards have lost already is set aside.
+    Losses of shards that are already lost are reserved, so they do not count.
     """
     plan = status.plan
     if plan is None or plan.mode == "Full":
@@ -247,7 +247,7 @@ def _exposed(status: Status) -> float:
 
 
 def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
-    """Whether saves are written and read without trouble, as far as those say who answered."""
+    """Whether saves are written and read without problems, as far as members have reported."""
     problem = store_problem(draft.observed)
     if problem is not None:
         who, what = problem
@@ -258,13 +258,13 @@ def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
 
 
 def _at_risk(status: Status) -> str:
-    """What a loss would cost while no save comes. It stays the same until one does, and so does the message."""
+    """What a loss would cost without another save. The message stays the same until the next save."""
     oldest = min((shard.saved_samples for shard in status.shards), default=0)
-    return f"at risk is what was trained since sample {oldest:,}: a shard that is lost now goes back to it"
+    return f"a shard that is lost now goes back to sample {oldest:,}"
 
 
 def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
-    """The first problem with saves that a pod reports, and whose it is."""
+    """The first problem with saves that a member reports, with the member's name."""
     names = {m.uid: m.name for m in observed.before.members}
     for uid, report in observed.reports.items():
         if report.problem is not None and report.problem.reason in STORE_PROBLEMS and uid in names:
@@ -273,32 +273,32 @@ def store_problem(observed: PassInput) -> tuple[str, Problem] | None:
 
 
 def data(observed: PassInput) -> Iterator[ConditionUpdate]:
-    """Whether files lie where the data is which came too late for this job, as far as its leader says."""
+    """Whether files were added to the data too late for this job, by the leader's report."""
     report = leader_report(observed)
     if report is not None and report.new_files:
-        message = f"{report.new_files} files that data.uri names came after the job had begun: they are not trained"
+        message = f"{report.new_files} files of data.uri were added after the job had begun and are not trained"
         yield ConditionUpdate(
             "DataOutdated", "True", "NewFiles", f"{message}; train them in a new job (snapshots.restoreFrom)"
         )
 
 
 def precision(status: Status) -> Iterator[ConditionUpdate]:
-    """Whether processors of trainers lack the instructions of the job's precision, as the trainers have told.
+    """Whether trainers have reported that their CPU lacks the instructions of the job's precision.
 
-    A trainer that starts, or has another problem, may tell it yet: meanwhile the condition stays as it is.
+    A trainer that starts, or has another problem, may report it later, so the condition stays unchanged meanwhile.
     """
     slow = [t.name for t in status.trainers if t.problem == PRECISION_EMULATED]
-    told = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
+    reported = any(condition.type == "PrecisionEmulated" for condition in status.conditions)
     if slow:
-        message = f"{_listed(slow)}: spec.trainers.precision is bf16, and the processor has no instructions for it"
+        message = f"{_listed(slow)}: spec.trainers.precision is bf16, but the CPU has no bf16 instructions"
         remedy = "train in fp32 in a new job (snapshots.restoreFrom), or on nodes with AVX512-BF16 or AMX"
-        text = f"{message}: training is far slower than in fp32; {remedy}"
+        text = f"{message}, so training is far slower than in fp32; {remedy}"
         yield ConditionUpdate("PrecisionEmulated", "True", "NoInstructions", text)
-    elif told and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
-        message = "the processors of all trainers have bf16 instructions"
+    elif reported and all(is_settled(trainer) and not trainer.problem for trainer in status.trainers):
+        message = "the CPUs of all trainers have bf16 instructions"
         yield ConditionUpdate("PrecisionEmulated", "False", "Instructions", message)
 
 
 def truth(value: bool) -> Literal["True", "False"]:  # noqa: FBT001 -- a conversion
-    """A condition's word for it."""
+    """The status of a condition for a bool."""
     return "True" if value else "False"

@@ -1,4 +1,4 @@
-"""Deleting a job with its saves (`snapshots.deleteWithJob`): a finalizer holds the job until a pod has removed them.
+"""Deletes a job with its saves (`snapshots.deleteWithJob`). A finalizer keeps the job until a pod has deleted them.
 
 First the job's pods go, because they write saves. Then cleanup pods try, one after another. The
 finalizer goes when one of them has succeeded. After ATTEMPTS or LIMIT_S it goes in any case, and an
@@ -31,18 +31,18 @@ from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassI
 T = TypeVar("T")
 
 FINALIZER = f"{env.GROUP}/delete-saves"
-#: So often a cleanup is tried; the pause after an attempt is twice the one before.
+#: The number of cleanup attempts. The pause doubles after each of them.
 ATTEMPTS = 5
 FIRST_PAUSE_S = 10.0
-#: So long a deletion takes at most, whatever holds it up.
+#: The maximum seconds of a deletion, whatever delays it.
 LIMIT_S = 600.0
-#: Pods have nothing useful left to save.
+#: The grace period is short because nothing that pods save now is needed.
 GRACE_S = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do but to look again."""
+    """Look again later."""
 
     again_s: float
 
@@ -56,25 +56,25 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All is deleted."""
+    """All saves are deleted."""
 
     deleted: Deleted | None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The job goes, and its saves stay."""
+    """Delete the job, and leave its saves."""
 
     reason: str
 
 
 def wants_finalizer(job: Job) -> bool:
-    """Whether the finalizer belongs on a job: from before its first pods until it is deleted."""
+    """Whether a job needs the finalizer: from before its first pods until its deletion."""
     return job.spec.snapshots.delete_with_job
 
 
 def delete(observed: PassInput) -> Outcome:
-    """The next step of deleting a job, which goes when nothing holds it."""
+    """The next step of deleting a job. The job is gone once its finalizer is removed."""
     job, before = observed.job, observed.before
     if not job.has_finalizer:
         return Outcome(before)
@@ -102,20 +102,20 @@ def delete(observed: PassInput) -> Outcome:
 
 
 def _attempt(draft: Draft, attempt: int) -> Outcome:
-    """One cleanup. A pod that cannot be made today cannot be made tomorrow, and does not hold the job."""
+    """One cleanup. If its pod cannot be made now, it never can, so the job is not kept for it."""
     job, status = draft.observed.job, draft.status
-    if words := _refused(draft):
-        return Outcome(status, events=(_left_of(job, words),), release=True)
+    if refusal := _refused(draft):
+        return Outcome(status, events=(_left_of(job, refusal),), release=True)
     try:
         pod = cleanup_pod(pod_plan(job.id, job.spec, status), attempt, draft.observed.kept_anchors)
     except Exception as error:  # noqa: BLE001 -- whatever it is
-        reason = f"no pod can be made that deletes them ({type(error).__name__}: {error})"
+        reason = f"the pod that would delete them cannot be made ({type(error).__name__}: {error})"
         return Outcome(status, events=(_left_of(job, reason),), release=True)
     return Outcome(status, creates=(pod,), wake_after_s=draft.observed.timing.changing_s)
 
 
 def _refused(draft: Draft) -> str:
-    """Why the template may not become a pod; what the job has started with may."""
+    """Why the template may not become a pod. The template that the job started with always may."""
     restriction, runtime = draft.observed.restriction, draft.status.runtime
     if restriction is None or (runtime is not None and runtime.template_hash == template_hash(draft.spec)):
         return ""
@@ -123,7 +123,7 @@ def _refused(draft: Draft) -> str:
 
 
 def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | Finished | GiveUp:
-    """What is next. `since`: when the deletion was first seen; `writing`: whether a pod may still write."""
+    """The next step. `since`: when the deletion was first observed. `writing`: whether a pod may still write."""
     attempts = (pod for pod in observed.pods if pod.role == env.ROLE_CLEANUP)
     newest = max(attempts, key=lambda pod: pod.incarnation, default=None)
     if newest is not None and _exit_code(newest) == ExitCode.OK:
@@ -140,28 +140,28 @@ def decide(observed: PassInput, since: float, *, writing: bool) -> Wait | Try | 
 
 
 def _hopeless(observed: PassInput, since: float, newest: PodView | None) -> str:
-    """Why there is no point in going on; empty if there is."""
+    """Why to give up; empty if there is no reason to."""
     if observed.terminating:
-        return "the namespace is being deleted, and nothing can be created in it"
+        return "the namespace is being deleted, so nothing can be created in it"
     if observed.now >= since + LIMIT_S:
-        return f"it was not done within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
+        return f"they were not deleted within {LIMIT_S:.0f} s: {_trouble(observed, newest)}"
     if newest is not None and newest.ended and newest.incarnation >= ATTEMPTS:
-        return f"{ATTEMPTS} attempts failed, the last because: {_trouble(observed, newest)}"
+        return f"{ATTEMPTS} attempts failed; the last one: {_trouble(observed, newest)}"
     return ""
 
 
 def kept_anchors(job: Job, others: Iterable[JobView]) -> tuple[str, ...]:
-    """The anchors (keys) of a job that others still need to start from.
+    """The anchors (keys) of a job that other jobs still need to start from.
 
-    Anybody may write a key into a job of his own, so only those count that have begun with it: jobs of the same
-    namespace and store that have started, are not over, and have no anchor of their own yet.
+    Any user may write a key into a job, so only jobs that have started from it count: those of the same
+    namespace and store that have started, have not ended, and have no anchor of their own yet.
     """
     keys = (_restores_from(other) for other in others if _shares_saves(job, other))
     return tuple(sorted({key for key in keys if key.startswith(f"{job.id.uid}/")}))
 
 
 def location(store: Store) -> str:
-    """Where the saves are, in the words of `cprjob snapshots`."""
+    """The location of the saves, as arguments of `cprjob snapshots`."""
     inner = "/".join(part for part in (store.bucket, store.prefix.strip("/")) if part)
     if store.endpoint.startswith("file:"):
         return f"{store.endpoint.rstrip('/')}/{inner}"
@@ -172,14 +172,14 @@ def _deleted(observed: PassInput, deleted: Deleted | None) -> Event:
     amount = f"{deleted.objects} objects, {deleted.size_bytes:,} bytes" if deleted else "all saves"
     unreadable = deleted.unreadable if deleted else ()
     kept = ", ".join(key for key in observed.kept_anchors if key not in unreadable)
-    said = f"deleted {amount}"
-    said += f"; kept what other jobs restore from: {kept}" if kept else ""
-    said += f"; not kept, because they cannot be read: {', '.join(unreadable)}" if unreadable else ""
-    return Event("Normal", EventReason.SAVES_DELETED, said, "saves-deleted")
+    message = f"deleted {amount}"
+    message += f"; kept, because other jobs restore from them: {kept}" if kept else ""
+    message += f"; not kept, because they are unreadable: {', '.join(unreadable)}" if unreadable else ""
+    return Event("Normal", EventReason.SAVES_DELETED, message, "saves-deleted")
 
 
 def left_by(job: JobView, reason: str) -> Event:
-    """The event of a job that goes and cannot be read: its saves stay."""
+    """The event of a job that is deleted but cannot be read, so its saves stay."""
     try:
         where = location(Store.model_validate(job.spec.get("snapshots", {}).get("store")))
     except (ValidationError, AttributeError):
@@ -193,18 +193,18 @@ def _left_of(job: Job, reason: str) -> Event:
 
 def _left(uid: str, where: str, reason: str) -> Event:
     message = (
-        f"saves of this job are left in the store, below {uid}/: {reason}; "
-        f"delete them by: cprjob snapshots prune {where} --job {uid} --all --delete"
+        f"this job's saves remain in the store under {uid}/: {reason}; "
+        f"delete them with: cprjob snapshots prune {where} --job {uid} --all --delete"
     )
     return Event("Warning", EventReason.SAVES_LEFT, message, "saves-left")
 
 
 def _trouble(observed: PassInput, newest: PodView | None) -> str:
-    """What keeps the newest attempt from ending well, as far as anybody says."""
+    """Why the newest attempt has not succeeded, as far as known."""
     if observed.refusals:
         return "; ".join(observed.refusals.values())
     if newest is None:
-        return "pods of the job are still there"
+        return "pods of the job still exist"
     problem = _message(Problem, newest)
     if problem is not None:
         return f"{problem.message} {problem.remedy}"
@@ -227,7 +227,7 @@ def _message(cls: type[T], pod: PodView) -> T | None:
 
 
 def _restores_from(job: JobView) -> str:
-    """The anchor that a job needs to start from, or to start from again; empty if it needs none."""
+    """The anchor that a job needs to start or restart from; empty if it needs none."""
     begun = "startTime" in job.status and not job.status.get("anchors")
     if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""

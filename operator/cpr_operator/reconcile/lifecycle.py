@@ -1,4 +1,4 @@
-"""A job's life: which phase follows which, how it starts, and how it ends.
+"""The lifecycle of a job: its phases, its start, and its end.
 
 Pending -> Starting -> Running <-> Recovering | RollingBack -> Finishing -> Succeeded
 Pending may go to Suspended, any later phase to Suspending -> Suspended -> Starting; all but those two to Failed
@@ -39,12 +39,12 @@ from cpr_operator.reconcile.pass_ import (
 )
 from cpr_operator.reconcile.plan import planned
 
-#: How long trainers may take to end by themselves once the job has succeeded.
+#: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
 
 _ALIVE: frozenset[Phase] = frozenset({"Starting", "Running", "Recovering", "RollingBack", "Finishing"})
 
-#: Which phases may follow which within one pass; a phase may also stay. Nothing follows the last two.
+#: The phases that may follow each phase within one pass. A phase may also stay. The last two are final.
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     "Pending": frozenset({"Starting", "Suspended", "Failed"}),
     **{phase: (_ALIVE - {"Starting", phase}) | {"Suspending", "Succeeded", "Failed"} for phase in _ALIVE},
@@ -54,32 +54,32 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     "Failed": frozenset(),
 }
 
-#: Failures of members that ended well, or work, where that is of no use to the job.
-_UNDONE = Failure(Kind.UNDONE, "Undone", "it trained to an end that does not count", ended=True, exit_code=0)
+#: Failures of members that have exited normally, or are healthy, but of no use to the job.
+_UNDONE = Failure(Kind.UNDONE, "Undone", "its training ended, but the result does not count", ended=True, exit_code=0)
 _TOO_LATE = Failure(
-    Kind.UNDONE, "Late", "it restored a save older than the end, after which nobody trains", ended=False
+    Kind.UNDONE, "Late", "it restored a save older than the end of training, so nothing will update it", ended=False
 )
 #: Cause of a failed job, and reason of `Suspended`.
 EXCEEDED = "StartupDeadlineExceeded"
-#: A resume that took too long is tried again after so long.
+#: Seconds until a resume that took too long is retried.
 PAUSE_S = 300.0
-#: Conditions that may say why pods do not work.
+#: Conditions that may explain why pods are not ready.
 _TROUBLE = {("PodsReady", "False"), ("SnapshotsDegraded", "True")}
 _SHOWN = 8
 
 
 def settle_phase(draft: Draft) -> Draft:
-    """The phase that follows from what was decided. A start that takes too long is given up."""
+    """Set the phase that follows from the decisions. Give up a start that takes too long."""
     phase = phase_of(draft)
     late = overdue(draft) if phase == "Starting" else ""
     if late and never_trained(draft):
-        remedy = "mend the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job anew"
+        remedy = "fix the cause, or raise spec.failurePolicy.startupDeadlineSeconds, and create the job again"
         return fail(draft, EXCEEDED, f"{late}; {remedy}")
     return give_up_start(draft, late) if late else draft.to(draft.status.evolve(phase=phase))
 
 
 def phase_of(draft: Draft) -> Phase:
-    """The phase of a job that has pods and goes on."""
+    """The phase of a job that has pods and has not ended."""
     status = draft.status
     starting = draft.before.phase in {"Pending", "Suspended", "Starting"}
     if starting and not all(is_settled(m) for m in status.members):
@@ -91,7 +91,7 @@ def phase_of(draft: Draft) -> Phase:
 
 
 def start(observed: PassInput) -> Draft:
-    """The first pods of a new job are wanted: from here on its image, contract and templates are frozen."""
+    """Start a new job with its first pods. From here on, its image, contract and templates are frozen."""
     spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
@@ -110,7 +110,7 @@ def start(observed: PassInput) -> Draft:
 
 
 def starting(draft: Draft) -> Draft:
-    """The conditions of a job whose pods are being created: it starts or resumes."""
+    """Set the conditions of a job that starts or resumes."""
     return set_conditions(
         draft.to(draft.status.evolve(phase="Starting")),
         ConditionUpdate("Suspended", "False", "Active"),
@@ -120,7 +120,7 @@ def starting(draft: Draft) -> Draft:
 
 
 def runtime(observed: PassInput) -> Runtime:
-    """What all pods are made from until the job is suspended and resumed."""
+    """The settings of all pods until the job is suspended and resumed."""
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     return Runtime(
@@ -133,13 +133,13 @@ def runtime(observed: PassInput) -> Runtime:
 
 
 def template_hash(spec: CPRJobSpec) -> str:
-    """What tells the pod templates from others."""
+    """A hash of the pod templates."""
     templates = json.dumps([spec.trainers.template, spec.shards.template], sort_keys=True)
     return hashlib.sha256(templates.encode()).hexdigest()[:16]
 
 
 def succeed(draft: Draft, result: Anchor) -> Draft:
-    """The final anchor is committed. Any reservation that is still open is charged in full."""
+    """End the job with its final anchor. Any open reservation is charged in full."""
     status = draft.status
     account = account_of(status).reserve(owed(status, result.samples))
     status = with_account(status, account.charge_reserved())
@@ -152,19 +152,19 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
     )
-    said = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
-    return _end(draft.to(status, said), ConditionUpdate("Complete", "True", "Trained", result.key))
+    event = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
+    return _end(draft.to(status, event), ConditionUpdate("Complete", "True", "Trained", result.key))
 
 
 def fail(draft: Draft, cause: str, reason: str) -> Draft:
-    """The job ends without a model; its saves stay in the store."""
+    """End the job without a model. Its saves stay in the store."""
     status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None)
-    said = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
-    return _end(draft.to(status, said), ConditionUpdate("Failed", "True", cause, reason))
+    event = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
+    return _end(draft.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
 
 
 def _end(draft: Draft, why: ConditionUpdate) -> Draft:
-    """The last conditions of a job. Its pods are deleted."""
+    """Set the last conditions of a job, and delete its pods."""
     phase = draft.status.phase
     ready, recovering = ConditionUpdate("PodsReady", "False", phase), ConditionUpdate("Recovering", "False", phase)
     draft = set_conditions(draft, why, ready, recovering)
@@ -174,7 +174,7 @@ def _end(draft: Draft, why: ConditionUpdate) -> Draft:
 
 
 def clean_up(observed: PassInput) -> Outcome:
-    """Terminal stays terminal: what still runs is removed, and in time the job itself."""
+    """Delete the pods of an ended job that still run, and after its time to live the job itself."""
     status, ttl = observed.before, observed.job.spec.ttl_seconds_after_finished
     ended = status.completion_time or observed.now
     left = None if ttl is None else max(ended + ttl - observed.now, 0.0)
@@ -188,7 +188,7 @@ def clean_up(observed: PassInput) -> Outcome:
 
 
 def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
-    """Pods that may still run; after success, trainers get time to end by themselves."""
+    """Pods to delete because they may still run. After success, trainers get time to exit by themselves."""
     lingers = ended.phase == "Succeeded" and observed.now < (ended.completion_time or 0.0) + LINGER_S
     return tuple(
         PodDelete(pod.name, pod.uid, f"the job has {ended.phase.lower()}")
@@ -198,10 +198,9 @@ def _superfluous(observed: PassInput, ended: Status) -> tuple[PodDelete, ...]:
 
 
 def complete(draft: Draft) -> Draft:
-    """If the leader has trained everything, the job succeeds, or the facts say who has to come back.
+    """Let the job succeed if the leader has trained everything. Otherwise mark the members that must come back.
 
-    The end does not count if more was lost than the budget allows. Then the recovery that follows
-    rolls the job back.
+    The result does not count if the losses exceed the budget. Then the recovery that follows rolls the job back.
     """
     result, refused = result_of(draft.status, draft.facts), False
     if result is not None and is_awaited(draft.status):
@@ -215,26 +214,26 @@ def complete(draft: Draft) -> Draft:
 
 
 def is_awaited(status: Status) -> bool:
-    """Whether a shard has not told what it lost: it may be more than was set aside, and more than a trainer told.
+    """Whether a shard has not reported its losses yet. They may exceed its reservation and the trainers' reports.
 
-    The process before it may have gone on for a while, if nobody saw it end. A shard that dies
-    before it has told is replaced.
+    If the end of its predecessor was not observed, that process may have continued for a while. A shard that dies
+    before it has reported is replaced.
     """
     return any(shard.lost_at is not None or shard.lost_row_updates is None for shard in status.shards)
 
 
 def with_result(status: Status, result: Anchor) -> Status:
-    """The status with the final anchor, which holds a save of every member: a shard that finds none tells."""
+    """Set the final anchor, which has a save of every member. A shard that does not find its save reports that."""
     shards = tuple(s if s.state == "BelowFloor" else s.evolve(saved_samples=result.samples) for s in status.shards)
     dense = status.dense.evolve(saved_samples=result.samples)
     return status.evolve(result=result, shards=shards, dense=dense)
 
 
 def with_late_shards_lost(draft: Draft) -> Draft:
-    """A job with a final anchor: lost trainers are done, and shards that it left behind are lost.
+    """With a final anchor, count lost trainers as done, and shards that restored an older save as lost.
 
-    What a trainer held is in the anchor. So is what a shard lost that was cut off and trained to the end, while its
-    replacement restored an older save: only another replacement will find it.
+    The anchor has the state of the trainers. It also has the rows of a shard that was cut off and trained to the end
+    while its replacement restored an older save. Only another replacement will restore the anchor.
     """
     facts = draft.facts.items()
     found = {n: Done("") if n.startswith("trainer/") and isinstance(f, Lost) else f for n, f in facts}
@@ -249,7 +248,7 @@ def with_late_shards_lost(draft: Draft) -> Draft:
 
 
 def _restored_too_late(draft: Draft, shard: Shard) -> bool:
-    """Whether a replacement waits for pushes that no trainer will send. Others have told by now."""
+    """Whether a replacement waits for pushes that no trainer will send. Other replacements have reported by now."""
     report = report_of(draft.observed, shard)
     if not isinstance(report, ShardReport) or report.state is not ShardState.READY:
         return False
@@ -257,10 +256,10 @@ def _restored_too_late(draft: Draft, shard: Shard) -> bool:
 
 
 def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) -> Mapping[str, Fact]:
-    """With trainers that ended well as lost, where the job did not end with them.
+    """Count trainers that exited normally as lost if the job has not ended with them.
 
-    While the leader lives the others may end before it does; once it has ended without a result that counts, they all
-    have to come back.
+    While the leader lives, the others may exit before it. Once it has exited without a valid result, all trainers have
+    to come back.
     """
     leader = f"trainer/{status.leader or 0}"
     end = facts.get(leader)
@@ -268,18 +267,18 @@ def without_result(status: Status, facts: Mapping[str, Fact], *, refused: bool) 
         return facts
     undone = _UNDONE
     if refused:
-        undone = replace(undone, message="it trained to the end, and more was lost than the budget allows")
+        undone = replace(undone, message="it trained to the end, but the losses exceed the budget")
     found = {name: Lost(None, undone) if isinstance(fact, Done) else fact for name, fact in facts.items()}
     if isinstance(end, Done) and not end.message:
-        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended and left no result", ended=True, exit_code=0)
+        nothing = Failure(Kind.CRASHED, "NoResult", "the leader ended without a result", ended=True, exit_code=0)
         found[leader] = Lost(None, nothing)
     return found
 
 
 def overdue(draft: Draft) -> str:
-    """Which members of a starting job are late, in words; empty if none is.
+    """The late members of a starting job, in words; empty if there are none.
 
-    Only time counts in which this operator was there, because it tells pods of each other.
+    Only time in which this operator was running counts, because it tells the pods about each other.
     """
     deadline_s = draft.spec.failure_policy.startup_deadline_seconds
     leader = leader_report(draft.observed)
@@ -291,42 +290,42 @@ def overdue(draft: Draft) -> str:
     if not late:
         return ""
     shown = ", ".join(late[:_SHOWN]) + (", ..." if len(late) > _SHOWN else "")
-    said = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
-    return "; ".join((f"not all pods worked within {deadline_s} s: {shown}", *said))
+    causes = [c.message for c in draft.status.conditions if (c.type, c.status) in _TROUBLE]
+    return "; ".join((f"not all pods were ready within {deadline_s} s: {shown}", *causes))
 
 
 def _is_late(member: Member, fact: Fact, since: float, *, leader_answers: bool) -> bool:
-    """Whether a member's pod was wanted or made before `since`, and does not work yet.
+    """Whether a member's pod was requested or created before `since`, and is not ready yet.
 
-    That a pod does not run the kubelet knows. Where it runs and is not Ready, the leader has to say that it does not
-    train: as long as the leader is silent, all may be well.
+    The kubelet knows whether a pod runs. If it runs and is not Ready, the leader has to confirm that it does not
+    train: while the leader does not answer, training may be fine.
     """
     match fact:
         case Alive(pod=pod) if pod.phase == "Pending":
             return pod.created <= since
         case Alive(pod=pod):
             return leader_answers and not pod.ready and pod.created <= since
-        case NeverSeen(refusal=words) if words:
+        case NeverSeen(refusal=refusal) if refusal:
             return member.started_at is not None and member.started_at <= since
         case _:
             return False
 
 
 def never_trained(draft: Draft) -> bool:
-    """Whether nothing would be lost with the job, for certain.
+    """Whether the job has certainly not trained yet, so that nothing would be lost with it.
 
-    Its first pods cannot train before all of them run. Once one was replaced, only the leader can tell.
+    Its first pods cannot train before all of them run. Once one was replaced, only the leader knows.
     """
     status = draft.status
-    told = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
-    return told == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
+    trained = max(status.progress.samples, status.dense.saved_samples, *(s.saved_samples for s in status.shards))
+    return trained == 0 and (status.restarts == 0 or leader_report(draft.observed) is not None)
 
 
 def give_up_start(draft: Draft, late: str) -> Draft:
-    """The job gives its pods back and is suspended for a while."""
+    """Delete the job's pods, and suspend it for a while."""
     message = (
-        f"{late}; nothing is lost, and the job resumes by itself in {PAUSE_S:.0f} s; to resume at once, set "
-        "spec.suspend to true and back to false; to give it longer, also raise "
+        f"{late}; nothing is lost, and the job resumes automatically in {PAUSE_S:.0f} s; to resume now, set "
+        "spec.suspend to true and back to false; to allow more time, also raise "
         "spec.failurePolicy.startupDeadlineSeconds while it is suspended"
     )
     now = draft.now
@@ -335,11 +334,11 @@ def give_up_start(draft: Draft, late: str) -> Draft:
     return set_conditions(draft.to(status, event), ConditionUpdate("Suspended", "False", EXCEEDED, message))
 
 
-def refuse_pods(observed: PassInput, reason: str, words: str) -> Outcome:
-    """A job without pods gets none, because its pods would not be taken."""
-    said = Event("Warning", EventReason.REFUSED, words, f"{reason}-{observed.job.generation}")
-    draft = Draft(observed, observed.before, events=(said,))
-    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, words))
+def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
+    """Create no pods for a job, because the cluster would reject them."""
+    event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.generation}")
+    draft = Draft(observed, observed.before, events=(event,))
+    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, message))
     return replace(outcome(draft), wake_after_s=observed.timing.running_s)
 
 

@@ -78,7 +78,7 @@ def recover(draft: Draft) -> Draft:
 def _decision(draft: Draft) -> Decision | None:
     status, account = draft.status, account_of(draft.status)
     if is_overspent(status):  # first of all: not even a job that fails has lost more than it may
-        return roll_back(account, status.anchors, "more was lost than the budget allows")
+        return roll_back(account, status.anchors, "the losses exceed the budget")
     failed = _hopeless(draft)
     if failed is not None:
         return failed
@@ -127,8 +127,8 @@ def _hopeless(draft: Draft) -> FailJob | None:
         last = next(failure for failure in lost if failure.counts_as_restart)
         return FailJob(
             "RestartLimitReached",
-            f"{earlier + counted} incidents within {limit.window_seconds} s, and {limit.count} are allowed; "
-            f"the last: {last.kind}: {last.message}; see status.failures, mend the cause, and create the job anew",
+            f"{earlier + counted} incidents within {limit.window_seconds} s, but only {limit.count} are allowed; "
+            f"the last: {last.kind}: {last.message}; see status.failures, fix the cause, and create the job again",
         )
     return None
 
@@ -199,7 +199,7 @@ def _replace_terminating(draft: Draft) -> Draft:
         )
     if not replacements:
         return draft
-    reason = f"{name} is being deleted: its successor waits for what it still saves"
+    reason = f"{name} is terminating; its replacement waits for its last save"
     return under_recovery(draft.to(with_shards(draft.status, replacements)), "ReplaceShards", reason)
 
 
@@ -241,7 +241,7 @@ def _finish(draft: Draft) -> Draft:
     failures = tuple(
         f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None else f for f in status.failures
     )
-    message = f"training again after {took:.1f} s ({status.recovery.kind})"
+    message = f"training resumed after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
     status = after_recovery(draft.spec, status, now)
     return draft.to(status.evolve(recovery=None, failures=failures), event)

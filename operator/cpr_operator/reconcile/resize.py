@@ -1,12 +1,12 @@
-"""Another number of shards or trainers takes the place of those before: all begin with an anchor.
+"""Changes the number of shards or trainers. All new members start from an anchor.
 
-It holds the rows of all shards, and the one step that all trainers have completed. The anchor is that of the
-suspension, and nothing is trained again. Where none was committed then, it is an earlier one, and the job goes back to
-it. What other shards lost before the anchor stays charged, as a number (docs/adr/0013, 0019).
+The anchor has the rows of all shards, and a step that all trainers have completed. Usually it is the anchor of the
+suspension, and nothing is trained again. If none was committed then, the job goes back to an earlier one. Losses of
+the old shards before the anchor stay charged, as a number (docs/adr/0013, 0019).
 
-In a shadow mode an anchor is aligned (all ranks are at the same step) only if all trainers had met
-there. So all meet before the job stops. If they have not, or the budget forbids that anchor, the job
-resumes as it is.
+In a shadow mode, an anchor is aligned (all ranks are at the same step) only if all trainers have reached
+a common step. So they do that before the job stops. If they have not, or the budget forbids that
+anchor, the job resumes with its old numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cpr_operator.recovery.decide import roll_back
 
 
 def resizing(spec: CPRJobSpec, status: Status) -> str:
-    """What becomes of the members of a started job, in words; empty if the spec wants as many as there are."""
+    """The change of the numbers of members of a started job, in words; empty if there is none."""
     return " and ".join(_changes(spec, status))
 
 
@@ -46,22 +46,22 @@ def wants_other_trainers(spec: CPRJobSpec, status: Status) -> bool:
 
 
 def align_trainers(draft: Draft) -> Draft:
-    """Before their number changes, trainers in a shadow mode come to one common step.
+    """Let trainers in a shadow mode advance to a common step before their number changes.
 
-    Not before each shard has told what it lost, which takes pushes: at its worst that may not fit into the budget, and
-    then no anchor would do.
+    First every shard must have reported its losses, which takes pushes. Its worst-case loss may exceed
+    the budget, and then no anchor would be acceptable.
     """
-    told = all(shard.lost_at is None for shard in draft.status.shards)
-    status = draft.status.evolve(meeting=told and wants_other_trainers(draft.spec, draft.status))
+    reported = all(shard.lost_at is None for shard in draft.status.shards)
+    status = draft.status.evolve(meeting=reported and wants_other_trainers(draft.spec, draft.status))
     if not status.meeting or draft.status.meeting:
         return draft.to(status)
-    message = f"{resizing(draft.spec, status)}: all go on to one step first, and are saved there"
+    message = f"{resizing(draft.spec, status)}: all trainers first advance to a common step and save there"
     key = f"meeting-{draft.observed.job.generation}"
     return draft.to(status, Event("Normal", EventReason.MEETING, message, key))
 
 
 def trainers_aligned(observed: PassInput) -> bool:
-    """Whether all trainers stand at one step, the newest anchor, or will when they are told to stop."""
+    """Whether all trainers are at the step of the newest anchor, or will be when they stop."""
     if _is_synchronous(observed.job.spec):
         return True
     leader, status = leader_report(observed), observed.before
@@ -70,9 +70,9 @@ def trainers_aligned(observed: PassInput) -> bool:
 
 
 def resize(draft: Draft) -> Draft | None:
-    """A new generation of a suspended job whose spec names other numbers of members.
+    """A new generation of a suspended job whose spec has other numbers of members.
 
-    None if the job is to resume as it is.
+    None if the job resumes with its old numbers.
     """
     spec, status, synchronous = draft.spec, draft.status, _is_synchronous(draft.spec)
     reason = resizing(spec, status)
@@ -88,12 +88,12 @@ def resize(draft: Draft) -> Draft | None:
     status = apply_rollback(draft.to(owing), decision).status
     status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
     status = _with_trainers(status, spec.trainers.replicas)
-    said = f"{reason}, all from the anchor of step {step}"
+    message = f"{reason}; all members continue from the anchor of step {step}"
     if samples != stands_at:
-        said += "; what was trained since then is trained again, because it was not saved as one anchor"
+        message += "; what was trained since then is trained again, because it was not saved as one anchor"
     elif status.budget is not None:
         status = status.evolve(budget=status.budget.evolve(rollbacks=rollbacks))
-    return draft.to(status, Event("Normal", EventReason.RESUMED, said, f"resized-{status.counters.generation}"))
+    return draft.to(status, Event("Normal", EventReason.RESUMED, message, f"resized-{status.counters.generation}"))
 
 
 def _is_synchronous(spec: CPRJobSpec) -> bool:
@@ -124,5 +124,5 @@ def _with_trainers(status: Status, wanted: int) -> Status:
 
 
 def _stands_at(status: Status) -> int:
-    """How many samples the job was trained when it was suspended, as far as anybody told."""
+    """The samples that the job had trained when it was suspended, as far as reported."""
     return max(status.progress.samples, status.dense.saved_samples, *(shard.saved_samples for shard in status.shards))

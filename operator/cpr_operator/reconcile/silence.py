@@ -1,7 +1,7 @@
-"""Who is hung, by whose word. Members name peers whose heartbeat they miss; here is decided which end is at fault.
+"""Decides which members are hung, from the peers whose heartbeat each member misses.
 
-A broken link has two ends, and each may call the other silent. So whoever is called silent by most is judged first,
-and once found hung bears witness no more: a member that is cut off from everybody takes nobody with it.
+A broken link has two ends, and each may report the other as silent. The member that most others report is therefore
+judged first. Once it is found hung, its own reports no longer count, so a member that is cut off condemns no others.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 from cpr_operator.desired.names import Role
 
-#: How many members must miss a peer's heartbeat before it counts as hung, where so many could.
+#: The number of members that must miss a peer's heartbeat before it counts as hung, if that many could.
 WITNESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A living member as its peers may judge it, and as it may judge them.
+    """A living member, which may be silent or report others as silent.
 
-    `node` is where it runs, empty if unknown. Only a `settled` member can be found hung: any other may still start or
-    restore. `listens` says that it takes part in training, so that it would miss others.
+    node: the member's node, empty if unknown.
+    settled: whether it can be found hung. Other members may still start or restore.
+    listens: whether it takes part in training, so that it would miss the heartbeats of others.
     """
 
     role: Role
@@ -32,9 +33,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a member counts as hung: by the word of these `witnesses`, and, if not empty, of whom it was `beside`.
+    """Why a member counts as hung.
 
-    `beside` is a member that fell silent on the same node.
+    witnesses: the members that report it as silent.
+    beside: another silent member on the same node; empty if there is none.
     """
 
     witnesses: tuple[str, ...]
@@ -46,8 +48,9 @@ def judge(
 ) -> Mapping[str, Verdict]:
     """The members that are hung, by name.
 
-    `missed` holds, for each member that answered, the names whose heartbeat it misses. `fallen` are nodes on which a
-    member fell silent a moment ago, with that member's name. Takes time in proportion to the names in `missed`.
+    `missed` has, for each member that answered, the names of the members whose heartbeat it misses.
+    `fallen` has the nodes on which a member has just become silent, with that member's name. The time
+    is proportional to the number of names in `missed`.
     """
     accusers = _accusers(peers, missed)
     found = _by_enough(peers, accusers)
@@ -57,7 +60,7 @@ def judge(
 
 
 def _accusers(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    """Who misses each member that can be hung. Shards hear trainers only, trainers hear everybody."""
+    """The members that miss each settled member. Shards hear only trainers; trainers hear all members."""
     accusers: dict[str, list[str]] = defaultdict(list)
     for witness, names in missed.items():
         for name in names:
@@ -68,9 +71,9 @@ def _accusers(peers: Mapping[str, Peer], missed: Mapping[str, tuple[str, ...]]) 
 
 
 def _by_enough(peers: Mapping[str, Peer], accusers: Mapping[str, tuple[str, ...]]) -> dict[str, Verdict]:
-    """Those that enough others miss who are not hung themselves; of two that miss only each other, the trainer.
+    """The members that enough others miss, not counting hung ones. Of two that miss only each other, the trainer.
 
-    A shard holds state that nobody else has, a trainer a copy of what the others or a save hold.
+    A shard has state that no other member has. A trainer has a copy of state that others or a save have.
     """
     found: dict[str, Verdict] = {}
     listeners = Counter(peer.role for peer in peers.values() if peer.listens)
@@ -88,9 +91,9 @@ def _by_enough(peers: Mapping[str, Peer], accusers: Mapping[str, tuple[str, ...]
 def _in_doubt(
     peers: Mapping[str, Peer], accusers: Mapping[str, tuple[str, ...]], found: Mapping[str, Verdict]
 ) -> Iterator[str]:
-    """Several members, more than half of a role, by the word of one that is called silent itself: it may be at fault.
+    """Members that only one witness reports, if they are more than half of a role and the witness is itself reported.
 
-    If it is, its other peers will say so a moment later.
+    The witness may be at fault. If it is, its other peers report that a moment later.
     """
     sizes, by_word = Counter(peer.role for peer in peers.values()), defaultdict(list)
     for name, verdict in found.items():
@@ -107,7 +110,7 @@ def _beside(
     found: Mapping[str, Verdict],
     fallen: Mapping[str, str],
 ) -> Iterator[tuple[str, Verdict]]:
-    """Those on a node that fell silent: the word of one on another node is enough, since the node itself is gone."""
+    """Members of a silent node. One witness on another node is enough, because the node itself is gone."""
     nodes = {**fallen, **{peers[name].node: name for name in found}}
     for name, witnesses in accusers.items():
         node = peers[name].node

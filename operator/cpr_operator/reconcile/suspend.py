@@ -42,7 +42,7 @@ from cpr_operator.recovery.decide import (
 #: Why a job stops to go on under a new handshake key. A member reads the key once, at its start. A
 #: member that is created after the Secret was lost would have none, and one with another key would
 #: not be believed. So all stop, are saved, and resume: nothing is lost.
-KEY_LOST = "the job's key was lost, and all members go on under a new one"
+KEY_LOST = "the job's key was lost, and all members continue with a new one"
 #: The exit code of a shard that was told to stop before every trainer had pushed to it.
 TERMINATED = 128 + signal.SIGTERM
 
@@ -115,7 +115,7 @@ def _stop(draft: Draft, why: str) -> Draft:
     if before.phase != "Suspending":
         status = draft.status.evolve(meeting=before.meeting and trainers_aligned(observed))
         why = "" if draft.spec.suspend else f"{resizing(draft.spec, before) or why}: "
-        message = f"{why}saving, then removing all pods"
+        message = f"{why}saving, then deleting all pods"
         draft = draft.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
     if any(not is_stuck(observed, pod) for pod in observed.pods):
         return _with_deletes(draft)
@@ -166,7 +166,7 @@ def _restore(draft: Draft) -> Draft:
             decision = roll_back(account_of(owing), status.anchors, decision.reason, decision.lost)
             return apply_rollback(draft.to(owing, said), decision)
         case WaitForReport() | WaitForStore() | FailJob():
-            raise AssertionError(f"nobody lives who could be waited for: {decision}")
+            raise AssertionError(f"no member lives that could report: {decision}")
 
 
 def _recovery_input(spec: CPRJobSpec, status: Status) -> RecoveryInput:

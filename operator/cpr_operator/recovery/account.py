@@ -1,7 +1,7 @@
 """The ledger during recoveries: the losses, and the reservations until the members report theirs.
 
-What is set aside are ranges too, so a sample counts once per shard, however often it is lost or reserved: a shard
-that dies again before its next save is charged once.
+Reservations are ranges, too, so a sample counts once per shard, however often it is lost or reserved. A shard that
+dies again before its next save is therefore charged once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cpr_operator.ledger import Ledger, Ranges
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`reserved` is by shard; `dense` is set aside on every shard at once."""
+    """`reserved` has the reservations by shard. `dense` is reserved on every shard."""
 
     ledger: Ledger
     reserved: tuple[Ranges, ...]
@@ -23,16 +23,16 @@ class Account:
 
     @property
     def charged(self) -> int:
-        """Spent and set aside, in sample-shards: the worst that the recoveries under way can come to."""
+        """Spent and reserved sample-shards: the worst case of the recoveries under way."""
         return self.ledger.carried + sum(ledgers.length(ranges) for ranges in self._worst())
 
     @property
     def set_aside(self) -> int:
-        """What is reserved beyond what is lost already, in sample-shards."""
+        """The reserved sample-shards that are not lost yet."""
         return self.charged - self.ledger.spent
 
     def reserve(self, shards: Mapping[int, Ranges], dense: Ranges = ()) -> Account:
-        """With more ranges set aside, by shard and on all shards."""
+        """Reserve more ranges, by shard and on all shards."""
         return replace(
             self,
             reserved=tuple(ledgers.union(ranges, shards.get(i, ())) for i, ranges in enumerate(self.reserved)),
@@ -60,9 +60,9 @@ class Account:
         return Account(replace(self.ledger, lost=self._worst()), ((),) * len(self.reserved))
 
     def roll_back(self, samples: int) -> Account:
-        """Back to an anchor at `samples`: what lies behind it is trained again.
+        """Go back to an anchor at `samples`. All later samples are trained again.
 
-        What was set aside before it counts as lost: the recovery that it was for is part of the anchor.
+        Reservations before the anchor count as lost, because the anchor contains the recovery that they were for.
         """
         charged = self.charge_reserved()
         return replace(charged, ledger=ledgers.rolled_back(charged.ledger, samples))

@@ -140,12 +140,12 @@ def decide(given: RecoveryInput) -> Decision:
     s = given
     if not s.survivors and not s.shard_state:
         everybody = tuple(range(len(s.account.reserved)))
-        return roll_back(s.account, s.anchors, "no process survived that holds a state of this job", everybody)
+        return roll_back(s.account, s.anchors, "no surviving process holds state of this job", everybody)
     needs_bound = not s.survivors or bool(s.bereft) or any(not loss.flushed for loss in s.losses)
     bound = s.trainer_bound if s.survivors else s.shard_bound
     if needs_bound and bound is None:
         who = "a trainer" if s.survivors else "the shards"
-        return WaitForReport(f"waiting for {who} to report how far training is")
+        return WaitForReport(f"waiting for {who} to report the training position")
     if s.unheard and any(not loss.flushed and loss.saved < (bound or 0) for loss in s.losses):
         names = ", ".join(f"trainer/{index}" for index in s.unheard)
         return WaitForReport(f"waiting for {names} to report what can be pushed again")
@@ -166,7 +166,7 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
     dense = None if s.survivors else s.dense_saved
     known, verdict = _try(s, bound, s.losses, dense)
     if verdict.fits and s.mode == "Full" and known.charge > 0:
-        reason = "the plan is full recovery: any lost sample rolls the job back"
+        reason = "the plan is full recovery, so any lost sample rolls the job back"
         return roll_back(s.account, s.anchors, reason, known.lost)
     if verdict.fits:
         return _replace(s, known, bound, verdict.reason)
@@ -178,7 +178,7 @@ def _fit(s: RecoveryInput, bound: int) -> Decision:
         dense = max(dense, oldest)
     hoped, fitting = _try(s, bound, losses, dense)
     if fitting.fits and oldest < bound:
-        return _replace(s, hoped, bound, f"{fitting.reason}, if there are saves of {oldest} samples")
+        return _replace(s, hoped, bound, f"{fitting.reason}, provided that saves of {oldest} samples exist")
     return roll_back(s.account, s.anchors, verdict.reason, known.lost)
 
 

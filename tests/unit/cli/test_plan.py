@@ -38,7 +38,7 @@ def test_every_example_has_a_plan(example: str) -> None:
     words = " ".join(result.output.split())
     for says in (
         "recovery, a save every",
-        "Only guessed so far: what a save costs",
+        "Still guessed: the cost of a save",
         "expected loss (PLS)",
         "chosen",
         "Partial, open loop",
@@ -58,7 +58,7 @@ def test_json_has_the_plan_both_modes_and_what_would_change_it(tmp_path: Path) -
     assert found["modes"]["Full"]["expected_pls"] == 0
     assert found["modes"]["Partial"]["expected_overhead"] <= found["modes"]["Full"]["expected_overhead"]
     assert found["inputs"]["shards"] == 8
-    assert "how long the job trains" in found["guesses"]
+    assert "the training time" in found["guesses"]
     assert found["cpr"]["Partial"]["expected_pls"] == pytest.approx(0.1)
     assert found["cpr"]["Full"]["expected_pls"] == 0
     assert 0 < found["break_even_pls"] < 0.1

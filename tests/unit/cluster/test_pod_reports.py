@@ -102,7 +102,7 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
     finally:
         tracemalloc.stop()
     assert wanted == ["identity"] * 3
-    assert "p: its report is refused: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
+    assert "p: report rejected: Content-Encoding is 'gzip, gzip', not identity" in caplog.text
 
 
 async def test_requests_in_flight_are_bounded_for_each_job(fetcher: ReportFetcher) -> None:

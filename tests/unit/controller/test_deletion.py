@@ -203,7 +203,7 @@ async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None
     assert outcome.status.deleting_since == world.now
     (event,) = outcome.events
     assert event.reason == "SavesLeft"
-    assert "no pod can be made" in event.message
+    assert "cannot be made" in event.message
 
 
 def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:

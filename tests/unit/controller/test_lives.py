@@ -174,8 +174,8 @@ async def test_with_other_shards_a_job_goes_on_from_where_it_was_suspended() -> 
     assert missing_portion(life) == 0
     said = [event.message for event in life.cluster.events.values() if event.reason == "Resumed"]
     assert said == [
-        "3 shards become 1, all from the anchor of step 6",
-        "1 shards become 3, all from the anchor of step 14",
+        "3 shards become 1; all members continue from the anchor of step 6",
+        "1 shards become 3; all members continue from the anchor of step 14",
     ]
 
 
@@ -196,7 +196,9 @@ async def test_where_no_anchor_was_committed_at_the_suspension_other_shards_go_b
     assert status.budget is not None
     assert (status.budget.spent, status.budget.rollbacks, missing_portion(life)) == (0, 1, 0)
     (said,) = [event.message for event in life.cluster.events.values() if event.reason == "Resumed"]
-    assert said.startswith("3 shards become 2, all from the anchor of step 8; what was trained since then")
+    assert said.startswith(
+        "3 shards become 2; all members continue from the anchor of step 8; what was trained since then"
+    )
 
 
 async def test_a_shard_killed_before_its_first_save_comes_back_from_the_anchor_of_other_shards() -> None:

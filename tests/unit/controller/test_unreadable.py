@@ -130,4 +130,4 @@ async def test_a_job_whose_store_cannot_be_read_tells_of_its_saves_as_well() -> 
     assert ("default", "job") not in cluster.jobs
     told = [event.message for event in cluster.events.values() if event.reason == "SavesLeft"]
     assert len(told) == 1
-    assert "below 12345678-0000/" in told[0]
+    assert "under 12345678-0000/" in told[0]

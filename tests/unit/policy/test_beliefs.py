@@ -60,5 +60,5 @@ def test_a_wrong_estimate_gives_way_to_what_is_seen() -> None:
 
 @pytest.mark.parametrize("wrong", [lambda: prior(0), lambda: prior(HOUR, 0), lambda: after_failure(prior(HOUR), 0)])
 def test_what_makes_no_sense_is_refused(wrong: Callable[[], Belief]) -> None:
-    with pytest.raises(ValueError, match=r"positive|no shard"):
+    with pytest.raises(ValueError, match=r"positive|without a lost shard"):
         wrong()

@@ -45,4 +45,4 @@ def test_bits_follow_from_the_restores_that_are_expected(restores: float, bits: 
 def test_a_row_is_restored_with_its_shard(changes: dict[str, object], bits: Bits) -> None:
     plan = policy.plan(inputs(**changes))
     assert plan.stored_bits == bits
-    assert (f"saved in {bits} bits" in plan.reason) is ("fixed_bits" not in changes)
+    assert (f"saved with {bits} bits" in plan.reason) is ("fixed_bits" not in changes)

@@ -86,8 +86,8 @@ def test_a_failure_takes_no_more_shards_than_there_are() -> None:
 def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_guess() -> None:
     unknown = replace(PAPER, samples_per_s=None)
     assert unknown.odds.left_s == SEEN.mtbf_s
-    assert unknown.guesses == ("how long the job trains",)
-    assert "Only guessed so far: how long the job trains." in plan(unknown).reason
+    assert unknown.guesses == ("the training time",)
+    assert "Still guessed: the training time." in plan(unknown).reason
     assert "guessed" not in plan(PAPER).reason
 
 
@@ -102,26 +102,26 @@ def test_an_unknown_length_is_one_mean_time_between_failures_and_stated_as_a_gue
 )
 def test_before_anything_is_measured_no_percentage_is_told(change: dict[str, Any]) -> None:
     told = plan(replace(PAPER, **change)).reason
-    assert "% of the time expected" not in told
-    assert "would take" not in told
-    assert "Only guessed so far" in told
-    assert "% of the time expected" in plan(PAPER).reason
+    assert "expected overhead" not in told
+    assert "would cost" not in told
+    assert "Still guessed" in told
+    assert "expected overhead" in plan(PAPER).reason
 
 
 def test_failures_to_come_are_not_counted_while_the_length_is_a_guess() -> None:
     known, unknown = plan(PAPER).reason, plan(replace(PAPER, samples_per_s=None)).reason
-    assert "the failures still expected (2, of 4 shards each)" in known
+    assert "the remaining expected failures (2, of 4 shards each)" in known
     assert "of 4 shards each" not in unknown
 
 
 def test_guessed_costs_are_named() -> None:
     guessed = replace(PAPER, costs=Costs.measured(commit_s=1.0, load_s=1.0))
-    assert guessed.guesses == ("what a save costs", "how long a new pod takes")
+    assert guessed.guesses == ("the cost of a save", "the start time of a new pod")
 
 
 def test_what_a_failure_takes_is_a_guess_until_one_was_seen() -> None:
     first = replace(PAPER, belief=prior(28 * HOUR, 4))
-    assert first.guesses == ("how many shards a failure takes",)
+    assert first.guesses == ("the number of shards lost per failure",)
     assert replace(PAPER, belief=after_failure(first.belief, 4)).guesses == ()
 
 
@@ -132,14 +132,14 @@ def test_where_the_limit_comes_from_is_told() -> None:
 @pytest.mark.parametrize(
     ("change", "mode", "says"),
     [
-        ({}, "Partial", "the failures still expected (2, of 4 shards each) and their spread would not fit"),
-        ({"mode": "Full"}, "Full", "It is asked for."),
+        ({}, "Partial", "the remaining expected failures (2, of 4 shards each) and their spread would exceed"),
+        ({"mode": "Full"}, "Full", "The spec asks for it."),
         ({"limit": 0.0}, "Full", "The budget allows no loss."),
-        ({"spent": 0.1}, "Full", "Nothing is left of the budget."),
-        ({"limit": 0.0001}, "Full", "too little is won"),
-        ({"limit": 0.005, "mode": "Partial"}, "Partial", "a loss that does not fit rolls the job back"),
-        ({"belief": prior(280 * HOUR, 4)}, "Partial", "the next failure, of 4 shards, would not fit"),
-        ({"costs": Costs(3.0, 324.0, 240.0, 240.0)}, "Partial", "win less than 0.1% of the time"),
+        ({"spent": 0.1}, "Full", "The budget is used up."),
+        ({"limit": 0.0001}, "Full", "save too little time"),
+        ({"limit": 0.005, "mode": "Partial"}, "Partial", "a loss that exceeds the budget rolls the job back"),
+        ({"belief": prior(280 * HOUR, 4)}, "Partial", "the next failure, of 4 shards, would exceed"),
+        ({"costs": Costs(3.0, 324.0, 240.0, 240.0)}, "Partial", "save less than 0.1% of the time"),
         ({"costs": Costs(0.001, 1e4, 9.0, 9.0), "mode": "Partial"}, "Partial", "each takes 2.78 h"),
         ({"fixed_interval_s": 30.0}, "Partial", "The interval is fixed."),
         ({"fixed_interval_s": 30.0, "limit": 0.0}, "Full", "The budget allows no loss."),

@@ -56,7 +56,7 @@ async def test_what_one_death_may_cost_is_not_given_to_another() -> None:
     (reserved,) = first.shards[0].reserved
     assert first.ledger.limit_sample_shards / 2 < reserved[1] - reserved[0] <= first.ledger.limit_sample_shards
     assert len(said) == 1
-    assert "does not fit" in said[0]
+    assert "exceeds the budget" in said[0]
 
 
 def lone(portion: float, shards: int, interval: dict[str, Any], mtbf_s: int = 1) -> dict[str, Any]:

@@ -103,9 +103,9 @@ def test_a_recovery_says_how_far_training_goes_on_without_lost_shards() -> None:
         return recovering(Status(shards=shards, recovery=recovery, progress=Progress(samples=500)), {}).message
 
     there, away = Shard(index=0), Shard(index=1, lost_at=1.0, allowance=800)
-    assert said(there, away) == "why; training goes on up to sample 800"
+    assert said(there, away) == "why; training continues up to sample 800"
     assert (
-        said(away.model_copy(update={"index": 0, "allowance": 700}), away) == "why; training goes on up to sample 700"
+        said(away.model_copy(update={"index": 0, "allowance": 700}), away) == "why; training continues up to sample 700"
     )
     assert said(there.model_copy(update={"lost_at": 1.0}), away) == "why", "training waits for the other one"
     assert said(there, away.model_copy(update={"allowance": 500})) == "why", "it is used up"

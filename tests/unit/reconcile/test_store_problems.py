@@ -53,7 +53,7 @@ async def test_a_shard_whose_saves_do_not_come_is_asked_why() -> None:
             assert degraded.reason == "SaveOutrun"
             assert degraded.message.startswith("shard/1: Training changed rows faster")
             saved = min(shard.saved_samples for shard in status.shards)
-            assert f"at risk is what was trained since sample {saved}:" in degraded.message
+            assert degraded.message.endswith(f"lost now goes back to sample {saved}")
             assert saved < status.progress.samples
     assert told, "nobody was asked"
     end = next(c for c in life.status.conditions if c.type == "SnapshotsDegraded")
@@ -74,4 +74,4 @@ async def test_files_that_came_too_late_are_told_once() -> None:
     assert (outdated.status, outdated.reason) == ("True", "NewFiles")
     events = [e.message for e in life.cluster.events.values() if e.reason == "DataOutdated"]
     assert len(events) == 1
-    assert events[0].startswith("3 files that data.uri names came after the job had begun")
+    assert events[0].startswith("3 files of data.uri were added after the job had begun")

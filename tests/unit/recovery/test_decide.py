@@ -46,7 +46,7 @@ def test_a_lost_shard_is_replaced_within_the_budget() -> None:
     assert isinstance(decision, Replace)
     assert decision.shards == (ShardGrant(0, floor=900, reserve=((900, 1000),)),)
     assert (decision.trainers, decision.leader, decision.dense) == ((), 0, None)
-    assert "fits into the budget" in decision.reason
+    assert "fits the budget" in decision.reason
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_at_the_end_passes_are_cancelled_and_none_is_begun() -> None:
     hanging = {task for task in asyncio.all_tasks() if task.get_name().startswith("worker ")}
     workers.end()
     workers.wake("n", "z")
-    workers.meet("n", "z", urgent=True)
+    workers.schedule("n", "z", urgent=True)
     await asyncio.wait(hanging, timeout=20)
     assert all(task.cancelled() for task in hanging)
     await asyncio.sleep(2 * DEBOUNCE_S)
@@ -195,7 +195,7 @@ async def test_a_few_jobs_do_not_wait_for_each_other_after_a_start() -> None:
 
     workers = Workers(run_pass, Noted())
     for index in range(1000):
-        workers.meet("n", str(index), urgent=False)
+        workers.schedule("n", str(index), urgent=False)
     assert delays[0] <= DEBOUNCE_S
     assert delays == sorted(delays)
     assert (delays[19], delays[-1]) == (20 * SPREAD_EACH_S, SPREAD_S)
@@ -215,10 +215,10 @@ async def test_a_listing_at_the_start_hurries_only_jobs_in_trouble() -> None:
 
     workers = Workers(run_pass, Slow())
     for index in range(100, 1100):
-        workers.meet("n", f"calm-{index}", urgent=False)
+        workers.schedule("n", f"calm-{index}", urgent=False)
     workers.nudge("n", "calm-1099")
     workers.nudge("n", "unknown")
-    workers.meet("n", "troubled", urgent=True)
+    workers.schedule("n", "troubled", urgent=True)
     async with asyncio.timeout(10):
         while "troubled" not in seen:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -273,5 +273,5 @@ def _lock(workdir: Path) -> BinaryIO:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise UnavailableError(f"another process works in {workdir}") from None
+        raise UnavailableError(f"another process uses {workdir}") from None
     return lock
