@@ -1,4 +1,5 @@
 # Everything a person or CI does here. Needs Python >= 3.11, make and the network; `make cluster-up` also root and Debian packages, or kind.
+SHELL  := bash -o pipefail
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,10 +14,11 @@ STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
 # What only computes runs at the lowest priority beside the cluster, which first takes minutes to build, and whose tests
-# wait most of the time. It prints when these have ended.
+# wait most of the time. Its log follows theirs. What failed comes last, because it is looked for there.
 COMPUTE := tests/unit tests/contract tests/golden tests/guard
 WORKERS := --numprocesses auto --max-worker-restart 0
 BESIDE  := .cache/beside.log
+CLUSTER := .cache/cluster.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
@@ -63,8 +65,10 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 	nice -n 19 $(MAKE) --keep-going types compute >$(BESIDE) 2>&1 & beside=$$!; \
 	trap "kill $$beside; wait; exit 130" INT TERM; \
 	tests/cluster/cluster.sh prepare; \
-	$(BIN)/pytest $(SHOWN) tests/cluster; cluster=$$?; \
-	wait $$beside; computed=$$?; cat $(BESIDE); exit $$((cluster | computed))
+	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \
+	wait $$beside; computed=$$?; cat $(BESIDE); \
+	if [ $$((cluster | computed)) != 0 ]; then \
+	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
 	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
