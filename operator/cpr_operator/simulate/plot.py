@@ -47,7 +47,7 @@ def plot_scale(path: Path, sizes: Mapping[int, Mapping[str, Summary]], title: st
     axes.set_xticks(list(sizes), [str(n) for n in sizes])
     axes.minorticks_off()
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
 
 
@@ -59,7 +59,7 @@ def _bars(axes: Axes, shown: Mapping[str, Summary]) -> None:
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel="overhead, % of training time")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
 
 
 def _spent(axes: Axes, shown: Mapping[str, Summary], limit: float) -> None:
@@ -68,4 +68,4 @@ def _spent(axes: Axes, shown: Mapping[str, Summary], limit: float) -> None:
         axes.plot(values, list(shown), {"mean": "o", "p95": "|", "max": "x"}[mark], label=label)
     axes.axvline(limit, color="black", linewidth=0.8, label="budget")
     axes.set(xlabel="portion of lost samples (PLS)")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper right", frameon=False, fontsize="small")
