@@ -134,6 +134,11 @@ class Run:
 
         until(f"{self.name} has trained {fraction:.0%}", there, within_s)
 
+    def trained(self) -> int:
+        """Return how many samples the leader has trained, by its own report."""
+        report = until(f"{self.name}'s leader reports", lambda: self.report("trainer", self.leader()), 30)
+        return int(report["samples"])
+
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
         """Wait until the predicate holds for the status; return it."""
         job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)

@@ -7,9 +7,7 @@ import pytest
 import yaml
 
 from cluster.harness import Cluster, Space
-from cluster.harness.cluster import NAMESPACE, SCRIPTS
-
-CHART = SCRIPTS.parent.parent / "charts" / "cprjob"
+from cluster.harness.release import CHART, NAMESPACE
 
 
 def render(cluster: Cluster, namespace: str, *settings: str) -> str:
@@ -63,15 +61,4 @@ class TestRights:
         assert ("yes" in said.split()) == allowed, said
 
     def test_the_release_s_own_test_passes(self, cluster: Cluster) -> None:
-        command = [
-            "helm",
-            "--kubeconfig",
-            str(cluster.kubectl.kubeconfig),
-            "test",
-            "cprjob",
-            "-n",
-            NAMESPACE,
-            "--timeout=60s",
-        ]
-        done = subprocess.run(command, env=cluster.kubectl.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        cluster.release.test()

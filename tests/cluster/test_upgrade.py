@@ -1,24 +1,29 @@
-"""The operator is upgraded, and taken back, while a job trains: pods keep their image, and read what they are told."""
+"""The operator's release changes while a job trains: it is upgraded and taken back, or uninstalled and installed."""
 
 import json
 from typing import Any
 
 import pytest
 
-from cluster.harness import Cluster, Space
+from cluster.harness import Cluster, Space, until
 from cluster.jobs import MANY_EPOCHS, Run, account, failures, ledger, verify_members
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
 
-def replace_shard(run: Run, index: int) -> None:
-    """Delete a shard's pod by force, and wait until the job trains with its successor."""
+def delete_shard(run: Run, index: int) -> str:
+    """Delete a shard's pod by force; return the pod's uid."""
     victim = run.pod("shard", index)
     run.space.delete_pod(victim.name, force=True)
+    return victim.uid
+
+
+def wait_replaced(run: Run, index: int, uid: str) -> None:
+    """Wait until the job trains with a successor of the shard's pod that had this uid."""
 
     def trains(status: dict[str, Any]) -> bool:
         member = status["shards"][index]
-        return member["uid"] not in {"", victim.uid} and member["state"] == "Ready" and status["phase"] == "Running"
+        return member["uid"] not in {"", uid} and member["state"] == "Ready" and status["phase"] == "Running"
 
     run.wait(f"trains with shard {index} replaced", trains, within_s=90)
 
@@ -26,6 +31,13 @@ def replace_shard(run: Run, index: int) -> None:
 def versions(run: Run) -> set[int]:
     """Return the contract versions of all rosters of the job's newest pods."""
     return {json.loads(run.pod(role, index).roster)["contract"] for role, index in run.uids()}
+
+
+def of_the_release(cluster: Cluster) -> set[str]:
+    """Return the names of all objects that carry the release's label, as all but the CRD do."""
+    kinds = [*cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()]
+    said = cluster.kubectl("get", ",".join(kinds), "-A", "-l", "app.kubernetes.io/instance=cprjob", "-o", "name")
+    return set(said.split())
 
 
 class TestUpgrade:
@@ -37,10 +49,30 @@ class TestUpgrade:
         with cluster.newer_operator():
             (operator,) = {pod.raw["spec"]["containers"][0]["image"] for pod in cluster.operator_pods()}
             assert operator == "localhost/cprjob-operator-next:dev"
-            replace_shard(run, 1)
+            wait_replaced(run, 1, delete_shard(run, 1))
             assert versions(run) == before
-        replace_shard(run, 2)
+        wait_replaced(run, 2, delete_shard(run, 2))
         verify_members(run, run.status(), replaced={("shard", 1), ("shard", 2)})
         status = run.stop()
         assert [each[:3] for each in failures(status)] == [("shard", 1, 1), ("shard", 2, 1)]
+        assert ledger(status) == account(cluster.store, status)
+
+
+class TestUninstall:
+    def test_a_job_outlives_the_release_and_is_recovered_when_it_is_installed_again(
+        self, cluster: Cluster, space: Space
+    ) -> None:
+        run = Run.start(space, "orphan", data__epochs=MANY_EPOCHS)
+        installed = of_the_release(cluster)
+        assert {"deployment.apps/cprjob", "serviceaccount/cprjob"} < installed
+        with cluster.no_operator():
+            assert of_the_release(cluster) == set()
+            before = run.trained()
+            until("the job trains on", lambda: run.trained() > before, 60)
+            assert {pod.uid for pod in space.pods(job="orphan")} == set(run.before.values())
+            uid = delete_shard(run, 1)
+        wait_replaced(run, 1, uid)
+        verify_members(run, run.status(), replaced={("shard", 1)})
+        status = run.stop()
+        assert [each[:3] for each in failures(status)] == [("shard", 1, 1)]
         assert ledger(status) == account(cluster.store, status)

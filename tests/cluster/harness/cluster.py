@@ -13,16 +13,13 @@ from cluster.harness import store
 from cluster.harness.kubectl import Kubectl, Reader
 from cluster.harness.nodes import Nodes
 from cluster.harness.pods import Pod
+from cluster.harness.release import NAMESPACE, Release
 from cluster.harness.space import Space
 from cluster.harness.store import Store
 from cluster.harness.waiting import until
 
 SCRIPTS = Path(__file__).resolve().parent.parent
-NAMESPACE, DEPLOYMENT, SELECTOR = (
-    "cprjob-system",
-    "cprjob",
-    "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator",
-)
+DEPLOYMENT, SELECTOR = "cprjob", "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator"
 REPLICAS = 2
 UP_S = 1800  # from nothing: Kubernetes is compiled first
 
@@ -62,6 +59,11 @@ class Cluster:
             space.remove()
 
     # --- the operator ---
+
+    @property
+    def release(self) -> Release:
+        """The helm release that it came by."""
+        return Release(self.kubectl)
 
     def operator_pods(self) -> tuple[Pod, ...]:
         """Return the operator's pods."""
@@ -126,11 +128,21 @@ class Cluster:
     @contextmanager
     def newer_operator(self) -> Iterator[None]:
         """Upgrade the release to an operator of the next contract version, and in the end take it back."""
-        self._upgrade("localhost/cprjob-operator-next")
+        self.release.upgrade("localhost/cprjob-operator-next")
+        self.wait_operator()
         try:
             yield
         finally:
-            self._upgrade("localhost/cprjob-operator")
+            self.release.upgrade("localhost/cprjob-operator")
+            self.wait_operator()
+
+    @contextmanager
+    def no_operator(self) -> Iterator[None]:
+        """Uninstall the release for a while."""
+        with self.release.uninstalled():
+            until("the operator is gone", lambda: not self.operator_pods(), 40)
+            yield
+        self.wait_operator()
 
     def operator_log(self, lines: int = 150) -> str:
         """Return the end of the replicas' logs, and of those before their last restart."""
@@ -153,15 +165,6 @@ class Cluster:
     def _lead_to(self, name: str) -> None:
         selector = {"spec": {"selector": {"app.kubernetes.io/name": name}}}
         self.kubectl("-n", store.NAMESPACE, "patch", "service", "minio", "-p", json.dumps(selector))
-
-    def _upgrade(self, image: str) -> None:
-        chart = SCRIPTS.parent.parent / "charts" / "cprjob"
-        release = ["cprjob", str(chart), "--namespace", NAMESPACE, "--kubeconfig", str(self.kubectl.kubeconfig)]
-        settings = ["--reuse-values", "--set", f"image.repository={image}", "--wait", "--timeout", "60s"]
-        command = ["helm", "upgrade", *release, *settings]
-        done = subprocess.run(command, env=self.kubectl.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        self.wait_operator()
 
     def _scale(self, replicas: int) -> None:
         self.kubectl("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")

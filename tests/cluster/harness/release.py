@@ -1,0 +1,48 @@
+"""The operator's helm release: upgraded, tested, and taken away for a while."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.harness.kubectl import Kubectl
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "cprjob"
+NAME, NAMESPACE = "cprjob", "cprjob-system"
+READY_S = 60
+
+
+class Release:
+    """The release by which cluster.sh installed the operator."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+
+    def upgrade(self, image: str) -> None:
+        """Let the operator run another image, and wait until it is ready."""
+        self._helm("upgrade", NAME, str(CHART), "--reuse-values", "--set", f"image.repository={image}", *_wait())
+
+    def test(self) -> None:
+        """Run the chart's own test."""
+        self._helm("test", NAME, f"--timeout={READY_S}s")
+
+    @contextmanager
+    def uninstalled(self) -> Iterator[None]:
+        """Uninstall the release, and in the end install it as it was."""
+        values = self._helm("get", "values", NAME, "--output", "json")
+        self._helm("uninstall", NAME, *_wait())
+        try:
+            yield
+        finally:
+            self._helm("install", NAME, str(CHART), "--values", "-", *_wait(), stdin=values)
+
+    def _helm(self, *arguments: str, stdin: str | None = None) -> str:
+        command = ["helm", "--kubeconfig", str(self._kubectl.kubeconfig), "--namespace", NAMESPACE, *arguments]
+        environment = self._kubectl.environment
+        done = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def _wait() -> tuple[str, ...]:
+    return ("--wait", f"--timeout={READY_S}s")
