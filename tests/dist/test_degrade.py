@@ -55,7 +55,11 @@ def resumed(running: LocalJob) -> ShardReport | None:
 
 def check_account(job: JobSpec, anchor: AnchorRef, report: ShardReport) -> None:
     """What the shard lacks, to the sample and to the row update, is what its manifest in the anchor says."""
-    assert report.lost[0][0] == report.restored_samples
+    assert report.restored_samples is not None
+    if job.lockstep:
+        assert report.lost[0][0] == report.restored_samples
+    else:  # The save ends where the slowest rank was: it has more of the others, and the slowest may lose nothing.
+        assert report.lost[0][0] >= report.restored_samples
     store = open_store(job.snapshots.store, None, None)
     dense = read_anchor(store, anchor)
     assert dense.lost == ((), report.lost)
