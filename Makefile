@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
 # What only computes runs at the lowest priority beside the cluster, which first takes minutes to build, and whose tests
-# wait most of the time. Its log follows theirs. What failed comes last, because it is looked for there.
+# wait most of the time. Its log follows theirs, and what failed comes last.
 COMPUTE := tests/unit tests/contract tests/golden tests/guard
 WORKERS := --numprocesses auto --max-worker-restart 0
 BESIDE  := .cache/beside.log

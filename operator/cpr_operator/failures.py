@@ -222,9 +222,8 @@ def _going(pod: PodView) -> Failure | None:
         return Failure(Kind.CRASHED, pod.reason or "Failed", pod.message or "the pod failed", ended=pod.ended)
     if pod.deleting_until is None:
         return None
-    if (
-        pod.deletion_grace_s == 0
-    ):  # The API server marks the pod and removes it at once, so a pass may or may not see the mark.
+    # The API server marks such a pod and removes it at once, so a pass may or may not see the mark.
+    if pod.deletion_grace_s == 0:
         return _vanished()
     if pod.phase == "Unknown":
         return Failure(Kind.NODE_LOST, "NodeLost", "the pod's node does not answer", ended=False)

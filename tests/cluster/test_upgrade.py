@@ -28,6 +28,14 @@ def wait_replaced(run: Run, index: int, uid: str) -> None:
     run.wait(f"trains with shard {index} replaced", trains, within_s=90)
 
 
+def verify_replaced(cluster: Cluster, run: Run, *shards: int) -> None:
+    """Stop the job: these shards were replaced, once each and no other member, and what they lost is told exactly."""
+    verify_members(run, run.status(), replaced={("shard", index) for index in shards})
+    status = run.stop()
+    assert [each[:3] for each in failures(status)] == [("shard", index, 1) for index in shards]
+    assert ledger(status) == account(cluster.store, status)
+
+
 def versions(run: Run) -> set[int]:
     """Return the contract versions of all rosters of the job's newest pods."""
     return {json.loads(run.pod(role, index).roster)["contract"] for role, index in run.uids()}
@@ -35,8 +43,8 @@ def versions(run: Run) -> set[int]:
 
 def of_the_release(cluster: Cluster) -> set[str]:
     """Return the names of all objects that carry the release's label, as all but the CRD do."""
-    kinds = [*cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()]
-    said = cluster.kubectl("get", ",".join(kinds), "-A", "-l", "app.kubernetes.io/instance=cprjob", "-o", "name")
+    kinds = ",".join(cluster.kubectl("api-resources", "--verbs=list", "--output=name").split())
+    said = cluster.kubectl("get", kinds, "-A", "-l", "app.kubernetes.io/instance=cprjob", "-o", "name")
     return set(said.split())
 
 
@@ -52,10 +60,7 @@ class TestUpgrade:
             wait_replaced(run, 1, delete_shard(run, 1))
             assert versions(run) == before
         wait_replaced(run, 2, delete_shard(run, 2))
-        verify_members(run, run.status(), replaced={("shard", 1), ("shard", 2)})
-        status = run.stop()
-        assert [each[:3] for each in failures(status)] == [("shard", 1, 1), ("shard", 2, 1)]
-        assert ledger(status) == account(cluster.store, status)
+        verify_replaced(cluster, run, 1, 2)
 
 
 class TestUninstall:
@@ -72,7 +77,4 @@ class TestUninstall:
             assert {pod.uid for pod in space.pods(job="orphan")} == set(run.before.values())
             uid = delete_shard(run, 1)
         wait_replaced(run, 1, uid)
-        verify_members(run, run.status(), replaced={("shard", 1)})
-        status = run.stop()
-        assert [each[:3] for each in failures(status)] == [("shard", 1, 1)]
-        assert ledger(status) == account(cluster.store, status)
+        verify_replaced(cluster, run, 1)
