@@ -32,6 +32,13 @@ def told(job: JobSpec, anchor: AnchorRef) -> RowUpdates:
     return from_json(ShardManifest, store.get(ref.key)).row_updates
 
 
+def train_without_saves(running: LocalJob) -> None:
+    """Train on for a while without a cut, so that a shard that is killed now loses something."""
+    running.interval_s = 60.0
+    running.publish()
+    running.reach(running.trainer().samples + 5_000)
+
+
 def shard_alone(running: LocalJob) -> None:
     running.kill(running.shards[1])
     running.wait_for(lambda: "shard/1" in running.trainer().waiting_for, "the leader waits for the shard")
@@ -60,7 +67,8 @@ def test_a_killed_shard_tells_exactly_how_many_row_updates_it_lost(
     job = small_job(tmp_path, samples=SAMPLES, trainers=2)
     with LocalJob(job, tmp_path) as running:
         running.start()
-        running.reach(SAMPLES // 3)
+        running.reach(SAMPLES // 4)
+        train_without_saves(running)
         lose(running)
         report = running.wait_for(
             lambda: (r := running.shard(1)).resumed_samples is not None and r, "all ranks push again"
@@ -79,10 +87,7 @@ def test_two_losses_add_up_and_a_repeated_one_counts_once(tmp_path: Path) -> Non
         running.start()
         running.reach(SAMPLES // 4)
         for _ in range(2):
-            running.interval_s = 60.0  # no cut from here on
-            running.publish()
-            before = running.trainer().samples
-            running.reach(before + 5_000)
+            train_without_saves(running)
             shard_alone(running)
             running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all ranks push again")
         report = running.shard(1)

@@ -120,8 +120,11 @@ def test_a_shard_killed_after_the_trainers_became_more_loses_what_no_save_holds(
             lambda: (r := running.shard(1)).resumed_samples is not None and r, "all ranks push again"
         )
         result = running.result()
-    assert (report.restored_samples, report.lost) == (
-        anchor.samples,
-        ((anchor.samples, report.resumed_samples),),
-    )
+    assert report.restored_samples == anchor.samples
+    assert report.resumed_samples is not None
+    start, resumed = anchor.samples, report.resumed_samples
+    batch = job.data.batch_size
+    middle, end = resumed + batch // 2, resumed + batch
+    # The shard may die after it has applied one rank's half of the next batch: that is lost with it.
+    assert report.lost in {((start, resumed),), ((start, middle),), ((start, resumed), (middle, end))}
     assert result.samples == SAMPLES
