@@ -12,12 +12,9 @@ import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.space import condition
-from cluster.jobs import Run, account, failures, ledger, pod_template, same_auc, verify
+from cluster.jobs import NO_SAVES, Run, account, failures, ledger, pod_template, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
-
-#: A save only at the end: a shard that dies has lost all that was trained, however fast that was.
-NO_SAVES = {"mode": "Fixed", "seconds": 3600}
 
 
 def lose(cluster: Cluster, run: Run, shard: int) -> dict[str, Any]:

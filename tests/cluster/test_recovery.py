@@ -83,7 +83,7 @@ class TestOneShard:
         assert told == [("shard", 2, victim.incarnation, "Killed")]
         status = run.status()
         after, lost = ledger(status), status["failures"][-1]["lostSamples"]
-        assert lost > 0
+        # Nothing, if the kill came right after a save. What is lost without saves, the tests of scaling show.
         assert {i: _samples(after[i]) - _samples(before[i]) for i in after} == {0: 0, 1: 0, 2: lost, 3: 0}
 
     def test_h_two_shards_at_once_and_one_again_while_it_restores(self, cluster: Cluster, run: Run) -> None:

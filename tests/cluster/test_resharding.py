@@ -6,7 +6,7 @@ import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.kubectl import KubectlError
-from cluster.jobs import Run, account, failures, ledger, same_auc, verify
+from cluster.jobs import NO_SAVES, Run, account, failures, ledger, same_auc, verify
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.ma
 def test_a_job_goes_on_with_fewer_shards_and_one_of_these_is_killed(
     cluster: Cluster, space: Space, calm: dict[str, Any]
 ) -> None:
-    run = Run.start(space, "fewer")
+    run = Run.start(space, "fewer", snapshots__interval=NO_SAVES)
     run.reach(0.3)
     with pytest.raises(KubectlError, match=r"spec.shards.replicas: can only be changed while the job is suspended"):
         space.patch("fewer", '{"spec":{"shards":{"replicas":2}}}')
