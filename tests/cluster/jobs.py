@@ -13,8 +13,6 @@ from cluster.harness.store import BUCKET, ENDPOINT, SECRET
 Member = tuple[Role, int]
 DATA_KEY = "data/criteo_80k.tsv.gz"
 EPOCHS = 1
-#: For jobs that stop and go on twice: a fast machine trains most of one epoch while the trainers meet.
-LONG_EPOCHS = 3
 #: More than any test trains: for jobs that meet several faults and are stopped afterwards. Their AUC says nothing, as
 #: it leaves out the first fifth of the samples.
 MANY_EPOCHS = 50
@@ -221,11 +219,6 @@ def verify_members(run: Run, status: dict[str, Any], replaced: Iterable[Member])
 def same_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
     """Whether the model is as good as that of the run that lost nothing, on this small sample."""
     return abs(float(status["progress"]["auc"]) - float(calm["progress"]["auc"])) <= AUC_TOLERANCE
-
-
-def no_worse_auc(status: dict[str, Any], calm: dict[str, Any]) -> bool:
-    """Whether the model of a longer run is at least as good as that of the run that lost nothing."""
-    return float(status["progress"]["auc"]) >= float(calm["progress"]["auc"]) - AUC_TOLERANCE
 
 
 def uids(status: dict[str, Any]) -> dict[Member, str]:

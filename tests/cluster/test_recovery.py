@@ -78,13 +78,16 @@ class TestOneShard:
         assert told == [("shard", 1, victim.incarnation, "Vanished")]
 
     def test_c_a_killed_process_is_charged_to_its_shard(self, cluster: Cluster, run: Run) -> None:
-        before, victim = ledger(run.status()), run.pod("shard", 2)
-        told = run.recover_from("the kill", lambda: cluster.nodes.signal(victim, "KILL"))
-        assert told == [("shard", 2, victim.incarnation, "Killed")]
-        status = run.status()
-        after, lost = ledger(status), status["failures"][-1]["lostSamples"]
-        # Nothing, if the kill came right after a save. What is lost without saves, the tests of scaling show.
-        assert {i: _samples(after[i]) - _samples(before[i]) for i in after} == {0: 0, 1: 0, 2: lost, 3: 0}
+        for _ in range(3):  # one that dies right after a save loses nothing
+            before, victim = ledger(run.status()), run.pod("shard", 2)
+            told = run.recover_from("the kill", lambda pod=victim: cluster.nodes.signal(pod, "KILL"))
+            assert told == [("shard", 2, victim.incarnation, "Killed")]
+            status = run.status()
+            after, lost = ledger(status), status["failures"][-1]["lostSamples"]
+            assert {i: _samples(after[i]) - _samples(before[i]) for i in after} == {0: 0, 1: 0, 2: lost, 3: 0}
+            if lost:
+                break
+        assert lost > 0
 
     def test_h_two_shards_at_once_and_one_again_while_it_restores(self, cluster: Cluster, run: Run) -> None:
         first, third = run.pod("shard", 0), run.pod("shard", 3)
