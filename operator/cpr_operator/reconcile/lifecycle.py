@@ -22,7 +22,7 @@ from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
-from cpr_operator.reconcile.members import account_of, is_overspent, owed, replacement, with_account
+from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
 from cpr_operator.reconcile.pass_ import (
     Alive,
@@ -139,10 +139,9 @@ def template_hash(spec: CPRJobSpec) -> str:
 
 
 def succeed(draft: Draft, result: Anchor) -> Draft:
-    """End the job with its final anchor. Any open reservation is charged in full."""
+    """End the job with its final anchor. What members have not reported is charged in full."""
     status = draft.status
-    account = account_of(status).reserve(owed(status, result.samples))
-    status = with_account(status, account.charge_reserved())
+    status = with_account(status, account_of(status).charge_owed(result.samples))
     progress = status.progress.evolve(step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
     status = status.evolve(
         phase="Succeeded",

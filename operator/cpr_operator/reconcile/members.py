@@ -11,7 +11,7 @@ from cpr_operator.api.status import MAX_FAILURES, MAX_RESTARTS, Budget, FailureR
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.names import pod_name
 from cpr_operator.failures import Failure
-from cpr_operator.ledger import Ledger, Ranges, shown
+from cpr_operator.ledger import Ledger, shown
 from cpr_operator.reconcile.pass_ import Draft, EventReason, Lost, PassInput
 from cpr_operator.recovery.account import Account
 
@@ -152,14 +152,19 @@ def account_of(status: Status) -> Account:
         ),
         reserved=tuple(shard.reserved for shard in status.shards),
         dense=status.dense.reserved,
+        owes_from={s.index: first for s in status.shards if (first := owes_from(s)) is not None},
+        dense_owes_from=status.dense.floor_samples if status.dense.reserved else None,
     )
 
 
-def owed(status: Status, end: int) -> dict[int, Ranges]:
-    """The worst that shards can miss which have not told, in a model that stands at `end` samples."""
-    untold = [shard for shard in status.shards if shard.lost_at is not None]
-    oldest = {s.index: s.floor_samples if s.owes_from is None else s.owes_from for s in untold}
-    return {index: ((first, end),) for index, first in oldest.items() if first < end}
+def owes_from(shard: Shard) -> int | None:
+    """The first sample that the shard may miss and has not reported. None: it has reported all it lost.
+
+    One that was lost after its last report owes nothing until it has leave to restore.
+    """
+    if shard.owes_from is not None or shard.lost_at is None or shard.predecessor is not None:
+        return shard.owes_from
+    return shard.floor_samples
 
 
 def is_overspent(status: Status) -> bool:
@@ -190,17 +195,6 @@ def with_account(status: Status, account: Account) -> Status:
     )
     dense = status.dense.evolve(reserved=account.dense)
     return status.evolve(shards=shards, dense=dense, ledger=book, budget=budget)
-
-
-def with_all_owed(status: Status) -> Status:
-    """The status of a job without pods that goes back to an anchor: what members have not told yet is set aside.
-
-    Nobody asks them any more. From the save that it was given leave to restore, a member may have missed everything up
-    to the anchor, whichever that will be.
-    """
-    end = status.ledger.total_samples
-    dense = ((status.dense.floor_samples, end),) if status.dense.reserved else ()
-    return with_account(status, account_of(status).reserve(owed(status, end), dense))
 
 
 def begins_incident(status: Status, member: Member, failure: Failure, now: float) -> bool:

@@ -275,11 +275,13 @@ def apply_replacement(draft: Draft, decision: Replace) -> Draft:
 
 def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
     """Everybody goes back to one anchor, in a new generation; lost members as new incarnations."""
+    samples = decision.anchor.samples if decision.anchor else 0
+    # Before the lost are replaced: whoever worked until now has reported all that an anchor can miss.
+    account = account_of(draft.status).roll_back(samples)
     draft = _replace_lost(draft, "RollBack")
-    status, samples = draft.status, decision.anchor.samples if decision.anchor else 0
+    status = draft.status
     generation = status.counters.generation + 1
     lost_trainer = any(isinstance(draft.facts.get(t.name), Lost) for t in status.trainers)
-    account = account_of(status).roll_back(samples)
     status = status.evolve(
         counters=status.counters.evolve(generation=generation, group=status.counters.group + lost_trainer),
         forks=(*status.forks, Fork(generation=generation, anchor=decision.anchor))[-MAX_FORKS:],

@@ -7,6 +7,7 @@ from dataclasses import replace
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.replay import replay_of
 from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
 from cpr_operator.reconcile.pass_ import Alive, Draft, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
@@ -53,9 +54,9 @@ def _bereft(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]
     if not given.lost_trainers:
         return ()
     return tuple(
-        (shard.index, shard.floor_samples if shard.owes_from is None else shard.owes_from)
+        (shard.index, first)
         for shard in status.shards
-        if shard.lost_at is not None and shard.predecessor is None and shard.index not in decided
+        if (first := owes_from(shard)) is not None and shard.predecessor is None and shard.index not in decided
     )
 
 

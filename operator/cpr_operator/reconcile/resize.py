@@ -18,7 +18,7 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import limit_of
 from cpr_operator.reconcile.apply_reports import restorable
-from cpr_operator.reconcile.members import account_of, with_account, with_all_owed
+from cpr_operator.reconcile.members import account_of, with_account
 from cpr_operator.reconcile.observe import is_current, leader_report
 from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput
 from cpr_operator.reconcile.plan import after_resharding
@@ -78,14 +78,14 @@ def resize(draft: Draft) -> Draft | None:
     reason = resizing(spec, status)
     if not reason or not (synchronous or status.meeting):
         return None
-    stands_at, owing = _stands_at(status), with_all_owed(status)
+    stands_at = _stands_at(status)
     aligned = status.anchors if synchronous else status.anchors[-1:]
-    decision = roll_back(account_of(owing), aligned, reason)
+    decision = roll_back(account_of(status), aligned, reason)
     if decision.anchor is None and not synchronous:
         return None
     step, samples = (decision.anchor.step, decision.anchor.samples) if decision.anchor else (0, 0)
     rollbacks = status.budget.rollbacks if status.budget else 0
-    status = apply_rollback(draft.to(owing), decision).status
+    status = apply_rollback(draft, decision).status
     status = _with_shards(spec, status, samples).evolve(anchors=restorable(status, aligned))
     status = _with_trainers(status, spec.trainers.replicas)
     message = f"{reason}; all members continue from the anchor of step {step}"

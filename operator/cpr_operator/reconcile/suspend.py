@@ -20,7 +20,7 @@ from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_termination_message
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.lifecycle import EXCEEDED, runtime, starting, succeed
-from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_all_owed, with_trainer
+from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin, is_stuck
 from cpr_operator.reconcile.pass_ import Draft, EventReason, NoPod, PassInput, PodDelete
 from cpr_operator.reconcile.plan import after_failure, planned
@@ -36,7 +36,6 @@ from cpr_operator.recovery.decide import (
     WaitForReport,
     WaitForStore,
     decide,
-    roll_back,
 )
 
 #: Why a job stops to go on under a new handshake key. A member reads the key once, at its start. A
@@ -162,9 +161,7 @@ def _restore(draft: Draft) -> Draft:
         case Replace():
             return draft.to(apply_replacement(draft, decision).status, said)
         case RollBack():
-            owing = with_all_owed(status)
-            decision = roll_back(account_of(owing), status.anchors, decision.reason, decision.lost)
-            return apply_rollback(draft.to(owing, said), decision)
+            return apply_rollback(draft.to(status, said), decision)
         case WaitForReport() | WaitForStore() | FailJob():
             raise AssertionError(f"no member lives that could report: {decision}")
 

@@ -142,6 +142,16 @@ UNTOLD = {
         ),
         report_age_s=1.5,
     ),
+    "a rollback after an heir that lost something ended before a report told so": Storm(
+        lone(0.0, 2, every(1)),
+        (
+            Strike("kill shard", 0, 0.25, 0.0),
+            Strike("drain shard", 0, 2.0, 0.0),
+            Strike("kill shard", 0, 2.0, 0.0),
+        ),
+        mail_s=1.5,
+        report_age_s=1.5,
+    ),
     "a rollback right before the end": killed(
         0.1,
         2,
