@@ -28,7 +28,7 @@ class Nodes:
         """Return the name of a node by its number."""
         if self.backend == "bare":
             return f"node{number}"
-        return "cprjob-worker" + (str(number) if number > 1 else "")
+        return "cprjob-test-worker" + (str(number) if number > 1 else "")
 
     def number(self, name: str) -> int:
         """Return the number of a node by its name."""
