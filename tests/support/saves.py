@@ -14,19 +14,12 @@ from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.loading import Home, RestoredShard, load_shard
+from cpr_trainer.checkpoint.write.parts import Insist, SavedShard, Source, Writer
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.snapshot import (
-    Candidate,
-    Home,
-    Insist,
-    Link,
-    RestoredShard,
-    SavedShard,
-    Source,
-    Writer,
-    candidates,
-    load_shard,
-)
 from cpr_trainer.store import Store
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.assignment import Assignment

@@ -17,14 +17,15 @@ from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import SaveRef, ShardState
 from cpr_contract.roster import Counters, ShardRoster
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
+from cpr_trainer.checkpoint.write.parts import SavedShard
+from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, Save, SaveFailed, Saver
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
-from cpr_trainer.shard.saver import Committed, GivenUp, Save, SaveFailed, Saver
 from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Service
-from cpr_trainer.snapshot import Link, SavedShard
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from support.shard_job import shard_roster, small_job

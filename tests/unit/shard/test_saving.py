@@ -14,15 +14,16 @@ from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.spec import Bits
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.write.parts import SavedShard
+from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, Save, Saver
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import saving as saving_module
 from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.saver import Committed, GivenUp, Save, Saver
 from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Progress, Service
-from cpr_trainer.snapshot import Link, SavedShard
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.priority import make_tracker, population_of

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
+from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.placement import Placement
-from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Mark, Progress, Service

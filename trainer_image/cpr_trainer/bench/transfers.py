@@ -15,8 +15,10 @@ import numpy as np
 from cpr_contract.bench import Contest
 from cpr_trainer.bench.raw import RawClient
 from cpr_trainer.bench.saves import BenchShard
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.loading import Home, load_shard
+from cpr_trainer.checkpoint.write.parts import SavedShard
 from cpr_trainer.errors import TrainerError
-from cpr_trainer.snapshot import Candidate, Home, SavedShard, load_shard
 from cpr_trainer.store import in_parallel
 
 #: Objects of the raw client are as large as parts of a large shard.

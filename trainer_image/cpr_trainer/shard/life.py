@@ -19,12 +19,8 @@ from cpr_contract.manifests import ShardManifest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.chooser import Chosen
-from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, order_of
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import (
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.restore.restorer import (
     Aim,
     BelowFloor,
     Cancelled,
@@ -34,10 +30,14 @@ from cpr_trainer.shard.restore import (
     Restorer,
     aim_of,
 )
-from cpr_trainer.shard.saver import Committed, GivenUp, SaveFailed
+from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, SaveFailed
+from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.chooser import Chosen
+from cpr_trainer.shard.losses import Losses, order_of
+from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Progress, Service
-from cpr_trainer.snapshot import DamagedError
 
 _LOG = logging.getLogger(__name__)
 

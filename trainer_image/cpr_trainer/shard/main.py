@@ -16,6 +16,10 @@ from cpr_contract.exits import ExitCode
 from cpr_contract.reports import ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.restore.loading import Home
+from cpr_trainer.checkpoint.restore.restorer import Restorer
+from cpr_trainer.checkpoint.write.parts import Writer
+from cpr_trainer.checkpoint.write.writer import Saver
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
@@ -32,12 +36,9 @@ from cpr_trainer.shard.board import Board
 from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import Restorer
-from cpr_trainer.shard.saver import Saver
 from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.snapshot import Home, Writer
 from cpr_trainer.store import open_store
 from cpr_trainer.tables.priority import make_tracker, population_of
 

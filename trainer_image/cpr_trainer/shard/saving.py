@@ -15,13 +15,14 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.chain import Link, basis
+from cpr_trainer.checkpoint.format.quantise import EXACT
+from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, Save, Saver
 from cpr_trainer.exchange import WINDOW
 from cpr_trainer.placement import layout_hash
 from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.saver import Committed, GivenUp, Save, Saver
 from cpr_trainer.shard.service import Mark, Progress, Service
-from cpr_trainer.snapshot import EXACT, Link, basis
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture
 from cpr_trainer.tables.priority import Claim, Tracker

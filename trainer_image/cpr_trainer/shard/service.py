@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
-from cpr_contract.manifests import RowUpdates
+from cpr_contract.manifests import Ranges, RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
+from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, Ranges, after_push, order_of
+from cpr_trainer.shard.losses import Losses, after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.checkpoint.anchor.committer import Saver
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.schedule import CutSchedule
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.snapshot import Pruner
-from cpr_trainer.trainer.cuts import CutSchedule
 from cpr_trainer.trainer.pace import SaveCost
-from cpr_trainer.trainer.saver import Saver
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 

@@ -14,10 +14,12 @@ from typing import Any
 
 from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.checkpoint.anchor.committer import write_dense
+from cpr_trainer.checkpoint.format.anchors import is_even
+from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
-from cpr_trainer.snapshot import DamagedError, is_even
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.feed import Feed
@@ -26,7 +28,6 @@ from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.patience import insist
-from cpr_trainer.trainer.saver import write_dense
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import Starter
 from cpr_trainer.trainer.state import DenseState
