@@ -20,7 +20,7 @@ from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
 from cpr_trainer.checkpoint.format.pinned import read_data
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.loading import Home, load_shard
+from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.order import held_out
@@ -34,6 +34,7 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.tables.home import Home
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
 from cpr_trainer.checkpoint.anchor import committer
-from cpr_trainer.checkpoint.anchor.committer import DenseCopy, Saver, Saves
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.format.anchors import find_anchor, read_anchor
@@ -48,7 +48,7 @@ class _World:
         self.store = _FlakyStore()
         self.incarnations = [1, 1]
         self.saved = [SaveState(), SaveState()]
-        self.saver = Saver(
+        self.saver = AnchorCommitter(
             self.store,
             lambda: tuple(self.saved),
             lambda: tuple(self.incarnations),
@@ -190,10 +190,10 @@ class _Sweeper:
         return 0
 
 
-def _saver_with(pruner: _Sweeper) -> Saver:
+def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
     store = MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
-    saver = Saver(
+    saver = AnchorCommitter(
         store,
         lambda: (SaveState(5, 50),),
         lambda: (1,),
@@ -255,7 +255,7 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
     pinned = to_manifest("job", "s3://b/day=*", [])
     store = MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
-    saver = Saver(
+    saver = AnchorCommitter(
         store,
         lambda: (SaveState(5, 50),),
         lambda: (1,),

@@ -102,7 +102,7 @@ class Loop:
         """Return the anchor of the last complete step; None if a shard is away or misses some, or it takes too long."""
         state, began = self._stepper.state, monotonic()
         self._exchange.heartbeat(state.done)
-        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.saver.state.commit_s or 0.0))
+        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.committer.state.commit_s or 0.0))
         while (anchor := leading.finish(state)) is None and monotonic() - began < patience_s:
             if self._exchange.away() or min(self._exchange.applied()) < state.done:
                 break
@@ -116,14 +116,14 @@ class Loop:
         delays = backoff(random.Random(), first_s=0.2)
         for _ in range(_FLUSH_ATTEMPTS - 1):
             try:
-                return write_dense(self._setup.store, copy) or leading.saver.state.dense_save
+                return write_dense(self._setup.store, copy) or leading.committer.state.dense_save
             except StoreError:
                 _LOG.warning("the dense state is not saved yet", exc_info=True)
                 sleep(next(delays))
         return write_dense(self._setup.store, copy)
 
     def close(self) -> None:
-        """End the saver, once it has done what it is at."""
+        """End the committer, once it has done what it is at."""
         if self.leading is not None:
             self.leading.close()
 

@@ -74,7 +74,7 @@ class Saves:
     problem: Problem | None = None
 
 
-class Saver:
+class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
@@ -108,7 +108,7 @@ class Saver:
         self._dense: DenseCopy | None = None
         self._dense_began = self._dense_s = 0.0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
 
     def start(self) -> None:
         """Begin to save what is offered."""

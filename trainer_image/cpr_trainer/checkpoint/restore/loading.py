@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self, assert_never
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.manifests import ManifestRef, Part, Ranges, RowUpdates, ShardManifest
-from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.format.documents import read_manifest
@@ -17,36 +16,12 @@ from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.placement import Placement
 from cpr_trainer.store import MissingError, Store, in_parallel
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.segments import Segment
 
-Spans = tuple[tuple[int, int], ...]
-
 Found = tuple[ShardManifest, ManifestRef]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Home:
-    """A shard's arena, and which rows lie in it."""
-
-    arena: Arena
-    placement: Placement
-    index: int
-    seeding: Seeding
-
-    @classmethod
-    def of(cls, job: JobSpec, placement: Placement, index: int) -> Self:
-        """Return an empty arena for shard `index` of a job."""
-        arena = Arena.empty(job, *placement.sizes(index))
-        return cls(arena, placement, index, Seeding(job.model, job.data.seed))
-
-    @property
-    def spans(self) -> Spans:
-        """The places of each segment of the arena: the first, and that after the last."""
-        return self.placement.spans(self.index)
 
 
 @dataclass(frozen=True, slots=True)

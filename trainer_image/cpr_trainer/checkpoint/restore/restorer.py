@@ -23,10 +23,11 @@ from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.format.origins import write_origin
 from cpr_trainer.checkpoint.restore.candidates import candidates
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.loading import Home, RestoredShard, load_shard
+from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import Store, StoreError
 from cpr_trainer.store.errors import ExistsError
+from cpr_trainer.tables.home import Home
 
 _LOG = logging.getLogger(__name__)
 

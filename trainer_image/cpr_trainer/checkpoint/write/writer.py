@@ -1,188 +1,105 @@
-"""Writes saves of a shard to the store, on a thread of its own, for as long as they are of use."""
+"""How a shard's save gets into the store: parts first, several at once, the manifest last."""
 
 from __future__ import annotations
 
-import logging
-import random
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from time import monotonic
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
 
-from cpr_contract.exits import Problem
-from cpr_contract.manifests import Origin, ShardManifest
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.write.parts import SavedShard, Source, Writer
-from cpr_trainer.errors import TrainerError
-from cpr_trainer.runtime import backoff, problem_of
-from cpr_trainer.store import BucketMissingError, ExistsError, StoreError
-from cpr_trainer.tables.capture import Capture, EndedError, OutrunError
-from cpr_trainer.tables.priority import Claim
+from cpr_contract.manifests import Origin, Part, ShardManifest
+from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
+from cpr_trainer.checkpoint.format.names import part_name, shard_save
+from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
+from cpr_trainer.checkpoint.format.quantise import encode_rows
+from cpr_trainer.checkpoint.write.save import SavedShard, Source
+from cpr_trainer.store import Buffer, Store, Throttle, in_parallel
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.buffer import RowBuffer
 
-_LOG = logging.getLogger(__name__)
+#: Parts under way at once: their memory is most of what a save takes.
+_PARTS_AT_ONCE = 3
 
 Result = TypeVar("Result")
 
-_POLL_S = 0.05
-#: A save that its bucket vanished under may be made anew at once, but not more often.
-_WITHOUT_BUCKET_S = 1.0
+
+class Insist(Protocol):
+    """Does something with the store until the store lets it, or the save is of no use any more."""
+
+    def __call__(self, attempt: Callable[[], Result], /) -> Result:
+        """Return what `attempt` returns in the end. Raises what ends the save."""
+        ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Save:
-    """A save to be written: the rows of `source`, under a manifest that is `draft` but for its parts.
+class Writer:
+    """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
 
-    They are those that `capture` holds; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The
-    manifest is not written before `may_commit` is set, nor without `origin`, if there is one.
-    """
+    def __init__(self, store: Store, arena: Arena, bytes_per_s: int | None = None) -> None:
+        """Write at `bytes_per_s` at most what is not urgent; None: without a limit."""
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._epochs = arena.epochs
+        self._segments = arena.segments
+        sizes = [rows_per_part(len(segment), segment.row_bytes) for segment in arena.segments]
+        values = [size * segment.row_values for size, segment in zip(sizes, arena.segments, strict=True)]
+        self._free: SimpleQueue[RowBuffer] = SimpleQueue()
+        for _ in range(_PARTS_AT_ONCE):
+            self._free.put(RowBuffer(max(sizes), max(values)))
 
-    draft: ShardManifest
-    capture: Capture
-    epoch: int
-    source: Source
-    claim: Claim | None
-    origin: Origin | None = None
-    may_commit: threading.Event = field(default_factory=threading.Event)
+    def write(self, draft: ShardManifest, source: Source, insist: Insist) -> ShardManifest:
+        """Write the rows of `source` in `draft.bits`, and return the manifest that will commit them.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Committed:
-    """A save is in the store, complete."""
-
-    save: Save
-    saved: SavedShard
-    save_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SaveFailed:
-    """An attempt failed and will be repeated."""
-
-    problem: Problem
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenUp:
-    """A save failed and will not be repeated: the rows, or the store, are not as they were any more."""
-
-    save: Save
-    problem: Problem
-
-    @property
-    def groundless(self) -> bool:
-        """Whether what it stands on, or was written of it already, is gone from the store."""
-        return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
-
-
-#: What becomes of a save; an error that nobody foresaw ends the process.
-News = Committed | SaveFailed | GivenUp | BaseException
-
-
-class Saver:
-    """Writes one save at a time; a newer one takes the place of one that is not committed.
-
-    `tell` hears of what becomes of each, on the saver's threads; nothing more of one whose place was taken.
-    """
-
-    def __init__(self, writer: Writer, tell: Callable[[News], None], rng: random.Random) -> None:
-        self._writer = writer
-        self._tell = tell
-        self._rng = rng
-        self._changed = threading.Condition()
-        self._save: Save | None = None
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
-        self._thread.start()
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything that was submitted is committed, given up, replaced or discarded."""
-        with self._changed:
-            return self._save is None
-
-    def submit(self, save: Save) -> None:
-        """Write this save as soon as the store lets us."""
-        self._replace(save)
-
-    def discard(self) -> None:
-        """Drop a save that is not committed yet."""
-        self._replace(None)
-
-    def close(self) -> None:
-        """End the thread after the store's call under way."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-
-    def _replace(self, save: Save | None) -> None:
-        with self._changed:
-            dropped, self._save = self._save, save
-            self._changed.notify_all()
-        if dropped is not None:
-            dropped.capture.end()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._save is not None)
-                save = self._save
-            if self._closing or save is None:
-                return
-            try:
-                news: Committed | GivenUp | BaseException | None = self._write(save)
-            except BaseException as error:  # noqa: BLE001 -- the main thread raises it
-                news = error
-            save.capture.end()
-            with self._changed:
-                if self._save is save:
-                    self._save = None
-                    if news is not None:
-                        self._tell(news)
-
-    def _write(self, save: Save) -> Committed | GivenUp | None:
-        """Try until the save is committed, or is of no use; None if another took its place."""
-        started = monotonic()
-        try:
-            manifest = self._writer.write(save.draft, save.source, lambda attempt: self._insist(save, attempt))
-            while not save.may_commit.wait(_POLL_S):
-                self._check(save)
-            saved = self._writer.commit(manifest, lambda attempt: self._insist(save, attempt), save.origin)
-        except EndedError:
-            return None
-        except TrainerError as error:
-            _LOG.warning("the save of step %d is given up: %s", save.draft.step, error)
-            return GivenUp(save, problem_of(error))
-        return Committed(save, saved, monotonic() - started)
-
-    def _insist(self, save: Save, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns once the store lets it. Raises EndedError, OutrunError, ExistsError.
-
-        With its bucket, what was written of a save is gone, and what it stands on: BucketMissingError ends it. Only a
-        flush goes on, since none comes after it.
+        Raises what `source` and `insist` raise; DivergedError for values that so few bits cannot hold.
         """
-        delays = backoff(self._rng)
+        folder, limit = shard_save(draft).folder, self._bytes_per_s
+        throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
+        parts = in_parallel(
+            lambda item: self._write_part(folder + part_name(item[0]), item[1], draft, insist, throttle),
+            enumerate(self._filled(source)),
+            threads=_PARTS_AT_ONCE,
+            background=True,
+        )
+        return replace(draft, rows=sum(part.rows for part in parts), parts=parts)
+
+    def commit(self, manifest: ShardManifest, insist: Insist, origin: Origin | None = None) -> SavedShard:
+        """Commit what was written, unless what it stands on is gone.
+
+        Without its incarnation's `origin` nobody would find it: that is written first, if it is gone. Raises what
+        `insist` raises; DamagedError; ExistsError if other content has this name.
+        """
+        for base in manifest.chain:
+            insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
+        if origin is not None:
+            insist(partial(write_origin, self._store, origin))
+        ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
+        return SavedShard(manifest, ref, self._epochs.changed_rows)
+
+    def _filled(self, source: Source) -> Iterator[RowBuffer]:
         while True:
-            self._check(save)
+            buffer = self._free.get()
+            buffer.used = 0
             try:
-                return attempt()
-            except ExistsError:
+                filled = source.fill(buffer)
+            except BaseException:
+                self._free.put(buffer)
                 raise
-            except StoreError as error:
-                if isinstance(error, BucketMissingError) and save.draft.kind != "Flush":
-                    self._pause(save, _WITHOUT_BUCKET_S)
-                    raise
-                _LOG.warning("save of step %d: %s", save.draft.step, error)
-                self._tell(SaveFailed(problem_of(error)))
-                delay_s = max(next(delays), error.retry_after_s)
-            self._pause(save, delay_s)
+            if not filled:
+                self._free.put(buffer)
+                return
+            yield buffer
 
-    def _pause(self, save: Save, delay_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._save is not save, delay_s)
-
-    def _check(self, save: Save) -> None:
-        if self._closing or self._save is not save:
-            raise EndedError
-        if save.capture.outrun:
-            raise OutrunError
+    def _write_part(
+        self, key: str, buffer: RowBuffer, draft: ShardManifest, insist: Insist, throttle: Throttle | None
+    ) -> Part:
+        try:
+            slots, rows, state = buffer.filled
+            place = next(place for place, segment in enumerate(self._segments) if slots[0] < segment.end)
+            places = slots + (draft.spans[place][0] - self._segments[place].first)
+            shape = shape_of(places, rows.shape[1], draft.bits, state=state.shape[1])
+            pieces: list[Buffer] = [shape.head(places), encode_rows(rows, draft.bits).data, state.data]
+            crc32c = insist(lambda: self._store.put(key, pieces, throttle=throttle))
+            return Part(key, shape.size_bytes, crc32c, shape.rows, shape.first, shape.span)
+        finally:
+            self._free.put(buffer)

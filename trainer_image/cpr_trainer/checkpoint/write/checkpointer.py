@@ -1,5 +1,8 @@
 """What a serving shard saves, and when: all that changed, at a cut and at the end; between cuts the rows that matter.
 
+Everything here runs on the main thread, which never waits for the store. It marks what a save will hold and hands it to
+the writer's thread; whatever becomes of it comes back as mail.
+
 A priority save freshens rows above the last complete save; it moves neither the floor nor what a loss costs. Choose,
 mark, write, manifest, forget: one that fails forgets nothing. Its manifest waits until every rank is so many steps
 further that nobody can send again what its rows hold already.
@@ -17,14 +20,15 @@ from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.chain import Link, basis
 from cpr_trainer.checkpoint.format.quantise import EXACT
-from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, Save, Saver
+from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.metrics import SaveMetrics
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.exchange import WINDOW
 from cpr_trainer.placement import layout_hash
-from cpr_trainer.shard.chooser import Chooser, Chosen
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.service import Mark, Progress, Service
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import Claim, Tracker
 
 #: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.
@@ -49,7 +53,7 @@ class _Watched:
         return filled
 
 
-class Saving:
+class ShardCheckpointer:
     """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
 
     `stored_bits` are those of each value in the next save; whoever follows the roster sets them.
@@ -59,22 +63,22 @@ class Saving:
         self,
         job: JobSpec,
         roster: ShardRoster,
-        service: Service,
-        saver: Saver,
-        metrics: Metrics,
+        home: Home,
+        writer: WriterThread,
+        metrics: SaveMetrics,
         chooser: Chooser | None,
     ) -> None:
         self.stored_bits = roster.stored_bits
         self._rules = job.snapshots
-        self._service = service
-        self._saver = saver
+        self._arena = home.arena
+        self._writer = writer
         self._metrics = metrics
         self._chooser = chooser
         self._links: tuple[Link, ...] = ()
         self._top = ""  # the key of the newest save, on which a priority save is put
         self._origin: Origin | None = None
         self._under_way: Save | None = None
-        (first_place, end), *further = service.spans
+        (first_place, end), *further = home.spans
         self._blank = ShardManifest(
             contract=CONTRACT_VERSION,
             job_uid=job.job_uid,
@@ -95,7 +99,7 @@ class Saving:
     @property
     def idle(self) -> bool:
         """Whether nothing is being written."""
-        return self._saver.idle
+        return self._writer.idle
 
     @property
     def unsaved(self) -> bool:
@@ -113,63 +117,62 @@ class Saving:
 
     def stop(self) -> None:
         """Drop what is not committed: the rows are about to be restored, or all of them are saved."""
-        self._saver.discard()
+        self._writer.discard()
         self._under_way = None
 
-    def save(self, kind: Literal["Anchor", "Flush"], progress: Progress) -> None:
+    def save(self, kind: Literal["Anchor", "Flush"], mark: Mark) -> None:
         """Save all that changed since the save that this one stands on; it takes the place of one under way."""
         started_s = monotonic()
-        arena = self._service.arena
+        arena = self._arena
         if arena.epochs.used_up:
             arena.forget_epochs()
             self._links = ()
-        mark = self._service.mark(progress)
         # What the finished model is read from is exact, down to the first row.
-        last = mark.samples == progress.total_samples and self.stored_bits != EXACT
+        last = mark.last and self.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
-        stops = kind == "Flush" or progress.cuts.standing
+        stops = kind == "Flush" or mark.standing
         bits = EXACT if last or stops else self.stored_bits
         draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
         epoch = arena.epochs.now
         capture = arena.capture_changes(base[-1].epoch if base else 0)
         capture.hurried = stops
         self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
-        self._metrics.cut_seconds.set(monotonic() - started_s)
+        self._metrics.mark_seconds.set(monotonic() - started_s)
 
-    def turn(self, now_s: float, interval_s: float) -> None:
+    def turn(self, now_s: float, interval_s: float, position: Position | None) -> None:
         """Let a priority save be committed, or ask for the rows of the next, when the time has come.
 
-        interval_s: time between two of them, 0 for none.
+        interval_s: time between two of them, 0 for none. `position` is None while nothing is served.
         """
-        progress, under_way = self._service.progress, self._under_way
-        if progress is None:
+        under_way = self._under_way
+        if position is None:
             return
         if under_way is not None:
-            steps = (now - marked for now, marked in zip(progress.applied, under_way.draft.applied, strict=True))
+            steps = (now - marked for now, marked in zip(position.applied, under_way.draft.applied, strict=True))
             if min(steps) >= _REPEATABLE:
                 under_way.may_commit.set()
         elif self._chooser is not None and interval_s > 0:
-            self._chooser.ask_if_due(now_s, interval_s, progress)
+            self._chooser.ask_if_due(now_s, interval_s, position)
 
-    def on_chosen(self, chosen: Chosen) -> None:
-        """Save the rows that were chosen, unless a cut came between. Raises what went wrong."""
+    def on_chosen(self, chosen: Chosen, mark: Mark | None) -> None:
+        """Save the rows that were chosen, unless a cut came between, or nothing is served. Raises what went wrong."""
         started_s = monotonic()
-        progress, arena = self._service.progress, self._service.arena
-        claim = None if self._chooser is None else self._chooser.take(chosen, progress)
-        if claim is None or claim.slots is None or progress is None or self._under_way is not None:
+        arena = self._arena
+        claim = None if self._chooser is None else self._chooser.take(chosen, mark)
+        if claim is None or claim.slots is None or mark is None or self._under_way is not None:
             return
-        mark = replace(self._service.mark(progress), step=min(progress.applied))
+        mark = replace(mark, step=min(mark.applied))
         draft = self._draft("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
         changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
         self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
-        self._metrics.cut_seconds.set(monotonic() - started_s)
+        self._metrics.mark_seconds.set(monotonic() - started_s)
 
     def on_commit(self, committed: Committed) -> None:
         """Forget what is saved, and stand on it, unless another save has taken its place by now."""
         save, saved = committed.save, committed.saved
-        self._metrics.saves.labels(save.draft.kind).inc()
-        self._metrics.saved_rows.inc(saved.manifest.rows)
-        self._metrics.save_seconds.set(committed.save_s)
+        self._metrics.committed.labels(save.draft.kind).inc()
+        self._metrics.rows.inc(saved.manifest.rows)
+        self._metrics.seconds.set(committed.save_s)
         if save is not self._under_way:
             return
         self._under_way, self._top = None, saved.ref.key
@@ -181,7 +184,7 @@ class Saving:
 
     def on_given_up(self, given_up: GivenUp) -> None:
         """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
-        self._metrics.given_up_saves.inc()
+        self._metrics.given_up.inc()
         if given_up.groundless:
             self._links = ()
         if given_up.save is self._under_way:
@@ -199,7 +202,7 @@ class Saving:
             save.may_commit.set()
             save = save if draft.chain else replace(save, origin=self._origin)
         self._under_way = save
-        self._saver.submit(save)
+        self._writer.submit(save)
 
     def _draft(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:
         return replace(

@@ -1,4 +1,4 @@
-"""What is saved when, against a saver that does what the test says; the tracker and the arena are the product's."""
+"""What is saved when, against a writer that does what the test says; the tracker and the arena are the product's."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.spec import Bits
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.chain import Link
-from cpr_trainer.checkpoint.write.parts import SavedShard
-from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, Save, Saver
+from cpr_trainer.checkpoint.write import checkpointer
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Save, SavedShard
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.placement import Placement
-from cpr_trainer.shard import saving as saving_module
-from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Progress, Service
-from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import make_tracker, population_of
 from cpr_trainer.tables.priority.mfu import MfuTracker
 from cpr_trainer.tables.priority.tracker import Claim
@@ -35,7 +35,7 @@ from support.shard_job import shard_roster, small_job
 QUOTA, EVERY_S = 3, 10.0
 
 
-class FakeSaver:
+class FakeWriter:
     """Keeps what it is given."""
 
     def __init__(self) -> None:
@@ -57,16 +57,18 @@ class Bench:
         job = small_job(Path("unused"), rows=(1000, 4), trainers=2)
         self.job = replace(job, snapshots=replace(job.snapshots, **{"strategy": "MFU", "rebase": "OneShot"} | rules))
         placement = Placement.of(job.model, 1)
-        self.arena = Arena.empty(job, 1004)
-        self.service = Service(self.job, placement, 0, self.arena, Metrics())
+        home, metrics = Home.of(job, placement, 0), Metrics()
+        self.arena = home.arena
+        self.service = Service(self.job, placement, 0, self.arena, metrics)
         population = population_of(placement, 0)
         self.small = population.small.tolist()
         self.tracker = make_tracker("MFU", self.arena, population, QUOTA, np.random.default_rng(1))
         self.chosen: list[Chosen] = []
-        self.saver = FakeSaver()
+        self.writer = FakeWriter()
         chooser = Chooser(self.tracker, QUOTA, self.chosen.append)
         roster = shard_roster(trainers=2, stored_bits=stored_bits)
-        self.saving = Saving(self.job, roster, self.service, cast(Saver, self.saver), Metrics(), chooser)
+        writer = cast(WriterThread, self.writer)
+        self.saving = ShardCheckpointer(self.job, roster, home, writer, metrics.saves, chooser)
         self.progress = Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0)), total_samples=1000)
         self.service.progress = self.progress
         self.saving.start((), "", 0.0)
@@ -79,21 +81,24 @@ class Bench:
 
     def turn(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
         """Let time pass; a priority save that came of it."""
-        before = len(self.saver.saves)
-        self.saving.turn(now_s, interval_s)
+        before = len(self.writer.saves)
+        self.saving.turn(now_s, interval_s, self.service.progress)
         while self.saving._chooser._asked and not self.chosen:  # type: ignore[union-attr]
             pass
         for chosen in self.chosen:
-            self.saving.on_chosen(chosen)
+            self.saving.on_chosen(chosen, self.mark())
         self.chosen.clear()
-        return self.saver.saves[-1] if len(self.saver.saves) > before else None
+        return self.writer.saves[-1] if len(self.writer.saves) > before else None
+
+    def mark(self) -> Mark | None:
+        return None if self.service.progress is None else self.service.mark(self.service.progress)
 
     def cut(self) -> Save:
-        self.saving.save("Anchor", self.progress)
-        return self.saver.saves[-1]
+        self.saving.save("Anchor", self.service.mark(self.progress))
+        return self.writer.saves[-1]
 
     def commit(self, save: Save) -> None:
-        self.saver.idle = True
+        self.writer.idle = True
         saved = SavedShard(replace(save.draft, rows=7), ManifestRef(f"{save.draft.kind}{save.draft.step}", "d"), 100)
         self.saving.on_commit(Committed(save, saved, 0.1))
 
@@ -174,7 +179,7 @@ def test_what_is_committed_is_forgotten_and_what_failed_is_not() -> None:
     bench.push(a, b, c, applied=(2, 2))
     failed = bench.turn(EVERY_S)
     assert failed is not None
-    bench.saver.idle = True
+    bench.writer.idle = True
     bench.saving.on_given_up(GivenUp(failed, Problem("SaveOutrun", "", "")))
     bench.push(d, e, applied=(3, 3))
     again = bench.turn(2 * EVERY_S)
@@ -214,7 +219,7 @@ def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
     bench.push(1, applied=(1, 1))
     bench.commit(bench.cut())
     bench.push(2, applied=(2, 2))
-    bench.saver.idle = True
+    bench.writer.idle = True
     bench.saving.on_given_up(GivenUp(bench.cut(), Problem(reason, "", "")))
     bench.push(3, applied=(3, 3))
     save = bench.cut()
@@ -263,16 +268,16 @@ def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_
 def test_an_answer_that_comes_too_late_is_dropped(between: str) -> None:
     bench = Bench()
     bench.push(1, applied=(1, 1))
-    bench.saving.turn(EVERY_S, EVERY_S)
+    bench.saving.turn(EVERY_S, EVERY_S, bench.progress)
     while not bench.chosen:
         pass
     if between == "a cut":
         bench.cut()
     else:
         bench.service.progress = replace(bench.progress, generation=2)
-    count = len(bench.saver.saves)
-    bench.saving.on_chosen(bench.chosen[0])
-    assert len(bench.saver.saves) == count
+    count = len(bench.writer.saves)
+    bench.saving.on_chosen(bench.chosen[0], bench.mark())
+    assert len(bench.writer.saves) == count
 
 
 def test_what_goes_wrong_while_rows_are_chosen_is_raised() -> None:
@@ -317,7 +322,7 @@ def last_cut(bench: Bench) -> object:
 EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
     # what is saved: how, the bits, the saves it stands on
     "an anchor": (lambda b: b.cut(), 4, 1),
-    "a flush": (lambda b: b.saving.save("Flush", b.progress), 32, 1),
+    "a flush": (lambda b: b.saving.save("Flush", b.service.mark(b.progress)), 32, 1),
     "the cut at which the job stops": (cut_where_it_stands, 32, 1),
     "the last cut": (last_cut, 32, 0),
     "a priority save": (lambda b: b.turn(EVERY_S), 4, 0),
@@ -332,7 +337,7 @@ def test_rows_take_fewer_bits_but_in_flushes_and_in_the_finished_model(case: str
     bench.commit(bench.cut())
     bench.push(1, applied=(2, 2))
     save(bench)
-    draft = bench.saver.saves[-1].draft
+    draft = bench.writer.saves[-1].draft
     assert (draft.bits, len(draft.chain)) == (bits, base)
 
 
@@ -343,7 +348,7 @@ def test_what_is_saved_at_the_end_is_urgent(case: str) -> None:
     cut = bench.cut()
     assert not cut.source.urgent
     EXACT_SAVES[case][0](bench)
-    assert bench.saver.saves[-1].source.urgent
+    assert bench.writer.saves[-1].source.urgent
     assert cut.source.urgent, "nobody waits for what is replaced"
 
 
@@ -364,4 +369,4 @@ def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
 
 
 def test_the_margin_is_what_a_trainer_can_repeat() -> None:
-    assert saving_module._REPEATABLE == 3, "two unacknowledged pushes, and one in hand"
+    assert checkpointer._REPEATABLE == 3, "two unacknowledged pushes, and one in hand"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cpr_trainer.shard.service import Progress
+from cpr_trainer.checkpoint.write.save import Position
 from cpr_trainer.tables.priority import Claim, Tracker
 
 
@@ -37,20 +37,20 @@ class Chooser:
         self.tracker.reset()
         self._asked_s, self._taken_step = now_s, 0
 
-    def ask_if_due(self, now_s: float, interval_s: float, progress: Progress) -> None:
+    def ask_if_due(self, now_s: float, interval_s: float, position: Position) -> None:
         """Ask if the last time is `interval_s` ago, and every rank has been further since the last answer was taken."""
-        if not self._asked and now_s - self._asked_s >= interval_s and min(progress.applied) > self._taken_step:
+        if not self._asked and now_s - self._asked_s >= interval_s and min(position.applied) > self._taken_step:
             self._asked, self._asked_s = True, now_s
-            threading.Thread(target=self._choose, args=(progress.generation,), name="choose", daemon=True).start()
+            threading.Thread(target=self._choose, args=(position.generation,), name="choose", daemon=True).start()
 
-    def take(self, chosen: Chosen, progress: Progress | None) -> Claim | None:
+    def take(self, chosen: Chosen, position: Position | None) -> Claim | None:
         """Return the claim, None if it is of no use any more. Raises what went wrong."""
         self._asked = False
         if isinstance(chosen.claim, BaseException):
             raise chosen.claim
-        if progress is None or progress.generation != chosen.generation:
+        if position is None or position.generation != chosen.generation:
             return None
-        self._taken_step = min(progress.applied)
+        self._taken_step = min(position.applied)
         return chosen.claim
 
     def _choose(self, generation: int) -> None:

@@ -1,4 +1,4 @@
-"""The saver over a store in memory."""
+"""The thread of a writer, over a store in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from cpr_contract.manifests import Origin
 from cpr_trainer.checkpoint.format.chain import Link
-from cpr_trainer.checkpoint.write.parts import Writer
-from cpr_trainer.checkpoint.write.writer import Committed, GivenUp, News, Save, SaveFailed, Saver
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
+from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.store import BucketMissingError, StoreFullError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin
@@ -23,12 +24,12 @@ Told = SimpleQueue[News]
 
 
 class Bench(ShardBench):
-    """A shard, and a saver of its rows."""
+    """A shard, and the thread that writes its rows."""
 
     def __init__(self, before_put: Callable[[str], None] = lambda _key: None) -> None:
         super().__init__(MemoryStore(before_put))
         self.news = Told()
-        self.saver = Saver(Writer(self.store, self.arena), self.news.put, random.Random(1))
+        self.writing = WriterThread(Writer(self.store, self.arena), self.news.put, random.Random(1))
 
     def submit(
         self,
@@ -45,7 +46,7 @@ class Bench(ShardBench):
         save = Save(self.draft(step, base, **changes), capture, epoch, capture, None, record)
         if may_commit:
             save.may_commit.set()
-        self.saver.submit(save)
+        self.writing.submit(save)
         return save
 
     def told(self) -> News:
@@ -60,7 +61,7 @@ def test_a_save_is_committed_and_told() -> None:
     assert told.save is save
     assert (told.saved.manifest.rows, told.saved.manifest.step) == (1, 3)
     assert bench.store.get(told.saved.ref.key)
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_a_failed_save_is_told_and_tried_again() -> None:
@@ -76,7 +77,7 @@ def test_a_failed_save_is_told_and_tried_again() -> None:
     assert [type(one) for one in told] == [SaveFailed, SaveFailed, Committed]
     assert isinstance(told[0], SaveFailed)
     assert told[0].problem.reason == "StoreFull"
-    bench.saver.close()
+    bench.writing.close()
 
 
 @pytest.mark.parametrize("discard", [False, True])
@@ -88,15 +89,15 @@ def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, disca
     bench = Bench(full)
     bench.submit(3)
     assert isinstance(bench.told(), SaveFailed)
-    assert not bench.saver.idle
+    assert not bench.writing.idle
     if discard:
-        bench.saver.discard()
-        assert bench.saver.idle
+        bench.writing.discard()
+        assert bench.writing.idle
     bench.submit(6)
     while not isinstance(told := bench.told(), Committed):
         assert isinstance(told, SaveFailed)
     assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_a_save_that_training_outruns_is_given_up() -> None:
@@ -112,8 +113,8 @@ def test_a_save_that_training_outruns_is_given_up() -> None:
     assert isinstance(told, GivenUp)
     assert told.save is save
     assert told.problem.reason == "SaveOutrun"
-    assert bench.saver.idle
-    bench.saver.close()
+    assert bench.writing.idle
+    bench.writing.close()
 
 
 def missing(_key: str) -> None:
@@ -126,8 +127,8 @@ def test_a_save_whose_bucket_vanishes_is_given_up() -> None:
     told = bench.told()
     assert isinstance(told, GivenUp)
     assert (told.save, told.problem.reason) == (save, "BucketMissing")
-    assert bench.saver.idle
-    bench.saver.close()
+    assert bench.writing.idle
+    bench.writing.close()
 
 
 def test_a_flush_waits_for_its_bucket() -> None:
@@ -135,7 +136,7 @@ def test_a_flush_waits_for_its_bucket() -> None:
     bench = Bench(lambda key: missing(key) if next(failures, None) is not None else None)
     bench.submit(3, kind="Flush")
     assert [type(bench.told()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
@@ -150,7 +151,7 @@ def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
     assert isinstance(told, GivenUp)
     assert link.ref.key in told.problem.message
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
@@ -160,7 +161,7 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
     assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
     bench.submit(6, record=origin(1))
     assert isinstance(bench.told(), Committed), "one that is there is left alone"
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_an_error_that_nobody_foresaw_is_told() -> None:
@@ -170,7 +171,7 @@ def test_an_error_that_nobody_foresaw_is_told() -> None:
     bench = Bench(broken)
     bench.submit(3)
     assert isinstance(bench.told(), ZeroDivisionError)
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_the_manifest_waits_for_leave() -> None:
@@ -179,10 +180,10 @@ def test_the_manifest_waits_for_leave() -> None:
     while not bench.store.list("uid/"):
         pass
     assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
-    assert not bench.saver.idle
+    assert not bench.writing.idle
     save.may_commit.set()
     assert isinstance(bench.told(), Committed)
-    bench.saver.close()
+    bench.writing.close()
 
 
 def test_it_is_busy_until_the_commit() -> None:
@@ -193,10 +194,10 @@ def test_it_is_busy_until_the_commit() -> None:
         assert gate.wait(WAIT_S)
 
     bench = Bench(wait)
-    assert bench.saver.idle
+    assert bench.writing.idle
     bench.submit(3)
-    assert (started.wait(WAIT_S), bench.saver.idle) == (True, False)
+    assert (started.wait(WAIT_S), bench.writing.idle) == (True, False)
     gate.set()
     assert isinstance(bench.told(), Committed)
-    assert bench.saver.idle
-    bench.saver.close()
+    assert bench.writing.idle
+    bench.writing.close()
