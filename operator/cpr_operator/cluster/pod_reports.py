@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT, MAX_OF_JOB = 256, 32
 #: The same of pods that were silent the last time.
 MAX_SILENT, MAX_SILENT_OF_JOB = 64, 16
-#: A report is some kilobytes; more than this comes from no pod of ours.
-MAX_REPORT_BYTES = 1 << 20
 #: What is packed is not unpacked: a few bytes could become gigabytes.
 HEADERS = {"Accept-Encoding": "identity"}
 #: Deadlines are those of the caller.
@@ -79,8 +77,8 @@ class ReportFetcher:
         self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB)
         self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB)
 
-    async def fetch(self, pod: PodView, deadline_s: float) -> bytes | None:
-        """The body of the pod's `/status`; None without an address or without a whole answer.
+    async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+        """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
         It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent the
         last time is asked after a pause only.
@@ -94,7 +92,7 @@ class ReportFetcher:
             async with asyncio.timeout(deadline_s) as limit, lane.slot(job):
                 asked = True
                 limit.reschedule(now() + deadline_s)
-                answer = await self._get(pod)
+                answer = await self._get(pod, max_bytes)
         except TimeoutError:
             if asked:
                 self._silences.was_silent(job, pod.uid, deadline_s)
@@ -104,7 +102,7 @@ class ReportFetcher:
         self._silences.answered(job, pod.uid)
         return answer
 
-    async def _get(self, pod: PodView) -> bytes | None:
+    async def _get(self, pod: PodView, max_bytes: int) -> bytes | None:
         host = f"[{pod.host}]" if ":" in pod.host else pod.host
         url = f"http://{host}:{pod.port_base + env.HTTP_PORT}/status"
         async with self._client.get(url, allow_redirects=False) as response:
@@ -117,8 +115,8 @@ class ReportFetcher:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
-                if len(body) > MAX_REPORT_BYTES:
-                    logger.warning("%s: report rejected: longer than %d bytes", pod.name, MAX_REPORT_BYTES)
+                if len(body) > max_bytes:
+                    logger.warning("%s: report rejected: longer than %d bytes", pod.name, max_bytes)
                     return None
             return bytes(body)
 
