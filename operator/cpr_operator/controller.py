@@ -242,7 +242,8 @@ class Controller:
         spec, known = observed.job.spec, len(observed.before.members)
         max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, known))
         async with asyncio.TaskGroup() as group:
-            asked = {pod.uid: group.create_task(self._report(pod, max_bytes)) for pod in pods}
+            reading = asyncio.Lock()
+            asked = {pod.uid: group.create_task(self._report(pod, max_bytes, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
             for uid in missed_by_peers(heard(observed, asked)) & asked.keys():
@@ -255,12 +256,16 @@ class Controller:
             return observed
         return replace(observed, lost_node=pods[0].node if pods else "")
 
-    async def _report(self, pod: PodView, max_bytes: int) -> Report | None:
-        """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
+    async def _report(self, pod: PodView, max_bytes: int, reading: asyncio.Lock) -> Report | None:
+        """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others.
+
+        Long ones are read in a thread, one of a job at a time.
+        """
         answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes)
         if answer is None or len(answer) <= SHORT_REPORT:
             return None if answer is None else read_report(pod, answer)
-        return await asyncio.to_thread(read_report, pod, answer)
+        async with reading:
+            return await asyncio.to_thread(read_report, pod, answer)
 
     async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: Memory) -> JobView:
         """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""

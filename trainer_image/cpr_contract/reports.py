@@ -123,10 +123,10 @@ class TrainerReport:
     is the mean number of steps that this trainer takes between two averages of the dense copies, in
     a shadow mode. `degraded_samples` are those of steps that this process trained without a shard,
     in this generation. `new_files` are those that data.uri names and which came after the job had
-    begun, as the leader found them when it started: they are not trained. With replay,
-    `shard_saves` is told by every trainer, and `forgotten[i]` are the samples up to which this one
-    cannot push to shard i again; what comes after them it keeps, or knows to be saved. -1 before
-    its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
+    begun, as the leader found them when it started, or after an anchor since then: they are not
+    trained. With replay, `shard_saves` is told by every trainer, and `forgotten[i]` are the samples
+    up to which this one cannot push to shard i again; what comes after them it keeps, or knows to
+    be saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
     ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
     `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
     of each where there are several labels, then the network's own.

@@ -11,7 +11,14 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from cpr_operator.cluster.pod_reports import MAX_OF_JOB, ReportFetcher, reaches
+from cpr_operator.cluster.pod_reports import (
+    MAX_IN_FLIGHT,
+    MAX_OF_JOB,
+    MAX_SILENT,
+    MAX_SILENT_OF_JOB,
+    ReportFetcher,
+    reaches,
+)
 from cpr_operator.cluster.views import PodView
 
 #: A report may have so many bytes.
@@ -147,6 +154,42 @@ async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) ->
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_many_jobs_of_one_namespace_do_not_hold_up_another_namespace(*, silent: bool) -> None:
+    now, hangs, release = 0.0, 0, asyncio.Event()
+    fetcher = ReportFetcher(lambda: now)
+
+    async def hang(_: web.Request) -> web.Response:
+        nonlocal hangs
+        hangs += 1
+        await release.wait()
+        return web.Response(text="late")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="report")
+
+    at_once, of_job = (MAX_SILENT, MAX_SILENT_OF_JOB) if silent else (MAX_IN_FLIGHT, MAX_OF_JOB)
+    async with pod_that(hang) as hung, pod_that(answer) as healthy:
+        slow = replace(hung, namespace="tenant")
+        jobs = range(2 * at_once // of_job)
+        pods = [replace(slow, uid=f"{job}-{n}", owner_uid=f"job-{job}") for job in jobs for n in range(of_job)]
+        other = replace(healthy, namespace="other", owner_uid="other")
+        if silent:
+            quiet = replace(slow, namespace="other", uid=other.uid, owner_uid="other")
+            assert [await fetcher.fetch(quiet, 0.05, MOST)] == [None]
+            assert set(await asyncio.gather(*(fetcher.fetch(pod, 0.05, MOST) for pod in pods))) == {None}
+            now, hangs = 3600.0, 0
+        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0, MOST)) for pod in pods]
+        async with asyncio.timeout(20):
+            while hangs < at_once // 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await fetcher.fetch(other, 3600.0, MOST) == b"report"
+        assert hangs == at_once // 2
+        release.set()
+        assert set(await asyncio.gather(*asked)) == {b"late"}
+    await fetcher.close()
 
 
 async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> None:

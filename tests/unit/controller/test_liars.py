@@ -48,6 +48,7 @@ def a_mebibyte(report: bytes) -> bytes:
     return json.dumps(lied, separators=(",", ":")).encode()
 
 
+@pytest.mark.timeout(600)  # memory is traced, which takes its time
 @pytest.mark.parametrize("lie", [longest_lists, losses_alone, a_mebibyte])
 async def test_pods_that_answer_with_the_most_they_may_take_little_memory(
     lie: Lie, monkeypatch: pytest.MonkeyPatch
