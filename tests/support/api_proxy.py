@@ -57,7 +57,7 @@ class ApiProxy:
                     return
                 headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
                 with (
-                    contextlib.suppress(OSError, httpx.HTTPError),  # either end may go
+                    contextlib.suppress(OSError, httpx.HTTPError, httpx.StreamError),  # either end may go
                     proxy._upstream.stream(
                         self.command, self.path, content=body, headers=headers, timeout=None
                     ) as response,

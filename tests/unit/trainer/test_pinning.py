@@ -110,7 +110,7 @@ def test_a_leader_tells_how_many_files_came_since(world: World) -> None:
 def test_a_leader_counts_files_that_come_while_it_leads_and_lists_them_seldom(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, told = 1000.0, []
+    now, told = 1000.0, list[int]()
     monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
     pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
     open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
@@ -127,7 +127,7 @@ def test_a_leader_counts_files_that_come_while_it_leads_and_lists_them_seldom(
 
 
 def test_a_listing_that_fails_ends_nothing_and_is_repeated_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, told = 1000.0, []
+    now, told = 1000.0, list[int]()
     monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
     pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
     open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
