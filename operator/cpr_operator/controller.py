@@ -375,5 +375,6 @@ def read_report(pod: PodView, answer: bytes) -> Report | None:
     try:
         return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
     except ContractError as error:
-        logger.warning("%s returned an invalid report: %s", pod.name, error)
+        # As text: where a log keeps its records, the error would keep all that was parsed.
+        logger.warning("%s returned an invalid report: %s", pod.name, str(error))
         return None

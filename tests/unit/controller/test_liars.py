@@ -75,6 +75,5 @@ async def test_pods_that_answer_with_the_most_they_may_take_little_memory(
     finally:
         tracemalloc.stop()
     assert len(asked) == PODS - 1
-    print("peak", most >> 20)
     assert most < MEMORY
     assert sum(map(len, driver.status().ledger.ranges)) <= MAX_RANGES
