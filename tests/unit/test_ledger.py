@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_contract.limits import MAX_RANGES
 from cpr_operator import ledger
+from cpr_operator.api.model import EXACT
 from cpr_operator.ledger import Ledger, Ranges
 
 TOTAL = 60
@@ -107,11 +109,40 @@ def test_a_charge_fits_up_to_the_last_sample(spent: int, reserved: int, charge: 
 
 
 def test_a_full_ledger_takes_no_more_charges() -> None:
-    scattered = tuple((2 * i, 2 * i + 1) for i in range(ledger.MAX_RANGES))
-    book = ledger.add(ledger.opened(10**6, 1, 0.5), 0, scattered)
+    book = ledger.add(ledger.opened(10**6, 1, 0.5), 0, scattered(ledger.MAX_RANGES))
     assert not ledger.fits(book, 0, 1).fits
     assert "ranges" in ledger.fits(book, 0, 1).reason
     assert ledger.fits(ledger.rolled_back(book, 10), 0, 1).fits
+
+
+def scattered(count: int) -> ledger.Ranges:
+    return tuple((2 * i, 2 * i + 1) for i in range(count))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 64])
+def test_no_more_ranges_are_held_than_a_status_may_hold_and_those_held_cover_all(shards: int) -> None:
+    book = ledger.add(ledger.opened(10**6, shards, 0.5), 0, ((20_000, 20_001),))
+    told = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
+    for held in (ledger.add_by_shard(book, told), ledger.add_everywhere(book, scattered(8000))):
+        assert sum(map(len, held.lost)) <= MAX_RANGES
+        assert all(ledger.length((*now, (0, 1))) == ledger.length(now) for now in held.lost)
+        assert ledger.union(held.lost[0], scattered(8000), book.lost[0]) == held.lost[0]
+    if shards > 1:
+        assert ledger.add_by_shard(book, told).lost[1] == scattered(2), "who tells little is charged exactly"
+
+
+def test_what_lies_outside_of_the_job_is_not_charged() -> None:
+    told = ((-5, 10), (90, 2**60), (7, 3))
+    book = ledger.opened(100, 2, 0.5)
+    assert ledger.add(book, 0, told).lost == (((0, 10), (90, 100)), ())
+    assert ledger.add_everywhere(book, told).spent == 40
+    assert ledger.add(ledger.opened(0, 1, 0.5), 0, told).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
+
+
+def test_what_a_status_can_hold_is_held_exactly() -> None:
+    book = ledger.add(ledger.opened(10**6, 2, 0.5), 0, scattered(MAX_RANGES))
+    assert book.spent == MAX_RANGES
+    assert ledger.add(book, 1, ((5, 6),)).lost == (((0, 2 * MAX_RANGES - 1),), ((5, 6),))
 
 
 def test_portions_are_0_while_the_total_is_unknown() -> None:
