@@ -56,11 +56,6 @@ class Verdict:
     reason: str
 
 
-def opened(total: int, shards: int, portion: float) -> Ledger:
-    """An empty account for a budget of `portion` of all samples, in [0, 1)."""
-    return Ledger(total=total, limit=limit_of(portion, total, shards), lost=((),) * shards)
-
-
 def limit_of(portion: float, total: int, shards: int) -> int:
     """floor(portion * total * shards), of the decimal that the user wrote: 0.1 of 30 is 3."""
     return int(Fraction(repr(portion)) * total * shards)

@@ -1,4 +1,7 @@
-"""The commands of `cprjob`. They parse options; the modules beside this one do the work."""
+"""The commands of `cprjob`. They parse options; the modules beside this one do the work.
+
+Each command imports its own code alone, so that `cprjob --help` and completion load none of it.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,11 @@ import typer
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_operator.cli.bench import bench
-from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
-from cpr_operator.cli.calibrate import calibrate as calibrate_job
 from cpr_operator.cli.console import err, out, usage_errors
 from cpr_operator.cli.data import data
-from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.evaluate import evaluate as evaluate_model
-from cpr_operator.cli.export import export as export_model
-from cpr_operator.cli.export import find_job, source_of
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
-from cpr_operator.cli.plan import plan as plan_job
-from cpr_operator.cli.run import RunOptions
-from cpr_operator.cli.run import run as run_job
-from cpr_operator.cli.simulate import Preset, SimulateOptions
-from cpr_operator.cli.simulate import simulate as simulate_jobs
+from cpr_operator.cli.options import SimulatePreset
 from cpr_operator.cli.snapshots import snapshots
-from cpr_operator.cli.validate import validate_files
 
 app = typer.Typer(
     name="cprjob",
@@ -35,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # loading what draws boxes takes as long as all the rest of a --help
 )
 app.add_typer(bench)
 app.add_typer(data)
@@ -60,6 +53,10 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
+    from cpr_operator.cli.document import DocumentError
+    from cpr_operator.cli.run import RunOptions
+    from cpr_operator.cli.run import run as run_job
+
     with usage_errors():
         if (file is None) != resume:
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
@@ -73,6 +70,8 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs.")],
 ) -> None:
     """Check manifests and report every invalid field."""
+    from cpr_operator.cli.validate import validate_files
+
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
 
@@ -86,6 +85,9 @@ def export(
     workdir: Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of FILE.")] = None,
 ) -> None:
     """Write a finished job's model as safetensors."""
+    from cpr_operator.cli.export import export as export_model
+    from cpr_operator.cli.export import find_job, source_of
+
     with usage_errors():
         source = source_of(find_job(file, workdir))
         raise typer.Exit(export_model(source, to, os.environ))
@@ -101,6 +103,9 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a finished job's model on the held-out rows."""
+    from cpr_operator.cli.evaluate import evaluate as evaluate_model
+    from cpr_operator.cli.export import find_job, source_of
+
     with usage_errors():
         evaluate_model(source_of(find_job(file, workdir)), out, os.environ, as_json=json)
 
@@ -116,6 +121,9 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the runs to this file.")] = None,
 ) -> None:
     """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
+    from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
+    from cpr_operator.cli.calibrate import calibrate as calibrate_job
+
     with usage_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
         calibrate_job(options, out, err, os.environ)
@@ -128,6 +136,8 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show how a job would recover and save, the expected cost, and what would change the plan."""
+    from cpr_operator.cli.plan import plan as plan_job
+
     with usage_errors():
         plan_job(file, as_json=json, out=out)
 
@@ -135,7 +145,9 @@ def plan(
 @app.command()
 def simulate(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")] = None,
+    preset: Annotated[
+        SimulatePreset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A YAML file with one CPRJob.", exists=True, dir_okay=False)
     ] = None,
@@ -161,6 +173,9 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
 ) -> None:
     """Compare recovery strategies by simulating many jobs with the operator's policy."""
+    from cpr_operator.cli.simulate import SimulateOptions
+    from cpr_operator.cli.simulate import simulate as simulate_jobs
+
     with usage_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot

@@ -10,14 +10,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cpr_operator.cli.document import DocumentError, InvalidDocumentError
-from cpr_operator.cli.kills import KillError
-from cpr_operator.cli.needs import NeedError
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
-from cpr_operator.cli.validate import show_invalid
-from cpr_operator.cluster.protocol import ClusterError
-
 #: The usual exit code for a wrong command line.
 USAGE = 2
 
@@ -29,6 +21,15 @@ err = Console(stderr=True)
 @contextmanager
 def usage_errors() -> Iterator[None]:
     """Print the user's mistakes, missing packages and failed trials without a traceback, then exit."""
+    # Not before a command runs: they are most of what there is to import.
+    from cpr_operator.cli.document import DocumentError, InvalidDocumentError
+    from cpr_operator.cli.kills import KillError
+    from cpr_operator.cli.needs import NeedError
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.trials import TrialError
+    from cpr_operator.cli.validate import show_invalid
+    from cpr_operator.cluster.protocol import ClusterError
+
     try:
         yield
     except InvalidDocumentError as error:

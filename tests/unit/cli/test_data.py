@@ -17,7 +17,7 @@ from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionReques
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import data, evaluate
+from cpr_operator.cli import evaluate, inspection
 from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.export import Source
 from support.documents import PARQUET, edited
@@ -51,9 +51,9 @@ class TrainerImage:
 
 
 def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
-    monkeypatch.setattr(data, "ask_trainer_image", image)
+    monkeypatch.setattr(inspection, "ask_trainer_image", image)
     console = Console(file=io.StringIO(), width=120)
-    code = data.inspect_data(target, console, {}, as_json=as_json)
+    code = inspection.inspect_data(target, console, {}, as_json=as_json)
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
 

@@ -1,4 +1,7 @@
-"""The commands of `cprjob snapshots`. They parse options; the modules beside this one do the work."""
+"""The commands of `cprjob snapshots`. They parse options; the modules beside this one do the work.
+
+Each command imports its own code alone.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Annotated
 import typer
 
 from cpr_operator.cli.console import out, usage_errors
-from cpr_operator.cli.snapshots.command import list_points, prune_saves, verify_saves
-from cpr_operator.cli.snapshots.source import find_source
 
-snapshots = typer.Typer(name="snapshots", help="List, verify and prune a job's saves.", no_args_is_help=True)
+snapshots = typer.Typer(
+    name="snapshots", help="List, verify and prune a job's saves.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Where = Annotated[
     str | None,
@@ -38,6 +41,9 @@ def ls(
     json: Json = False,
 ) -> None:
     """List the points to which a job can be restored: anchors, and the saves beside them."""
+    from cpr_operator.cli.snapshots.command import list_points
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job)
         raise typer.Exit(list_points(found, out, os.environ, as_json=json))
@@ -53,6 +59,9 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every object of every save, and report each that is damaged."""
+    from cpr_operator.cli.snapshots.command import verify_saves
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job)
         raise typer.Exit(verify_saves(found, out, os.environ, as_json=json))
@@ -75,6 +84,9 @@ def prune(  # noqa: PLR0913 -- one parameter per option
     json: Json = False,
 ) -> None:
     """Show the saves that no restore can need any more, and delete them with --delete."""
+    from cpr_operator.cli.snapshots.command import prune_saves
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job)
         prune_saves(found, 0 if all_ else keep, out, os.environ, delete=delete, as_json=json)
