@@ -97,7 +97,7 @@ def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) 
 def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on every shard, because the dense network lost them."""
     shards = len(ledger.lost)
-    return _charged(ledger, (_within(tuple(ranges), MOST_IN_STATUS // shards),) * shards)
+    return _charged(ledger, (_within(tuple(ranges), MOST_IN_STATUS // max(shards, 1)),) * shards)
 
 
 def _charged(ledger: Ledger, told: tuple[Ranges, ...]) -> Ledger:
