@@ -127,7 +127,8 @@ class ShardManifest:
 class DenseManifest:
     """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
 
-    `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state.
+    `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
+    `table_ids` of its model.
     """
 
     contract: int
@@ -142,6 +143,7 @@ class DenseManifest:
     shards: tuple[ManifestRef, ...] = ()
     lost: tuple[tuple[tuple[int, int], ...], ...] = ()
     dense_lost: tuple[tuple[int, int], ...] = ()
+    ids: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from cpr_trainer.snapshot.lineage import Candidate
 from cpr_trainer.snapshot.names import committed_in, dense_save
 from cpr_trainer.store import MissingError, Store
 
+#: `table_ids` of a model.
+TableIds = tuple[tuple[str, str], ...]
+
 
 def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> AnchorRef | None:
     """Return the anchor committed at `step` of this generation, of the newest group if there are several.
@@ -43,10 +46,11 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
     return all(set(save.applied) == {anchor.step} for save in saves)
 
 
-def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
+def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
     """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
 
-    Raises LayoutError if it is of another shape, DamagedError if it is not there or no anchor, StoreError.
+    Raises LayoutError if it is of another shape, or its tables have other ids, DamagedError if it is not there or no
+    anchor, StoreError.
     """
     manifest, ref = _read(store, key, "")
     if manifest.layout != layout:
@@ -54,15 +58,23 @@ def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
             f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
             "Give this job the same model as the job that wrote the anchor, or another anchor.",
         )
+    for table, _ in sorted(set(ids) ^ set(manifest.ids)):
+        saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
+        raise LayoutError(
+            f"{key} was saved with the ids {saved} in table {table}, and this job has {wanted}: its rows are other ids'.",
+            f"Set ids of table {table} in spec.model.tables to {saved}, or give this job another anchor.",
+        )
     return _reference(manifest, ref)
 
 
-def dense_start(store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str) -> Candidate:
+def dense_start(
+    store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str, ids: TableIds
+) -> Candidate:
     """Name the dense state that a generation starts from. Raises as `resolve_anchor` does, for `restore_from`."""
     if anchor is not None:
         return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
     if restore_from is not None:
-        other = resolve_anchor(store, restore_from, layout)
+        other = resolve_anchor(store, restore_from, layout, ids)
         return Candidate("RestoreFrom", layout, 0, (ManifestRef(other.key, other.digest),))
     return Candidate("Seed", layout, 0)
 

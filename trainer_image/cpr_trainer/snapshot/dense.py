@@ -14,7 +14,7 @@ import torch
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import DenseManifest, ManifestRef, Part, dense_prefix
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.snapshot.anchors import dense_start
+from cpr_trainer.snapshot.anchors import TableIds, dense_start
 from cpr_trainer.snapshot.commit import is_there, read_manifest, read_part, write_once
 from cpr_trainer.snapshot.errors import DamagedError
 from cpr_trainer.snapshot.lineage import Candidate, dense_lineage
@@ -36,6 +36,7 @@ class DenseMeta:
     total_samples: int
     layout: str
     dense_lost: Ranges
+    ids: TableIds = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     layout: str,
     *,
     restore_from: str | None = None,
+    ids: TableIds = (),
     at_most_step: int | None = None,
 ) -> tuple[Candidate, ...]:
     """Dense saves of this generation (anchors included), newest group and step first; never empty.
@@ -103,7 +105,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
-    return (*dense_lineage(saves, layout, at_most_step), dense_start(store, anchor, restore_from, layout))
+    return (*dense_lineage(saves, layout, at_most_step), dense_start(store, anchor, restore_from, layout, ids))
 
 
 def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
@@ -154,6 +156,7 @@ def _save(
         shards=shards,
         lost=lost,
         dense_lost=meta.dense_lost,
+        ids=meta.ids,
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))

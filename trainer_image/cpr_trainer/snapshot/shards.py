@@ -26,7 +26,7 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
     keys = tuple(entry.key for entry in store.list(shard_folder(job.job_uid, generation, roster.index)))
     origins = {n: _read_origin(store, key) for n, key in origins_in(keys).items() if n < roster.incarnation}
     line = shard_lineage(origins, committed_in(keys), roster.incarnation, layout)
-    start = dense_start(store, roster.anchor, job.snapshots.restore_from, layout)
+    start = dense_start(store, roster.anchor, job.snapshots.restore_from, layout, job.model.table_ids)
     start = shard_start(store, start, placement, roster.index)
     return (*line.candidates, replace(start, priority=line.priority))
 
