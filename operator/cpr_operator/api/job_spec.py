@@ -48,6 +48,7 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
                 dim=table.dim,
                 ids=table.ids,
                 out_of_range=table.out_of_range or "Fail",
+                hash_seed=table.hash_seed or 0,
             )
             for table in model.tables
         ),

@@ -102,6 +102,14 @@ OUT_OF_RANGE = Rule(
     "remove it, or set ids to RowNumber",
     "self.ids == 'RowNumber' || !has(self.outOfRange)",
 )
+SEEDED_IDS = ("XXH64", "Murmur3")
+HASH_SEED = Rule(
+    "spec.model.tables",
+    "spec.model.tables.hashSeed",
+    "only the hashes XXH64 and Murmur3 have a seed",
+    "remove it, or set ids to one of these",
+    f"self.ids in {list(SEEDED_IDS)} || !has(self.hashSeed)",
+)
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
 #: By the path of the optimizer.
 EPSILON = {
@@ -349,6 +357,7 @@ STATIC = (
     TOP_MLP,
     TABLES,
     OUT_OF_RANGE,
+    HASH_SEED,
     *EPSILON.values(),
     *BETAS.values(),
     ROWS,

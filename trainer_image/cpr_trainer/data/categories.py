@@ -15,7 +15,10 @@ from cpr_trainer.bags import Bags, Int32s
 from cpr_trainer.data.cells import Cells
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import NO_ROW, table_rows
+from cpr_trainer.data.murmur3 import murmur3
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
+from cpr_trainer.data.xxh64 import xxh64
+from cpr_trainer.hashing import U64
 
 _TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
 
@@ -89,9 +92,8 @@ def _ids_of_cells(table: Any, name: str, target: TableSpec, faults: Faults) -> I
 def _single_ids(column: Any, target: TableSpec) -> Int32s:
     """Return the row in its table of each cell, int32 [n], `NO_ROW` where it has none: each text is looked at once."""
     numbers = target.ids == "RowNumber" and pa.types.is_integer(column.type)
-    parts = [np.empty(0, np.int64)]
-    for chunk in column.chunks:
-        parts.append(rows_of_integers(chunk, target) if numbers else _rows_of_chunk(chunk, target))
+    rows_of = rows_of_integers if numbers else _rows_of_chunk
+    parts = [np.empty(0, np.int64), *(rows_of(chunk, target) for chunk in column.chunks)]
     return np.concatenate(parts).astype(np.int32)
 
 
@@ -106,4 +108,14 @@ def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
 def _rows_of_texts(texts: Any, target: TableSpec) -> Ints:
     if target.ids == "RowNumber":
         return rows_of_texts(texts, target)
-    return table_rows(Cells.of_arrow(texts).hashes(), target.rows)
+    return table_rows(_hashes(Cells.of_arrow(texts), target), target.rows)
+
+
+def _hashes(cells: Cells, target: TableSpec) -> U64:
+    match target.ids:
+        case "XXH64":
+            return xxh64(cells, target.hash_seed)
+        case "Murmur3":
+            return murmur3(cells, target.hash_seed)[0]
+        case _:
+            return cells.hashes()

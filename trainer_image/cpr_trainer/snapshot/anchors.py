@@ -61,8 +61,8 @@ def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> Anchor
     for table, _ in sorted(set(ids) ^ set(manifest.ids)):
         saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
         raise LayoutError(
-            f"{key} was saved with the ids {saved} in table {table}, and this job has {wanted}: its rows are other ids'.",
-            f"Set ids of table {table} in spec.model.tables to {saved}, or give this job another anchor.",
+            f"{key} was saved with ids of {saved} in table {table}; this job has {wanted}, so its rows are other ids'.",
+            f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
     return _reference(manifest, ref)
 
