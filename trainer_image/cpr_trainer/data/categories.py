@@ -98,10 +98,11 @@ def _single_ids(column: Any, target: TableSpec) -> Int32s:
 
 
 def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
+    """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
     is_number = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
     texts = coded.dictionary.cast(pa.string() if is_number else pa.binary()).cast(pa.binary())
-    known = np.concatenate([_rows_of_texts(each, target) for each in (texts, pa.array([b""]))])
+    known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), target)
     return known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
 
 
