@@ -21,6 +21,11 @@ MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
 DATA = "data.json"
 
+#: Half-open ranges of global samples, sorted and merged.
+Ranges = tuple[tuple[int, int], ...]
+#: The `table_ids` of a model.
+TableIds = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestRef:
@@ -106,7 +111,7 @@ class ShardManifest:
     first_place: int
     places: int
     applied: tuple[int, ...]
-    lost: tuple[tuple[int, int], ...]
+    lost: Ranges
     chain: tuple[ManifestRef, ...] = ()
     bits: Bits = 32
     rows: int = 0
@@ -141,9 +146,9 @@ class DenseManifest:
     layout: str
     parts: tuple[Part, ...]
     shards: tuple[ManifestRef, ...] = ()
-    lost: tuple[tuple[tuple[int, int], ...], ...] = ()
-    dense_lost: tuple[tuple[int, int], ...] = ()
-    ids: tuple[tuple[str, str], ...] = ()
+    lost: tuple[Ranges, ...] = ()
+    dense_lost: Ranges = ()
+    ids: TableIds = ()
 
 
 @dataclass(frozen=True, slots=True)
