@@ -85,7 +85,7 @@ def plain_auc(path: Path, job: dict[str, Any], held_out: int) -> float:
     for samples in torch.randperm(trained).split(256):
         loss = nn.functional.binary_cross_entropy_with_logits(logits_of(samples), labels[samples])
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     with torch.no_grad():
         last = torch.arange(trained, len(labels))
