@@ -68,6 +68,8 @@ def show(figures: DataFigures, console: Console) -> None:
     console.print(f"{_count(figures.bad, 'bad row')}" + (", the first:" if figures.bad else ""))
     for fault in figures.faults:
         console.print(f"  {escape(fault)}", highlight=False, soft_wrap=True)
+    for advice in figures.advice:
+        console.print(escape(advice), highlight=False, soft_wrap=True)
     if (reading := figures.reading) is not None:
         shuffled = "as a whole" if reading.windows == 1 else f"in {reading.windows} windows"
         console.print(

@@ -35,6 +35,7 @@ FIGURES = DataFigures(
         ColumnFigures("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
+    advice=("Column [a] has integers.",),
 )
 
 
@@ -68,6 +69,7 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         "table user, 10 rows",
         "2 bad rows, the first:",
         "a.csv, line 3: column [x] is 'y', not 0 or 1",
+        "Column [a] has integers.",
         "1,800 samples in 15 steps from 900 rows, shuffled in 3 windows; 100 are held out",
     ):
         assert words in output

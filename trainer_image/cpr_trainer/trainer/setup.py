@@ -99,5 +99,6 @@ class Setup:
             total_samples=self.order.total_samples,
             layout=self.layout,
             dense_lost=state.lost,
+            ids=self.job.model.table_ids,
         )
         return DenseCopy(meta, state.tensors())
