@@ -103,7 +103,8 @@ def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
     is_number = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
     texts = coded.dictionary.cast(pa.string() if is_number else pa.binary()).cast(pa.binary())
     known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), target)
-    return known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    return rows
 
 
 def _rows_of_texts(texts: Any, target: TableSpec) -> Ints:
