@@ -90,7 +90,7 @@ def test_the_model_comes_here_as_files(cprjob: Cprjob, server: PodServer, tmp_pa
 
 def test_a_model_that_was_cut_off_is_not_called_complete(cprjob: Cprjob, server: PodServer, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text("of an earlier export", "utf-8")
-    server.cut_after = 20_000
+    server.cut_after = 1
     found = cprjob.there("export", "--to", str(tmp_path))
     assert found.exit_code == 1
     assert "try again" in " ".join(found.output.split())

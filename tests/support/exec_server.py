@@ -26,7 +26,10 @@ CHUNK = 1 << 14
 
 @dataclass
 class PodServer:
-    """`job` is the one that it knows. `created` and `deleted` are what became of pods."""
+    """`job` is the one that it knows. `created` and `deleted` are what became of pods.
+
+    `cut_after`: break the connection once a command has written so many bytes to its standard output.
+    """
 
     job: dict[str, Any]
     protocols: tuple[str, ...] = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -98,6 +101,8 @@ class PodServer:
             process.kill()
             await process.wait()
         feeding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await feeding
         await socket.close()
         return socket
 
