@@ -42,7 +42,7 @@ class Tool:
         """
         opened = self._connection.execute(self._namespace, self._name, command)
         errors, verdict = bytearray(), bytearray()
-        with contextlib.closing(opened), _told(self._name):
+        with _shut(opened.sock), _told(self._name):
             if stdin:
                 opened.write_stdin(stdin)
             opened.close_channel(STDIN_CHANNEL)
@@ -108,6 +108,15 @@ def _frames(socket: Any) -> Iterator[tuple[int, bytes]]:
             return
         if opcode in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and frame.data:
             yield frame.data[0], frame.data[1:]
+
+
+@contextlib.contextmanager
+def _shut(socket: Any) -> Iterator[None]:
+    """Close the connection at the end. The library's own close leaves one open that the server has closed."""
+    try:
+        yield
+    finally:
+        socket.shutdown()
 
 
 @contextlib.contextmanager

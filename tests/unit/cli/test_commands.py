@@ -150,7 +150,15 @@ def test_the_short_options_of_other_programs_are_there() -> None:
         result = runner.invoke(app, arguments)
         assert result.exit_code == 0
         assert "Usage" in result.output
-    assert "_CPRJOB_COMPLETE" in runner.invoke(app, ["--show-completion", "bash"], prog_name="cprjob").output
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str, position: int) -> list[str]:
+        asked = {"_CPRJOB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return runner.invoke(app, [], prog_name="cprjob", env=asked).output.split()
+
+    assert completed("cprjob su", 1) == ["submit", "suspend"]
+    assert completed("cprjob chaos job --k", 3) == ["--kill", "--kubeconfig"]
 
 
 def test_the_plugin_of_kubectl_is_the_same_program() -> None:
