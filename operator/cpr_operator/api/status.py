@@ -230,6 +230,19 @@ class Shown(Model):
     """budget.limit to four digits, rounded up."""
     auc: Word = ""
     """progress.auc, such as 0.8586."""
+    speed: Word = ""
+    """progress.samplesPerSecond, such as 12300/s."""
+    eta: Word = ""
+    """progress.etaSeconds, such as 12.5 min."""
+
+
+class Scale(Model):
+    """What the subresource scale shows of the trainers."""
+
+    replicas: Count = 0
+    """The number of trainers that the job has now."""
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """The labels of their pods."""
 
 
 class Recovery(Model):
@@ -339,6 +352,8 @@ class Status(Model):
     """The progress of training."""
     shown: Shown = Shown()
     """Figures for people."""
+    scale: Scale | None = None
+    """The present number of trainers, for `kubectl scale` and autoscalers."""
     leader: Count | None = None
     """The index of the trainer that leads."""
     shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)] = ()

@@ -8,6 +8,8 @@ from typing import Literal
 
 #: The jobs that `cprjob simulate` knows.
 SimulatePreset = Literal["paper", "production", "scale"]
+#: How `cprjob get` prints jobs.
+ListingForm = Literal["table", "wide", "yaml", "json", "name"]
 
 
 class TrainPreset(enum.StrEnum):
