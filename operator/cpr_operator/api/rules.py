@@ -100,7 +100,7 @@ OUT_OF_RANGE = Rule(
     "spec.model.tables.outOfRange",
     "only the ids RowNumber have a range",
     "remove it, or set ids to RowNumber",
-    "self.ids == 'RowNumber' || !has(self.outOfRange)",
+    "self.all(t, t.ids == 'RowNumber' || !has(t.outOfRange))",
 )
 SEEDED_IDS = ("XXH64", "Murmur3")
 HASH_SEED = Rule(
@@ -108,7 +108,7 @@ HASH_SEED = Rule(
     "spec.model.tables.hashSeed",
     "only the hashes XXH64 and Murmur3 have a seed",
     "remove it, or set ids to one of these",
-    f"self.ids in {list(SEEDED_IDS)} || !has(self.hashSeed)",
+    f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
 )
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
 #: By the path of the optimizer.
