@@ -94,7 +94,7 @@ class _Shard:
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        writer = Writer(store, arena, job.snapshots.max_bytes_per_s)
+        writer = Writer(store, arena, job.snapshots.max_bytes_per_s, heeds_claims=job.replay_bytes > 0)
         saver = Saver(writer, life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:

@@ -27,6 +27,7 @@ from cpr_trainer.snapshot import (
     Link,
     RestoredShard,
     candidates,
+    claim,
     load_shard,
     write_origin,
 )
@@ -114,6 +115,9 @@ class Restorer:
 
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
+        if self.job.replay_bytes:
+            # Before the saves are listed: trainers forget what a predecessor commits before this, and nothing after.
+            claim(self.store, roster, self.job.job_uid)
         for candidate in candidates(self.store, self.job, roster, self.home.placement):
             try:
                 restored = load_shard(self.store, candidate, self.home)

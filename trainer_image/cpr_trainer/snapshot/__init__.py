@@ -6,7 +6,7 @@ from cpr_trainer.snapshot.lineage import Candidate
 from cpr_trainer.snapshot.loading import EXACT, Home, RestoredShard, load_shard
 from cpr_trainer.snapshot.pruning import Pruner, delete_saves, everything, on_line
 from cpr_trainer.snapshot.rebase import Link, basis
-from cpr_trainer.snapshot.shards import candidates, read_shard_manifest, write_origin
+from cpr_trainer.snapshot.shards import candidates, claim, read_shard_manifest, write_origin
 from cpr_trainer.snapshot.writing import Insist, SavedShard, Source, Writer
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Writer",
     "basis",
     "candidates",
+    "claim",
     "delete_saves",
     "everything",
     "find_anchor",

@@ -10,9 +10,9 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.snapshot.anchors import dense_start, shard_start
 from cpr_trainer.snapshot.commit import read_document, write_once
-from cpr_trainer.snapshot.errors import DamagedError
+from cpr_trainer.snapshot.errors import DamagedError, OvertakenError
 from cpr_trainer.snapshot.lineage import Candidate, shard_lineage
-from cpr_trainer.snapshot.names import committed_in, cut_of_shard, origin_key, origins_in, shard_folder
+from cpr_trainer.snapshot.names import claims_prefix, committed_in, cut_of_shard, origin_key, origins_in, shard_folder
 from cpr_trainer.store import MissingError, Store
 
 
@@ -51,6 +51,27 @@ def write_origin(store: Store, origin: Origin) -> None:
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
     write_once(store, origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation), origin)
+
+
+def claim(store: Store, roster: ShardRoster, job_uid: str) -> None:
+    """Record that an incarnation is about to list saves: what is committed after that it may not find.
+
+    Raises StoreError.
+    """
+    prefix = claims_prefix(job_uid, roster.counters.generation, roster.index)
+    store.put(f"{prefix}{roster.incarnation:04d}", b"{}")
+
+
+def check_claims(store: Store, saved: ShardManifest) -> None:
+    """Raise OvertakenError if a later incarnation may not have found this save, which is committed. Raises StoreError.
+
+    Whoever claims after this listing lists after it, too, and finds the save.
+    """
+    prefix = claims_prefix(saved.job_uid, saved.generation, saved.index)
+    newest = max((int(entry.key.removeprefix(prefix)) for entry in store.list(prefix)), default=0)
+    if newest > saved.incarnation:
+        what = f"The save of step {saved.step} came after incarnation {newest} had begun to restore"
+        raise OvertakenError(f"{what}.", "Nothing is to be done: that incarnation goes on from an earlier save.")
 
 
 def _read_origin(store: Store, key: str) -> Origin | None:
