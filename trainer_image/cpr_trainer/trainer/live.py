@@ -41,7 +41,7 @@ def look(
         )
     if leading is None:
         return report
-    saves = leading.saver.state
+    saves = leading.committer.state
     return replace(
         report,
         problem=report.problem or saves.problem,
