@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -97,7 +98,9 @@ class Loop:
         patience_s = _SETTLE_S
         if self._setup.job.replay_bytes:
             patience_s = _REPLAY_STOP_S if self._watch.all_stop else _REPLAY_S
-        settled = self._stepper.shards.settle_within(patience_s)
+        settled = False
+        with suppress(RosterChanged):  # another group or generation needs nothing of this process any more
+            settled = self._stepper.shards.settle_within(patience_s)
         state, leading = self._stepper.state, self.leading
         if leading is None or state.done == NO_STATE:
             return None
