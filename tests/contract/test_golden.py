@@ -173,6 +173,7 @@ EXAMPLES: dict[str, Any] = {
         new_files=2,
         forgotten=(6144000, 6144000, 6144000, -1),
         overdue=("shard/3",),
+        shard_incarnations=(1, 1, 2, 5),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

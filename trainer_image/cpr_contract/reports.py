@@ -124,9 +124,10 @@ class TrainerReport:
     a shadow mode. `degraded_samples` are those of steps that this process trained without a shard,
     in this generation. `new_files` are those that data.uri names and which came after the job had
     begun, as the leader found them when it started, or after an anchor since then: they are not
-    trained. With replay, `shard_saves` is told by every trainer, and `forgotten[i]` are the samples
-    up to which this one cannot push to shard i again; what comes after them it keeps, or knows to
-    be saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
+    trained. With replay, `shard_saves` is told by every trainer, `shard_incarnations[i]` is the
+    incarnation of shard i that told it (-1 if unknown), and `forgotten[i]` are the samples up to
+    which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
+    saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
     ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
     `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
     of each where there are several labels, then the network's own.
@@ -165,6 +166,7 @@ class TrainerReport:
     new_files: int = 0
     forgotten: ByShard = ()
     overdue: Names = ()
+    shard_incarnations: ByShard = ()
 
 
 @dataclass(frozen=True, slots=True)
