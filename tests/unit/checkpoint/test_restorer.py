@@ -234,7 +234,7 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
             wake_up("list")
         return listing(prefix)
 
-    bench.store.list = list_objects  # type: ignore[method-assign]
+    bench.store.list = list_objects
     restored = bench.restore()
     assert isinstance(restored, Restored)
     assert news == ([False, True] if told else [False])
