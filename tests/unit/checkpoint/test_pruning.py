@@ -16,6 +16,7 @@ from cpr_trainer.checkpoint.format.anchors import read_anchor
 from cpr_trainer.checkpoint.format.chain import basis
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.names import committed_in
 from cpr_trainer.checkpoint.format.origins import write_origin
 from cpr_trainer.checkpoint.restore.dense import newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
@@ -101,6 +102,24 @@ def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase
                 assert same(bench.values(bench.restore(candidate)[1]), saved[candidate.step])
         most = max(most, sum(key.endswith("manifest.json") for key in store.objects))
     assert most < 36, "something was pruned"
+
+
+def test_every_anchor_that_is_left_is_whole_whenever_the_job_ends() -> None:
+    """An anchor is committed almost a second after its shards' saves, and the saves before it are older still."""
+    store = MemoryStore()
+    bench = JobBench(store)
+    bench.serve()
+    store.modified_s.clear()
+    pruner, kept = Pruner(store, "uid", grace_s=9.5), list[AnchorRef]()
+    for now_s in range(1, 40):
+        known = set(store.objects)
+        kept = [*kept, bench.anchor(now_s, full=now_s % 7 == 0)][-2:]
+        for key in store.objects.keys() - known:
+            store.modified_s[key] = now_s + (0.9 if "/dense/" in key else 0.0)
+        pruner.prune(tuple(kept))
+        anchors = [save.manifest for save in committed_in(store.objects) if "/dense/" in save.folder]
+        assert all(needed_by(store, each) for each in anchors)
+    assert len(anchors) < 20, "something was pruned"
 
 
 def test_manifests_are_read_once() -> None:

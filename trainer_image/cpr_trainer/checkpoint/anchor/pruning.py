@@ -59,14 +59,16 @@ class Pruner:
         return len(doomed)
 
     def superfluous(self, oldest_step: int, now_s: float = 0.0) -> tuple[Entry, ...]:
-        """Return the objects of saves before `oldest_step`, that of an anchor, on which no later save stands.
+        """Return the objects of saves before `oldest_step`, that of an anchor, on which no save stands that stays.
 
         What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Raises
         StoreError; DamagedError if a save that is needed cannot be read: nobody knows what it stands on.
         """
         entries = self._store.list(f"{self._job_uid}/")
         self._objects = len(entries)
-        live = [save.manifest for save in committed_in(entry.key for entry in entries) if save.step >= oldest_step]
+        young = young_steps(entries, self._grace_s, now_s)
+        saves = committed_in(entry.key for entry in entries)
+        live = [save.manifest for save in saves if save.step >= oldest_step or save.step in young]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
         return stale(entries, oldest_step, self._chains, self._grace_s, now_s)
@@ -93,25 +95,36 @@ def stale(
     """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
 
     A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
-    state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard. A
-    save goes whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time, or
-    `now_s` if that is later.
+    state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard.
+    Those of `young_steps` stay.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
     doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
+    young = young_steps(entries, grace_s, now_s)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
-    touched_s: dict[SaveName, float] = defaultdict(float)
     for entry in entries:
-        now_s = max(now_s, entry.modified_s)
         save = parse_save(entry.key)
-        if save is None or save.manifest in needed:
+        if save is None or save.manifest in needed or save.step in young:
             continue
         if save.step < oldest_step or save.folder in doubled:
             old[save].append(entry)
-            touched_s[save] = max(touched_s[save], entry.modified_s)
-    return tuple(entry for save, found in old.items() if touched_s[save] <= now_s - grace_s for entry in found)
+    return tuple(entry for found in old.values() for entry in found)
+
+
+def young_steps(entries: Iterable[Entry], grace_s: float, now_s: float = 0.0) -> set[int]:
+    """Return the steps of which an object is not older than `grace_s`.
+
+    An anchor is committed after the saves that it names, and all of them must go at once: without one of them it would
+    look damaged. The newest object of all tells the store's time, or `now_s` if that is later.
+    """
+    touched_s: dict[int, float] = defaultdict(float)
+    for entry in entries:
+        now_s = max(now_s, entry.modified_s)
+        if (save := parse_save(entry.key)) is not None:
+            touched_s[save.step] = max(touched_s[save.step], entry.modified_s)
+    return {step for step, at_s in touched_s.items() if at_s > now_s - grace_s}
 
 
 def on_line(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:

@@ -42,11 +42,11 @@ class Written:
     def stale(self, oldest_step: int, chains: Iterable[tuple[ManifestRef, ...]], by_s: float) -> tuple[str, ...]:
         """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
 
-        Those stay on which a save of that step or later stands: one that is noted here, or that has one of `chains`. A
+        Those stay on which a save stands that stays: one of that step or later, or noted since, or one of `chains`. A
         save that nobody noted is none the worse for it. It stands on what its shard's save at the anchor of
         `oldest_step` does, on that save, or on a later one.
         """
-        live = [save.chain for save in self._saves.values() if save.step >= oldest_step]
+        live = [save.chain for save in self._saves.values() if save.step >= oldest_step or save.noted_s > by_s]
         needed = {ref.key for chain in (*live, *chains) for ref in chain}
         return tuple(
             each
