@@ -42,7 +42,7 @@ class TrainerPod:
             yield from io.BufferedReader(_Chunks(chunks))
 
     @contextmanager
-    def output(self, *arguments: str) -> Iterator[io.BufferedReader]:
+    def output(self, *arguments: str) -> Iterator[io.BufferedReader[_Chunks]]:
         """What a role writes to its standard output. Reading its end raises TrialError if the role failed."""
         with closing(self._run(*arguments)) as chunks, io.BufferedReader(_Chunks(chunks)) as reader:
             yield reader

@@ -131,9 +131,10 @@ class Connection:
 
     def create_pod(self, namespace: str, manifest: Object) -> Object:
         """Create a pod; returns it as it is then."""
+        body: Any = manifest  # plain values are as good as the library's own type
         with _explained(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
             answer: Any = self._core.create_namespaced_pod(
-                namespace, manifest, _preload_content=False, _request_timeout=REQUEST_S
+                namespace, body, _preload_content=False, _request_timeout=REQUEST_S
             )
             created: Object = json.loads(answer.data)
         return created

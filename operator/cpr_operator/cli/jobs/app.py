@@ -202,7 +202,7 @@ def delete(names: Names, *, where: Where) -> None:
 
 def _manifests(files: list[Path]) -> list[dict[str, Any]]:
     """All CPRJobs of the files; other objects are for kubectl."""
-    found = []
+    found: list[dict[str, Any]] = []
     for file in files:
         documents = read_documents(file)
         mine = jobs_of(documents)
