@@ -173,7 +173,7 @@ def test_a_description_has_figures_members_conditions_failures_and_events(cprjob
 
 
 def test_a_job_is_suspended_resumed_and_scaled(cprjob: Cprjob, api: httpx.Client) -> None:
-    name = submitted(cprjob, "changed")
+    name = submitted(cprjob, "altered")
     printed = re.search(r"cprjob resume .+", cprjob("suspend", name))
     assert printed is not None
     assert job(api, name)["spec"]["suspend"] is True
@@ -205,7 +205,7 @@ def test_the_subresource_scale_changes_the_same_field(cprjob: Cprjob, api: httpx
 
 
 def test_chaos_deletes_pods_of_members(cprjob: Cprjob, api: httpx.Client) -> None:
-    name = submitted(cprjob, "struck")
+    name = submitted(cprjob, "wounded")
     killed, drained, spared = (
         run_pod(api, name, *which) for which in (("shard", 1, 1), ("trainer", 0, 1), ("shard", 0, 1))
     )
@@ -215,7 +215,7 @@ def test_chaos_deletes_pods_of_members(cprjob: Cprjob, api: httpx.Client) -> Non
     assert spared in pods(api, name)
     assert killed not in pods(api, name)
     for wrong, code, says in (
-        (["--kill", "shard/9"], 1, "there is no shard/9; struck has 2 shards"),
+        (["--kill", "shard/9"], 1, "there is no shard/9; wounded has 2 shards"),
         (["--kill", "shard"], 2, "is not ROLE/INDEX, as in shard/1"),
         ([], 2, "say whom to strike"),
     ):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.exits import ExitCode
+from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor
 from cpr_trainer.store import open_store
@@ -96,3 +101,106 @@ def test_several_trainers_lose_nothing_and_a_lost_one_is_followed_by_a_cut(tmp_p
         assert report.row_updates is not None
         assert report.row_updates.lost == 0
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())
+
+
+def of_two(folder: Path, samples: int = 20_000) -> JobSpec:
+    return replace(small_job(folder, samples=samples, trainers=2), replay_bytes=64 << 20)
+
+
+def assert_nothing_lost(running: LocalJob, anchor: AnchorRef) -> None:
+    """By the word of the shards, and by the anchor."""
+    assert read_anchor(open_store(running.job.snapshots.store, None, None), anchor).lost == ((), ())
+
+
+def replace_together(running: LocalJob, *shards: int) -> None:
+    for index in shards:
+        running.kill(running.shards[index])
+    for index in shards:
+        running.wait_exit(running.shards[index])
+    for index in shards:
+        running.replace_shard(index)
+
+
+def test_of_two_trainers_both_shards_die_together_and_again_while_they_catch_up(tmp_path: Path) -> None:
+    with LocalJob(of_two(tmp_path), tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(6_000)
+        replace_together(running, 0, 1)
+        running.wait_for(lambda: running.shard(0).replayed_samples > 0, "a shard is sent pushes again")
+        replace_together(running, 0, 1)
+        for index in (0, 1):
+            running.wait_for(lambda i=index: running.shard(i).resumed_samples is not None, "all pushes are there again")
+        reports, anchor = [running.shard(index) for index in (0, 1)], running.result()
+        assert_nothing_lost(running, anchor)
+    for report in reports:
+        assert (report.restored_samples, report.lost) == (0, ())
+        assert report.replayed_samples >= 6_000
+        assert report.row_updates is not None
+        assert (report.row_updates.lost, report.row_updates.exact) == (0, True)
+
+
+def test_of_two_trainers_a_drained_shard_and_its_successor_lose_nothing(tmp_path: Path) -> None:
+    with LocalJob(of_two(tmp_path), tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(5_000)
+        running.kill(running.shards[1], signal.SIGTERM)
+        assert running.wait_exit(running.shards[1]) == ExitCode.FLUSHED
+        running.replace_shard(1)
+        running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all ranks push to it")
+        running.reach(running.trainer().samples + 1000)
+        replace_together(running, 1)
+        running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all pushes are there again")
+        report, anchor = running.shard(1), running.result()
+        assert_nothing_lost(running, anchor)
+    assert report.restored_samples is not None
+    assert report.restored_samples >= 5_000, "it goes on from the flush"
+    assert report.replayed_samples >= 1000
+    assert report.lost == ()
+    assert report.row_updates is not None
+    assert report.row_updates.lost == 0
+
+
+def test_a_shard_that_dies_with_a_trainer_loses_what_that_one_kept_and_no_more(tmp_path: Path) -> None:
+    """Its memory is gone, and no save holds it yet. So few steps are told slice by slice."""
+    job = of_two(tmp_path, samples=6_300)
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(1_000)
+        running.kill(running.trainers[1])
+        running.kill(running.shards[0])
+        for member in (running.trainers[1], running.shards[0]):
+            running.wait_exit(member)
+        running.replace_shard(0)
+        running.replace_trainers(1, leader=0)
+        running.wait_for(lambda: running.shard(0).resumed_samples is not None, "all ranks push to it")
+        report, other, anchor = running.shard(0), running.shard(1), running.result()
+        lost = read_anchor(open_store(job.snapshots.store, None, None), anchor).lost
+    steps = len(report.lost)
+    assert steps >= 10 - 3, "the heir computes the last three again"
+    assert report.lost == tuple((100 * step + 50, 100 * step + 100) for step in range(steps)), "the slices of rank 1"
+    assert lost == (report.lost, ())
+    assert report.row_updates is not None
+    assert report.row_updates.lost > 0
+    assert other.lost == ()
+
+
+def test_a_job_that_is_suspended_while_a_shard_is_away_ends_with_all_that_it_learnt(tmp_path: Path) -> None:
+    """Nobody but the trainers has it, so they wait for the shard. It comes back late."""
+    with LocalJob(of_two(tmp_path), tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(5_000)
+        running.kill(running.shards[1])
+        running.wait_exit(running.shards[1])
+        running.wait_for(lambda: running.trainer().waiting_for, "the shard is missed")
+        running.stopped |= {ROLE_TRAINER}
+        running.publish()
+        time.sleep(8.0)
+        running.replace_shard(1)
+        assert [running.wait_exit(member) for member in running.trainers] == [ExitCode.FLUSHED] * 2
+        reports = [running.shard(index) for index in (0, 1)]
+        running.stopped |= {ROLE_SHARD}
+        running.publish()
+        assert [running.wait_exit(member) for member in running.shards] == [ExitCode.FLUSHED] * 2
+    assert [report.lost for report in reports] == [(), ()]
+    assert reports[0].applied == reports[1].applied
+    assert reports[1].replayed_samples >= 5_000

@@ -12,16 +12,19 @@ from support.runs import incarnations, run, small_job
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
 
 
-def test_with_a_budget_of_0_killed_shards_lose_nothing_and_roll_nothing_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainers", [1])
+def test_with_a_budget_of_0_killed_shards_lose_nothing_and_roll_nothing_back(tmp_path: Path, trainers: int) -> None:
     manifest = tmp_path / "small.yaml"
     recovery = {"replay": {"mode": "Auto", "memory": "64Mi"}}
-    document = small_job(accuracyBudget={"portionOfLostSamples": 0}, recovery=recovery)
+    budget = {"portionOfLostSamples": 0}
+    document = small_job(accuracyBudget=budget, recovery=recovery, trainers={"replicas": trainers})
     manifest.write_text(yaml.safe_dump(document), "utf-8")
     kills = ("--kill", "shard/0@0.3", "--kill", "shard/0@0.6", "--kill", "shard/1@0.6")
     code, report, output = run(tmp_path, manifest, *kills)
     assert code == 0, output
     assert report["phase"] == "Succeeded"
-    assert incarnations(report) == {"shard/0": 3, "shard/1": 2, "trainer/0": 1}
+    unharmed = {f"trainer/{rank}": 1 for rank in range(trainers)}
+    assert incarnations(report) == {"shard/0": 3, "shard/1": 2, **unharmed}
     assert (report["budget"]["spent"], report["budget"]["rollbacks"]) == (0, 0), output
     assert [each["action"] for each in report["failures"]] == ["ReplaceShards"] * 3
     assert [(each["lost_samples"], each["lost_row_updates"]) for each in report["failures"]] == [(0, 0)] * 3

@@ -71,6 +71,7 @@ class DataPlane(Plane):
                 self._run_trainer(trainer)
         self._form_group()
         self._train(dt)
+        self._hear_of_saves()
         self.listen(now)
 
     def report(self, pod: str) -> bytes | None:
@@ -166,7 +167,8 @@ class DataPlane(Plane):
     def _begin(self, trainer: Trainer) -> None:
         """Stand at the anchor that the generation starts from."""
         anchor = trainer.roster.anchor
-        trainer.samples = anchor.samples if anchor else 0
+        trainer.samples = trainer.since = anchor.samples if anchor else 0
+        trainer.told, trainer.forgotten = {}, {}
         trainer.steps = self.store.anchored[anchor.key][1] if anchor else 0
 
     def _group(self) -> list[Trainer] | None:
@@ -203,6 +205,9 @@ class DataPlane(Plane):
             return
         best = max((t for t in group if t.samples is not None), key=lambda t: t.samples or 0)
         for trainer in group:
+            if all(trainer is not other for other in with_state):
+                trainer.since = best.samples or 0
+                self.healing |= trainer.since > 0
             trainer.samples, trainer.lost, trainer.steps = best.samples, best.lost, best.steps
             trainer.group = trainer.roster.counters.group
 
@@ -266,7 +271,7 @@ class DataPlane(Plane):
             return
         everybody = len(shards) == len(group[0].roster.shards)
         for shard in shards:
-            self._catch_up(shard, position)
+            self._catch_up(shard, position, group)
             for trainer in group:
                 trainer.served.add((shard.roster.index, shard.roster.incarnation))
         bit = trains << self.step(after)
@@ -277,9 +282,13 @@ class DataPlane(Plane):
             shard.samples, shard.cells = max(shard.samples, after), tuple(cell | bit for cell in shard.cells)
         self.trained_s += dt
         last = after == self.total
-        due = last or self.trained_s - self.cut_s >= group[0].roster.interval_s
+        due = (
+            last
+            or (self.healing and bool(self.spec.replay_bytes))
+            or self.trained_s - self.cut_s >= group[0].roster.interval_s
+        )
         if due and everybody and not self.store.down:
-            self.cut_s = self.trained_s
+            self.cut_s, self.healing = self.trained_s, False
             self._cut(group[0], shards, after)
         if last and everybody and not self.store.down:
             self._end(group)
@@ -305,7 +314,7 @@ class DataPlane(Plane):
         for shard in shards:
             if shard.samples < samples:
                 before = max(samples - self.spec.data.batch_size, shard.samples)
-                self._catch_up(shard, before)
+                self._catch_up(shard, before, group)
                 bit = 1 << self.step(samples)
                 shard.samples, shard.cells = samples, tuple(cell | bit for cell in shard.cells)
             for trainer in group:
@@ -327,11 +336,30 @@ class DataPlane(Plane):
                 return None
         return [found[key] for key in sorted(found)]
 
-    def _catch_up(self, shard: Shard, position: int) -> None:
-        if shard.restored is not None and shard.resumed is None:
-            shard.resumed = position
-            if shard.restored < position:
-                shard.lost = (*shard.lost, (shard.restored, position))
+    def _catch_up(self, shard: Shard, position: int, group: list[Trainer]) -> None:
+        """All push again what they kept; what any of them does not keep is lost, in whole steps."""
+        if shard.restored is None or shard.resumed is not None:
+            return
+        kept_after = position
+        if self.spec.replay_bytes:
+            kept_after = min(max(trainer.keeps_after(shard.roster.index) for trainer in group), position)
+        shard.resumed = max(shard.restored, kept_after)
+        if shard.restored < kept_after:
+            shard.lost = (*shard.lost, (shard.restored, kept_after))
+        if shard.resumed < position:
+            again = group[0].steps >> self.step(shard.resumed) + 1 << self.step(shard.resumed) + 1
+            shard.cells = tuple(cell | again for cell in shard.cells)
+            shard.samples, shard.replayed = position, position - shard.resumed
+
+    def _hear_of_saves(self) -> None:
+        """Trainers forget what a save holds."""
+        for trainer in self.trainers.values():
+            if trainer.stopped or trainer.samples is None:
+                continue
+            for (index, incarnation), shard in self._ready_shards(trainer.roster).items():
+                saved = shard.newest.samples if shard.newest else 0
+                trainer.told[index] = saved, incarnation
+                trainer.forgotten[index] = max(trainer.forgotten.get(index, 0), saved)
 
     def _cut(self, leader: Trainer, shards: list[Shard], position: int) -> None:
         for shard in shards:

@@ -76,6 +76,7 @@ class Shard:
     stopped: bool = False
     problem: Problem | None = None
     cells: Cells = (0,)
+    replayed: int = 0
 
     @property
     def steps(self) -> int:
@@ -103,6 +104,13 @@ class Trainer:
     served: set[tuple[int, int]] = field(default_factory=set)  # (index, incarnation) of shards that were ready for it
     degraded: int = 0
     new_files: int = 0
+    since: int = 0  # what it pushed before, another process pushed
+    told: dict[int, tuple[int, int]] = field(default_factory=dict)  # shard -> samples of its save, who told
+    forgotten: dict[int, int] = field(default_factory=dict)  # shard -> samples that it cannot push again
+
+    def keeps_after(self, shard: int) -> int:
+        """The samples up to which it cannot push to a shard again."""
+        return max(self.since, self.forgotten.get(shard, 0))
 
 
 @dataclass
@@ -120,6 +128,7 @@ class Plane:
     cut_s: float = 0.0
     step_s: float = 0.0
     saves: int = 0
+    healing: bool = False  # who is new in the group keeps nothing of before
     ended: dict[str, tuple[int, str]] = field(default_factory=dict)  # pod -> exit code, message
     now: float = 0.0
 

@@ -33,6 +33,7 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         overdue=_unheard(plane, shard, plane.spec.overdue_s),
         problem=shard.problem,
         row_updates=_row_updates(plane, shard),
+        replayed_samples=shard.replayed,
     )
 
 
@@ -49,6 +50,8 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
     offered = trainer.offered if trainer.state is TrainerState.BELOW_FLOOR else None
     dense = plane.store.dense.get(trainer.generation, [])
     newest = offered if offered is not None else (dense[-1].samples if dense else None)
+    told = [_told(trainer, peer.index, peer.incarnation) for peer in sorted(roster.shards, key=lambda peer: peer.index)]
+    keeps = bool(plane.spec.replay_bytes)
     return TrainerReport(
         contract=CONTRACT_VERSION,
         job_uid=plane.spec.job_uid,
@@ -66,7 +69,11 @@ def trainer_report(plane: Plane, trainer: Trainer) -> TrainerReport:
         lost=trainer.lost,
         problem=trainer.problem,
         samples_per_s=plane.spec.data.batch_size / plane.step_s if plane.step_s else None,
-        shard_saves=tuple(_saved(plane, trainer.generation, i) for i in range(plane.spec.shards)) if leads else (),
+        shard_saves=tuple(save for save, _ in told) if leads or keeps else (),
+        shard_incarnations=tuple(teller for _, teller in told) if leads or keeps else (),
+        forgotten=tuple(-1 if trainer.samples is None else trainer.keeps_after(i) for i in range(plane.spec.shards))
+        if keeps
+        else (),
         dense_save=SaveRef("dense", plane.step(newest), newest) if leads and newest is not None else None,
         anchors=tuple(plane.store.anchors) if leads else (),
         auc=samples / plane.total if leads else None,  # tells of which step it is
@@ -102,6 +109,7 @@ def _newest_trainer(plane: Plane, index: int) -> int:
     return max(t.roster.incarnation for t in plane.trainers.values() if t.roster.index == index)
 
 
-def _saved(plane: Plane, generation: int, index: int) -> int:
-    saves = plane.store.shards.get((generation, index))
-    return saves[-1].samples if saves else -1
+def _told(trainer: Trainer, index: int, incarnation: int) -> tuple[int, int]:
+    """The newest save that this incarnation told the trainer of, and who did; -1 if it did not."""
+    saved, teller = trainer.told.get(index, (-1, -1))
+    return (saved, teller) if teller == incarnation else (-1, -1)

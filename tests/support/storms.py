@@ -68,9 +68,10 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
-        lambda mode, loss, portion, shards, trainers, sync, interval, mtbf: spec(
+        lambda mode, loss, replay, portion, shards, trainers, sync, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
             recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
+            recovery__replay={"mode": replay},
             accuracyBudget__portionOfLostSamples=portion,
             shards__replicas=shards,
             trainers={"replicas": trainers if sync == "AllReduce" else 1 + trainers, "denseSync": sync},
@@ -81,6 +82,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
         ),
         mode=st.sampled_from(("Auto", "Partial", "Full")),
         loss=st.sampled_from(("Pause", "Degrade")),
+        replay=st.sampled_from(("Off", "Auto")),
         portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
         shards=st.integers(2, 3),
         trainers=st.integers(1, 2),

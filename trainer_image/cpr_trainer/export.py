@@ -70,10 +70,10 @@ def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> N
     """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
 
     Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor has other
-    tables than `job`, ModelError if it has another network, DamagedError, StoreError; OSError if the folder cannot be
-    written.
+    tables or ids than `job`, ModelError if it has another network, DamagedError, StoreError; OSError if the folder
+    cannot be written.
     """
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "model.json").unlink(missing_ok=True)
     safetensors.torch.save_file(_dense_parameters(store, job, manifest), folder / "dense.safetensors")

@@ -90,7 +90,8 @@ class Shard(Member):
     reserved: Ranges = ()
     """Samples reserved in the budget for its recovery, until it reports its losses."""
     owes_from: Count | None = None
-    """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports."""
+    """The lowest floor since its last report of losses. It may miss samples from there on. Absent once it reports.
+    After a flush that is all samples: it misses none."""
     allowance: Count = 0
     """The sample up to which training may go on without this shard, covered by its reservation; 0 if training
     waits."""

@@ -19,6 +19,7 @@ from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_FAILURES,
     MAX_FORKS,
+    MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
     MAX_TRAINERS,
@@ -203,7 +204,7 @@ class Progress(Model):
     """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
     logloss: float | None = None
     """Log loss over the same samples."""
-    metrics: Annotated[dict[FigureName, float], Field(max_length=32)] = Field(default={})
+    metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
     """Other figures over the same samples, by name: LABEL.auc and LABEL.logloss if there are several labels, and the
     network's own metrics."""
     eta_seconds: Seconds | None = None

@@ -1,4 +1,7 @@
-"""The commands of `cprjob`. They parse options; the modules beside this one do the work."""
+"""The commands of `cprjob`. They parse options; the modules beside this one do the work.
+
+Each command imports its own code alone, so that `cprjob --help` and completion load none of it.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,13 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_operator.cli.asking import asking, trainer_pod
 from cpr_operator.cli.bench import bench
-from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
-from cpr_operator.cli.calibrate import calibrate as calibrate_job
 from cpr_operator.cli.console import err, out, usage_errors
 from cpr_operator.cli.data import data
-from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.evaluate import evaluate as evaluate_model
-from cpr_operator.cli.export import export as export_model
-from cpr_operator.cli.export import export_from, model_of
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
-from cpr_operator.cli.outcome import show_outcome
-from cpr_operator.cli.plan import plan as plan_job
-from cpr_operator.cli.run import RunOptions
-from cpr_operator.cli.run import run as run_job
-from cpr_operator.cli.simulate import Preset, SimulateOptions
-from cpr_operator.cli.simulate import simulate as simulate_jobs
+from cpr_operator.cli.options import SimulatePreset
 from cpr_operator.cli.snapshots import snapshots
-from cpr_operator.cli.source import find_job, is_on_cluster
-from cpr_operator.cli.validate import validate_files
 from cpr_operator.cli.where import Where, on_cluster
 
 app = typer.Typer(
@@ -40,6 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # loading what draws boxes takes as long as all the rest of a --help
 )
 
 Source = Annotated[
@@ -74,6 +64,10 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
+    from cpr_operator.cli.document import DocumentError
+    from cpr_operator.cli.run import RunOptions
+    from cpr_operator.cli.run import run as run_job
+
     with usage_errors():
         if (file is None) != resume:
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
@@ -87,6 +81,8 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs; - is stdin.")],
 ) -> None:
     """Check manifests and report every invalid field."""
+    from cpr_operator.cli.validate import validate_files
+
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
 
@@ -100,6 +96,11 @@ def export(
     where: Where,
 ) -> None:
     """Write a finished job's model as safetensors."""
+    from cpr_operator.cli.asking import trainer_pod
+    from cpr_operator.cli.export import export as export_model
+    from cpr_operator.cli.export import export_from, model_of
+    from cpr_operator.cli.source import find_job, is_on_cluster
+
     with usage_errors():
         model = model_of(find_job(source, workdir, where))
         if is_on_cluster(source):
@@ -119,6 +120,11 @@ def evaluate(
     where: Where,
 ) -> None:
     """Score a finished job's model on the held-out rows."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.evaluate import evaluate as evaluate_model
+    from cpr_operator.cli.export import model_of
+    from cpr_operator.cli.source import find_job
+
     with usage_errors():
         model = model_of(find_job(source, workdir, where))
         with asking(source, where, os.environ) as ask:
@@ -139,6 +145,9 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the runs to this file.")] = None,
 ) -> None:
     """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
+    from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
+    from cpr_operator.cli.calibrate import calibrate as calibrate_job
+
     with usage_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
         calibrate_job(options, out, err, os.environ)
@@ -154,6 +163,9 @@ def plan(
     where: Where,
 ) -> None:
     """Show how a job would recover and save, the expected cost, and what would change the plan."""
+    from cpr_operator.cli.plan import plan as plan_job
+    from cpr_operator.cli.source import find_job
+
     with usage_errors():
         plan_job(find_job(source, workdir, where), as_json=json, out=out)
 
@@ -168,6 +180,9 @@ def report(
     where: Where,
 ) -> None:
     """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
+    from cpr_operator.cli.outcome import show_outcome
+    from cpr_operator.cli.source import find_job
+
     with usage_errors():
         show_outcome(find_job(source, workdir, where), workdir, where, out, as_json=json)
 
@@ -175,7 +190,9 @@ def report(
 @app.command()
 def simulate(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")] = None,
+    preset: Annotated[
+        SimulatePreset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -209,6 +226,9 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
 ) -> None:
     """Compare recovery strategies by simulating many jobs with the operator's policy."""
+    from cpr_operator.cli.simulate import SimulateOptions
+    from cpr_operator.cli.simulate import simulate as simulate_jobs
+
     with usage_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot

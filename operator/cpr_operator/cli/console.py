@@ -10,16 +10,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError
-from cpr_operator.cli.document import DocumentError, InvalidDocumentError
-from cpr_operator.cli.kills import KillError
-from cpr_operator.cli.needs import NeedError
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
-from cpr_operator.cli.validate import show_invalid
-from cpr_operator.cli.where import AnswerError
-from cpr_operator.cluster.protocol import ClusterError
-
 #: The usual exit code for a wrong command line.
 USAGE = 2
 #: The exit code that a shell gives a program that SIGINT ended.
@@ -33,6 +23,17 @@ err = Console(stderr=True)
 @contextmanager
 def usage_errors() -> Iterator[None]:
     """Print the user's mistakes, missing packages and what failed elsewhere without a traceback, then exit."""
+    # Not before a command runs: they are most of what there is to import.
+    from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError
+    from cpr_operator.cli.document import DocumentError, InvalidDocumentError
+    from cpr_operator.cli.kills import KillError
+    from cpr_operator.cli.needs import NeedError
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.trials import TrialError
+    from cpr_operator.cli.validate import show_invalid
+    from cpr_operator.cli.where import AnswerError
+    from cpr_operator.cluster.protocol import ClusterError
+
     try:
         yield
     except (InvalidDocumentError, InvalidSpecError) as error:

@@ -131,7 +131,7 @@ class Connection:
 
     def create_pod(self, namespace: str, manifest: Object) -> Object:
         """Create a pod; returns it as it is then."""
-        body: Any = manifest  # plain values are as good as the library's own type
+        body: Any = manifest
         with _explained(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
             answer: Any = self._core.create_namespaced_pod(
                 namespace, body, _preload_content=False, _request_timeout=REQUEST_S

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.replay import replay_of
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
@@ -190,7 +191,10 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
 
 
 def second_round(observed: PassInput) -> tuple[PodView, ...]:
-    """All others, if the leader cannot tell how far training is, or misses a member that works."""
+    """All others, if the leader cannot tell how far training is, or misses a member that works.
+
+    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone.
+    """
     status = observed.before
     if status.phase in _QUIET:
         return ()
@@ -199,7 +203,8 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
     settled = {m.name: m for m in observed.before.members if is_settled(m)}
     silent, overdue = (set(report.silent), set(report.overdue)) if report else (set(), set())
     if isinstance(report, TrainerReport) and takes_part(report) and not settled.keys() & (silent | overdue):
-        return ()
+        replays = _may_replay(observed)
+        settled = {name: m for name, m in settled.items() if replays and isinstance(m, Trainer)}
     asked = {pod.uid for pod in first_round(observed)}
     # One whose heartbeat is overdue would only hold up the pass: `suspects` sees to it.
     wanted = [m for name, m in settled.items() if name in silent or name not in overdue]
@@ -234,6 +239,17 @@ def _pods(observed: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodV
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
     return tuple(pod for pod in observed.pods if pod.name in names and pod.host and pod.phase == "Running")
+
+
+def _may_replay(observed: PassInput) -> bool:
+    """Whether a shard is lost, or waits for leave to restore, in a job whose trainers push again what it lacks."""
+    if not replay_of(observed.job.spec).memory_bytes:
+        return False
+    facts = observe(observed)
+    return any(
+        isinstance(facts[shard.name], Lost) or shard.predecessor is not None or shard.state == "BelowFloor"
+        for shard in observed.before.shards
+    )
 
 
 def _saves_late(status: Status, member: Member) -> bool:

@@ -262,7 +262,8 @@ def apply_replacement(draft: Draft, decision: Replace) -> Draft:
     kind = "ReplaceTrainers" if decision.trainers or decision.dense else "ReplaceShards"
     draft = _replace_lost(draft, kind)
     status, grants = draft.status, {grant.index: grant for grant in decision.shards}
-    shards = {s.index: _granted(s, grants[s.index], draft.now) for s in status.shards if s.index in grants}
+    total = status.ledger.total_samples
+    shards = {s.index: _granted(s, grants[s.index], draft.now, total) for s in status.shards if s.index in grants}
     counters = status.counters.evolve(group=status.counters.group + bool(decision.trainers))
     status = with_shards(status, shards).evolve(counters=counters, leader=decision.leader)
     account = account_of(status).reserve(decision.reserves, decision.dense.reserve if decision.dense else ())
@@ -334,9 +335,11 @@ def _replace_lost(draft: Draft, action: str) -> Draft:
     return draft.to(edited(draft.status, replaced))
 
 
-def _granted(shard: Shard, grant: ShardGrant, now: float) -> Shard:
+def _granted(shard: Shard, grant: ShardGrant, now: float, total: int) -> Shard:
     floor = grant.floor
-    owes_from = floor if shard.owes_from is None else min(floor, shard.owes_from)
+    # A flush misses nothing: what its shard did not acknowledge is pushed again, or computed again by an heir.
+    first = max(floor, total) if grant.flushed else floor
+    owes_from = first if shard.owes_from is None else min(first, shard.owes_from)
     return shard.evolve(
         floor_samples=floor,
         saved_samples=floor,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.replay import replay_of
-from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.api.status import Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
 from cpr_operator.reconcile.pass_ import Alive, Draft, Terminating
@@ -34,18 +34,19 @@ def _loss(loss: Loss, status: Status, reports: list[TrainerReport]) -> Loss:
 
     One that is lost has taken what it kept along, and a newcomer keeps nothing of before.
     """
-    shard = status.shards[loss.index]
-    told = (report.shard_saves[loss.index] for report in reports if loss.index < len(report.shard_saves))
     # Of a shard that restores trainers may know a save of its predecessor that it did not find.
-    saved = max(loss.saved, *told, 0) if _was_serving(shard) and not loss.flushed else loss.saved
+    number = status.shards[loss.index].incarnation
+    told = (save for report in reports for save, teller in _saves_of(report, loss.index) if teller == number)
+    saved = loss.saved if loss.flushed else max(loss.saved, *told, 0)
     gone = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]
     if len(gone) < len(status.trainers) or min(gone) < 0:
         return replace(loss, saved=saved)
     return replace(loss, saved=saved, kept_after=max(gone))
 
 
-def _was_serving(shard: Shard) -> bool:
-    return shard.lost_at is None and shard.predecessor is None and shard.state in {"Ready", "Lost"}
+def _saves_of(report: TrainerReport, index: int) -> tuple[tuple[int, int], ...]:
+    """The samples of a shard's newest save as a trainer knows it, and the incarnation that told; empty if unknown."""
+    return tuple(zip(report.shard_saves, report.shard_incarnations, strict=False))[index : index + 1]
 
 
 def _bereft(status: Status, given: RecoveryInput) -> tuple[tuple[int, int], ...]:

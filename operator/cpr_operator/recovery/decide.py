@@ -62,13 +62,15 @@ class RecoveryInput:
 class ShardGrant:
     """Leave to restore: no save below `floor`, and `reserve` set aside for what may be lost.
 
-    Meanwhile training may go on up to sample `allowance`; 0: it waits.
+    Meanwhile training may go on up to sample `allowance`; 0: it waits. `flushed`: that save is a flush, and misses
+    nothing that was acknowledged.
     """
 
     index: int
     floor: int
     reserve: Ranges
     allowance: int = 0
+    flushed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,8 @@ def _extended(grant: ShardGrant, goes_on: Extent) -> ShardGrant:
 
 def _grant(loss: Loss, bound: int) -> ShardGrant:
     end = bound if loss.kept_after is None else min(bound, loss.kept_after)
-    return ShardGrant(loss.index, loss.saved, () if loss.flushed else _between(loss.saved, end))
+    reserve = () if loss.flushed else _between(loss.saved, end)
+    return ShardGrant(loss.index, loss.saved, reserve, flushed=loss.flushed)
 
 
 def _between(first: int, end: int) -> Ranges:

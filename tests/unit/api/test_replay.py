@@ -14,7 +14,7 @@ from support.runs import small_job
 
 
 def spec(replay: dict[str, Any], **changes: Any) -> CPRJobSpec:
-    """A job of one trainer; changes as recovery__onShardLoss."""
+    """A small job; changes as recovery__onShardLoss."""
     document = small_job(recovery={"replay": replay})
     for path, value in changes.items():
         part, _, field = path.partition("__")

@@ -31,6 +31,7 @@ class Shard(ShardThread):
         if self.given_up:
             self.service.given_up_step = self.cuts[-1]
         else:
+            self.service.saved_steps = self.service.progress.applied
             self.service.newest_save = SaveRef("save", self.cuts[-1], self.cuts[-1])
 
     def wait_ready(self) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,24 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_contract.codec import from_json
+from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.manifests import Origin
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import SnapshotError
+from cpr_trainer.checkpoint.format.claims import check_claims
+from cpr_trainer.checkpoint.format.errors import OvertakenError, SnapshotError
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.store import StoreUnreachableError
+from cpr_trainer.store import Entry, StoreUnreachableError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.seeding import Seeding
 from support.memory_store import MemoryStore
-from support.saves import draft, full_save
+from support.saves import draft, full_save, origin
 from support.shard_job import shard_roster, small_job
 
 JOB = small_job(Path("unused"))
@@ -201,3 +203,39 @@ def test_a_restore_can_be_called_off() -> None:
     cancel.set()
     assert bench.restore(1, cancel) == Cancelled()
     assert not bench.store.objects
+
+
+@pytest.mark.parametrize(
+    ("moment", "told"), [("claim-", True), ("list", False), ("origin.json", False)], ids=["before", "between", "after"]
+)
+def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_over(
+    moment: str, *, told: bool
+) -> None:
+    """Trainers forget what is told to be saved."""
+    bench = Bench(replace(JOB, replay_bytes=1 << 20))
+    bench.save(1.0, 5)
+    bench.store.put("0b5c/gen-0001/shard-0000/inc-0001/origin.json", to_json(origin(1, job_uid="0b5c")).encode())
+    news: list[bool] = []
+
+    def wake_up(key: str) -> None:
+        if moment not in key or news:
+            return
+        news.append(False)
+        saved = bench.save(2.0, 9)
+        with suppress(OvertakenError):
+            check_claims(bench.store, saved.manifest)
+            news.append(True)
+
+    listing = bench.store.list
+    bench.store.before_put = wake_up
+
+    def list_objects(prefix: str) -> tuple[Entry, ...]:
+        if prefix.endswith("shard-0000/"):
+            wake_up("list")
+        return listing(prefix)
+
+    bench.store.list = list_objects  # type: ignore[method-assign]
+    restored = bench.restore()
+    assert isinstance(restored, Restored)
+    assert news == ([False, True] if told else [False])
+    assert restored.step == 9 or not told

@@ -73,3 +73,13 @@ def test_a_hastened_cut_comes_at_once_and_alone() -> None:
     cut = schedule.announce(3, 0.2, 60.0, uncommitted=False)
     assert cut == 3 + LEAD_STEPS
     assert schedule.announce(cut + 1, 0.3, 60.0, uncommitted=False) == cut, "the next comes at its time"
+
+
+def test_memory_that_is_short_while_a_cut_is_written_brings_one_cut() -> None:
+    schedule = CutSchedule(1000)
+    cut = schedule.announce(1, 0.0, 60.0, uncommitted=False, urgent=True)
+    assert cut == 1 + LEAD_STEPS
+    for step in range(2, 9):
+        assert schedule.announce(step, 0.1, 60.0, uncommitted=step > cut, urgent=True) == cut
+    assert schedule.announce(9, 0.2, 60.0, uncommitted=False) == cut, "the save has made room"
+    assert schedule.announce(10, 0.3, 60.0, uncommitted=False, urgent=True) == 10 + LEAD_STEPS

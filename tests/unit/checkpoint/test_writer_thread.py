@@ -26,10 +26,11 @@ Told = SimpleQueue[News]
 class Bench(ShardBench):
     """A shard, and the thread that writes its rows."""
 
-    def __init__(self, before_put: Callable[[str], None] = lambda _key: None) -> None:
+    def __init__(self, before_put: Callable[[str], None] = lambda _key: None, *, heeds_claims: bool = False) -> None:
         super().__init__(MemoryStore(before_put))
         self.news = Told()
-        self.writing = WriterThread(Writer(self.store, self.arena), self.news.put, random.Random(1))
+        writer = Writer(self.store, self.arena, heeds_claims=heeds_claims)
+        self.writing = WriterThread(writer, self.news.put, random.Random(1))
 
     def submit(
         self,
@@ -161,6 +162,21 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
     assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
     bench.submit(6, record=origin(1))
     assert isinstance(bench.told(), Committed), "one that is there is left alone"
+    bench.writing.close()
+
+
+def test_a_save_is_not_told_once_another_incarnation_restores() -> None:
+    bench = Bench(heeds_claims=True)
+    bench.submit(3)
+    assert isinstance(bench.told(), Committed)
+    draft = bench.draft(4)
+    bench.store.put(
+        f"{draft.job_uid}/gen-{draft.generation:04d}/shard-{draft.index:04d}/claim-{draft.incarnation + 1:04d}", b""
+    )
+    bench.submit(4)
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert told.problem.reason == "Superseded"
     bench.writing.close()
 
 

@@ -17,7 +17,7 @@ from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionReques
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import data, evaluate
+from cpr_operator.cli import evaluate, inspection
 from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
@@ -35,6 +35,7 @@ FIGURES = DataFigures(
         ColumnFigures("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
+    advice=("Column [a] has integers.",),
 )
 
 
@@ -51,9 +52,9 @@ class TrainerImage:
 
 
 def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
-    monkeypatch.setattr(data, "ask_trainer_image", image)
+    monkeypatch.setattr(inspection, "ask_trainer_image", image)
     console = Console(file=io.StringIO(), width=120)
-    code = data.inspect_data(target, console, {}, as_json=as_json)
+    code = inspection.inspect_data(target, console, {}, as_json=as_json)
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
 
@@ -68,6 +69,7 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         "table user, 10 rows",
         "2 bad rows, the first:",
         "a.csv, line 3: column [x] is 'y', not 0 or 1",
+        "Column [a] has integers.",
         "1,800 samples in 15 steps from 900 rows, shuffled in 3 windows; 100 are held out",
     ):
         assert words in output

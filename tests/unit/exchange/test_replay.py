@@ -4,6 +4,7 @@ in any order: a row is minus the sum of its gradients, and any push that is lost
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange.ring import _Segment
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.catch_up import CatchUp
@@ -72,6 +74,7 @@ def restore(shard: ShardThread, save: Save | None = None) -> ShardThread:
         shard.arena.state[:] = 0 if save is None else save.state
         if save is not None:
             applied, row_updates, shard.service.newest_save = save.applied, save.row_updates, save.ref
+            shard.service.saved_steps = applied
         shard.service.counters = Counters(1, 1, 1)
         losses = Losses.restored((), trainers)
         shard.service.start(Progress(1, applied, losses, row_updates, catch_up=CatchUp.begun(trainers)))
@@ -108,6 +111,7 @@ def save(shard: ShardThread) -> Save:
     """Save a shard, which says so with its next answers."""
     saves: list[Save] = []
     shard.do(lambda: saves.append(Save(shard)))
+    shard.service.saved_steps = saves[0].applied
     shard.service.newest_save = saves[0].ref
     return saves[0]
 
@@ -207,6 +211,54 @@ def test_a_push_that_finds_no_room_at_all_is_kept_until_acknowledged(
     del shard
 
 
+def test_what_was_told_covers_all_that_goes_where_a_segment_holds_many_steps(
+    job: JobSpec, exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
+) -> None:
+    """Small steps after a large one: one segment that goes takes dozens of steps along."""
+    exchange, shard = exchanges(replay_bytes=8 << 10), begin()
+    one = find_access(Placement.of(job.model, 1), np.zeros((1, 2), np.int64)).unique
+    join(exchange, shard)
+    push(exchange, rows, 1)
+    told = []
+    for step in range(2, 100):
+        told.append(exchange.forgotten()[0] // BATCH)
+        push(exchange, one, step)
+        exchange.settle(WAIT_S)
+        forgotten = exchange._loop.links[0].pushes.forgotten
+        assert forgotten <= told[max(len(told) - 3, 0)], "the operator may have asked three steps ago"
+    assert exchange._loop.links[0].pushes.forgotten > 0
+
+
+def test_memory_is_touched_while_nobody_waits_for_the_lock(
+    job: JobSpec, exchanges: Callable[..., Exchange], begin: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large steps become: the thread that reads the sockets needs the lock."""
+    free: list[bool] = []
+
+    class Watched(_Segment):
+        def __init__(self, size_bytes: int) -> None:
+            lock = exchange._loop.changed if made else threading.Condition()
+            aside = threading.current_thread().name.startswith("ring")
+            free.append(aside and lock.acquire(timeout=2))
+            if free[-1]:
+                lock.release()
+            super().__init__(size_bytes)
+
+    monkeypatch.setattr("cpr_trainer.exchange.ring._Segment", Watched)
+    made: list[Exchange] = []
+    exchange = exchanges(replay_bytes=8 << 10)
+    made.append(exchange)
+    shard = begin()
+    join(exchange, shard)
+    placement = Placement.of(job.model, 1)
+    for step, count in enumerate((1, 5, 10, 15, 20, 20, 20, 20), 1):
+        taken = np.stack([np.arange(count), np.arange(count)], axis=1)
+        push(exchange, find_access(placement, taken).unique, step)
+    exchange.settle(WAIT_S)
+    assert len(free) > 5
+    assert all(free)
+
+
 def test_another_generation_keeps_nothing_of_the_last(
     exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows
 ) -> None:
@@ -288,6 +340,108 @@ def test_a_rank_that_comes_back_empty_handed_keeps_nobody_waiting(
         for each in (one, heir):
             each.close()
         second.close()
+
+
+def test_a_cut_holds_nothing_back_that_another_push_waits_for(
+    job: JobSpec, exchanges: Callable[..., Exchange], rows: UniqueRows
+) -> None:
+    """A cut that came while one rank was past it already. The push beyond it was before one that leads up to it."""
+    two = replace(job, trainers=2)
+    shards = [ordered(two, 1)]
+    ranks = [exchanges(rank, trainers=2) for rank in range(2)]
+    try:
+        for each in ranks:
+            join(each, shards[0])
+        for rank, step in ((0, 1), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)):
+            push(ranks[rank], rows, step, rank=rank)
+            ranks[rank].settle(WAIT_S)
+        before = Save(shards[0])
+        shards[0].close()
+        shards.append(restore(ShardThread(two, 0, 2, ready=False)))
+        for each in ranks:
+            each.heartbeat(2)
+            follow(each, shards[1], roster=2)
+        for each in ranks:
+            each.wait_ready(WAIT_S)
+            each.settle(WAIT_S)
+        after = Save(shards[1])
+        assert after.applied == before.applied == (3, 3)
+        assert np.array_equal(after.rows, before.rows)
+        wait_for(lambda: [each.saved()[0].given_up_step for each in ranks] == [2, 2])
+    finally:
+        for each in ranks:
+            each.close()
+        for shard in shards:
+            shard.close()
+
+
+def test_a_cut_that_was_pending_is_taken_by_a_successor_that_gets_all_again(
+    job: JobSpec, exchanges: Callable[..., Exchange], rows: UniqueRows
+) -> None:
+    two = replace(job, trainers=2)
+    shards = [ordered(two, 1)]
+    ranks = [exchanges(rank, trainers=2) for rank in range(2)]
+    taken: list[tuple[int, ...]] = []
+    try:
+        for each in ranks:
+            join(each, shards[0])
+        train(ranks, rows, random.Random(0), range(1, 7))
+        shards[0].close()
+        shards.append(ordered(two, 2))
+        shards[1].service.on_cut = lambda: taken.append(Save(shards[1]).applied)
+        for each in ranks:
+            each.heartbeat(4)
+            follow(each, shards[1], roster=2)
+        for each in ranks:
+            each.wait_ready(WAIT_S)
+            each.settle(WAIT_S)
+        assert taken == [(4, 4)]
+        assert ranks[0].saved()[0].given_up_step == 0
+    finally:
+        for each in ranks:
+            each.close()
+        for shard in shards:
+            shard.close()
+
+
+def test_a_flush_in_mid_step_protects_of_each_rank_what_it_holds(
+    job: JobSpec, exchanges: Callable[..., Exchange], rows: UniqueRows
+) -> None:
+    """It is named after the farthest rank. Twice its successor dies before it saves."""
+    two = replace(job, trainers=2)
+    shards = [ordered(two, 1)]
+    ranks = [exchanges(rank, trainers=2) for rank in range(2)]
+    try:
+        for each in ranks:
+            join(each, shards[0])
+        train(ranks, rows, random.Random(0), range(1, 4))
+        push(ranks[0], rows, 4, rank=0)
+        ranks[0].settle(WAIT_S)
+        flushed: list[Save] = []
+        shards[0].do(lambda: flushed.append(Save(shards[0])))
+        for incarnation in (2, 3):
+            shards[-1].close()
+            shards.append(restore(ShardThread(two, 0, incarnation, ready=False), flushed[0]))
+            for each in ranks:
+                follow(each, shards[-1], roster=incarnation)
+            for each in ranks:
+                each.wait_ready(WAIT_S)
+            if incarnation == 2:
+                push(ranks[1], rows, 4, rank=1)
+            for each in ranks:
+                each.settle(WAIT_S)
+            # The next answer tells of the save once more.
+            wait_for(lambda: all(each.saved()[0].incarnation == incarnation for each in ranks))  # noqa: B023
+        assert flushed[0].applied == (4, 3)
+        assert Save(shards[-1]).applied == (4, 4)
+        assert np.array_equal(
+            ranks[0].lookup(5, rows).result(WAIT_S), sums(rows, *((r, s) for r in (0, 1) for s in (1, 2, 3, 4)))
+        )
+    finally:
+        for each in ranks:
+            each.close()
+        for shard in shards:
+            shard.close()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cpr_trainer.exchange.ring import Block, Ring, padded
 
 
-def take(ring: Ring, size_bytes: int) -> Block | None:
-    block = ring.take(size_bytes)
+def take(ring: Ring, size_bytes: int, step: int = 1) -> Block | None:
+    block = ring.take(size_bytes, step)
     if block is not None:
         block.hold()
     return block
@@ -58,14 +58,14 @@ def test_dropping_the_oldest_makes_room() -> None:
 
 def test_a_block_is_free_once_nobody_holds_it() -> None:
     ring = Ring(1 << 10)
-    block = ring.take(1 << 10)
+    block = ring.take(1 << 10, 1)
     assert block is not None
     block.hold()
     block.hold()
     block.drop()
-    assert ring.take(1 << 10) is None
+    assert ring.take(1 << 10, 1) is None
     block.drop()
-    assert ring.take(1 << 10) is not None
+    assert ring.take(1 << 10, 1) is not None
     ring.close()
 
 
@@ -79,11 +79,31 @@ def test_a_block_takes_no_more_than_was_asked_for() -> None:
     ring.close()
 
 
-@given(st.lists(st.integers(1, 1 << 12), min_size=1, max_size=40), st.integers(1, 5))
-def test_room_that_is_promised_is_there(sizes: list[int], more: int) -> None:
-    ring = Ring(1 << 14)
-    for size in sizes:
-        take(ring, size)
-    if ring.has_room(more):
-        assert all(take(ring, max(sizes)) for _ in range(more))
+@given(
+    limit=st.sampled_from((1 << 12, 1 << 14, 1 << 16)),
+    sizes=st.lists(st.integers(1, 1 << 9), min_size=1, max_size=300),
+    more=st.integers(1, 5),
+)
+def test_no_block_goes_for_the_next_ones_that_was_not_told_of(limit: int, sizes: list[int], more: int) -> None:
+    """Segments hold one block or dozens; the oldest blocks go until there is room, and never more than was told."""
+    ring, blocks = Ring(limit), deque[tuple[int, Block]]()
+    ring.prepare(max(sizes))
+    gone = 0
+
+    def push(step: int, size: int) -> int:
+        lost = gone
+        while (block := take(ring, size, step)) is None:
+            if not blocks:
+                return step
+            lost, oldest = blocks.popleft()
+            oldest.drop()
+        blocks.append((step, block))
+        return lost
+
+    for step, size in enumerate(sizes, 1):
+        gone = push(step, size)
+    told = max(gone, ring.last_to_go(more))
+    for step in range(len(sizes) + 1, len(sizes) + more + 1):
+        gone = push(step, max(sizes))
+    assert gone <= told
     ring.close()

@@ -10,10 +10,12 @@ import pytest
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.replay import replay_of
 from cpr_operator.failures import Failure, Kind
+from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Lost, PassInput
+from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
-from cpr_operator.recovery.decide import RecoveryInput
+from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
 from support.driver import world_in_mid_training
 
 
@@ -21,7 +23,8 @@ from support.driver import world_in_mid_training
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let jobs of several trainers replay: what is decided on their reports holds for any number."""
     alone = lambda spec: replay_of(spec.evolve(trainers=spec.trainers.evolve(replicas=1)))  # noqa: E731 -- one line
-    monkeypatch.setattr("cpr_operator.reconcile.replay.replay_of", alone)
+    for place in ("observe", "replay"):
+        monkeypatch.setattr(f"cpr_operator.reconcile.{place}.replay_of", alone)
 
 
 async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
@@ -35,7 +38,8 @@ async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple
         uid = world.job.status.trainers[int(name[1:])].uid
         report = reports[uid]
         assert isinstance(report, TrainerReport)
-        reports[uid] = replace(report, forgotten=forgotten, shard_saves=saves)
+        numbers = tuple(shard.incarnation for shard in world.job.status.shards)
+        reports[uid] = replace(report, forgotten=forgotten, shard_saves=saves, shard_incarnations=numbers)
     return replace(world, reports=reports)
 
 
@@ -88,6 +92,50 @@ async def test_shards_that_catch_up_lose_what_a_lost_trainer_kept() -> None:
     status = world.job.status.evolve(shards=(catching_up, *rest))
     world = replace(world, job=replace(world.job, status=status))
     assert losing(world, "trainer/1").bereft == ((0, 150),)
+
+
+@pytest.mark.parametrize(("replay", "asked"), [("Auto", {"trainer/1", "trainer/2"}), ("Off", set())])
+async def test_once_a_shard_is_lost_all_trainers_are_asked(replay: str, asked: set[str]) -> None:
+    """The leader alone knows how far training is; what each one keeps only it knows."""
+    three = {f"t{rank}": ((0, 0, 0), (0, 0, 0)) for rank in range(3)}
+    world = await training(replay=replay, **three)
+    leader = world.job.status.trainers[0].uid
+    world = replace(world, reports={leader: world.reports[leader]})
+    assert second_round(world) == ()
+    pods = tuple(pod for pod in world.pods if (pod.role, pod.index) != ("shard", 1))
+    lost = replace(world, pods=pods)
+    assert {f"{pod.role}/{pod.index}" for pod in second_round(lost)} == asked
+    assert "trainer/0" in {f"{pod.role}/{pod.index}" for pod in first_round(lost)}
+
+
+async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None:
+    """The shard did not live to tell the operator; what its trainers heard of its predecessor may be off its line."""
+    world = await training(t0=((0, 600, 0), (0, 600, 0)), t1=((0, 600, 0), (0, 600, 0)))
+    shards = tuple(
+        s.evolve(lost_at=world.now, saved_samples=100) if s.index == 1 else s for s in world.job.status.shards
+    )
+    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
+    (loss,) = losing(world, "shard/1").losses
+    assert (loss.saved, loss.kept_after) == (600, 600)
+    shards = tuple(s.evolve(incarnation=2) if s.index == 1 else s for s in shards)
+    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
+    (loss,) = losing(world, "shard/1").losses
+    assert loss.saved == 100
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+async def test_a_drained_shard_needs_nothing_of_a_lost_trainer(*, flushed: bool) -> None:
+    """Its flush holds all that was acknowledged, and the heir computes the rest again."""
+    world = await training(t0=((0, 0, 0), (0, 0, 0)), t1=((0, 0, 0), (0, 0, 0)))
+    draft = begin(world)
+    grant = ShardGrant(0, 150, (), flushed=flushed)
+    draft = apply_replacement(draft, Replace((grant,), (), 0, None, (), "a test"))
+    world = replace(world, job=replace(world.job, status=draft.status))
+    given = losing(world, "trainer/1")
+    bound = given.trainer_bound
+    assert bound is not None
+    assert bound > 150
+    assert [(shard, first) for shard, first in given.bereft if first < bound] == ([] if flushed else [(0, 150)])
 
 
 async def test_without_replay_reports_change_nothing() -> None:

@@ -316,11 +316,19 @@ def test_a_shard_that_stops_serving_says_so_and_forgets_what_it_held() -> None:
 
 def test_answers_carry_the_newest_save_and_the_counters() -> None:
     service, (client,), _ = serving()
-    service.newest_save = SaveRef("key", 40, 400)
+    service.newest_save, service.saved_steps = SaveRef("key", 40, 400), (40,)
     client.pushes(1)
     header = client.sent[-1][0]
     assert (header.saved_step, header.saved_samples) == (40, 400)
     assert (header.roster, header.group, header.generation) == (5, 2, 1)
+
+
+def test_of_a_flush_in_mid_step_each_rank_is_told_what_it_holds_of_that_rank() -> None:
+    service, clients, _ = serving(trainers=2)
+    service.newest_save, service.saved_steps = SaveRef("key", 40, 400), (40, 39)
+    for client in clients:
+        client.pushes(41)
+    assert [client.sent[-1][0].saved_step for client in clients] == [40, 39]
 
 
 def test_row_updates_that_a_rank_made_and_the_shard_does_not_know_are_lost() -> None:

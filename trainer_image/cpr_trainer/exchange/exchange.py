@@ -7,7 +7,7 @@ wait has a time-out, so that the caller can look after other things in between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate, pairwise
 from time import monotonic
 from typing import Any, cast
@@ -136,9 +136,10 @@ class Exchange:
             tuple(accumulate((cell.stop - cell.start for cell in rows.cells(band)), initial=0))
             for band in range(len(bands))
         ]
+        self._prepare_room(numbers, *values)
         with self._loop.changed:
             self._wait(lambda link: link.pushes.unacknowledged < self._window or link.spare(step), timeout_s)
-            block = self._room_for(numbers, *values)
+            block = self._room_for(step, numbers, *values)
             if block is not None:
                 numbers, values = block.keep(numbers), [block.keep(each) for each in values]
             self._session.cut_step = cut_step
@@ -148,9 +149,12 @@ class Exchange:
             self._send_rest()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until all pushes are acknowledged. Raises ShardsAwayError if one cannot be now, TimeoutError."""
+        """Wait until all pushes are acknowledged. Raises ShardsAwayError if one cannot be now, TimeoutError.
+
+        A shard that is away, and may need what is kept for it, has not acknowledged that.
+        """
         with self._loop.changed:
-            self._wait(lambda link: not link.pushes.unacknowledged, timeout_s)
+            self._wait(lambda link: link.settled, timeout_s)
 
     def wait_ready(self, timeout_s: float, step: int | None = None) -> None:
         """Wait until all shards serve this generation, but for those that `step` can spare.
@@ -242,17 +246,26 @@ class Exchange:
         if self._ring is not None:
             self._ring.close()
 
-    def _room_for(self, *arrays: NDArray[Any]) -> Block | None:
+    def _prepare_room(self, *arrays: NDArray[Any]) -> None:
+        """Wait until there is memory that is touched for what all shards get of a step; the lock is free meanwhile."""
+        if self._ring is None:
+            return
+        with self._loop.changed:
+            coming = self._ring.prepare(_room_bytes(arrays))
+        if coming is not None:
+            coming.result()
+
+    def _room_for(self, step: int, *arrays: NDArray[Any]) -> Block | None:
         """Return room for what all shards get of a step; the oldest steps make it. None if there is none, or no replay.
 
         Raises ShardsAwayError while a shard is away and would lose what it is about to need.
         """
         if self._ring is None:
             return None
-        size_bytes = sum(padded(array.nbytes) for array in arrays)
+        size_bytes = _room_bytes(arrays)
         links = self._loop.links
-        while (block := self._ring.take(size_bytes)) is None:
-            oldest = min((step for link in links if (step := link.pushes.oldest_retained) is not None), default=None)
+        while (block := self._ring.take(size_bytes, step)) is None:
+            oldest = min((each for link in links if (each := link.pushes.oldest_retained) is not None), default=None)
             if oldest is None:
                 return None
             if away := self._away(None):
@@ -265,9 +278,8 @@ class Exchange:
         step = link.pushes.forgotten
         if step < 0:
             return -1
-        if self._ring is not None and not self._ring.has_room(self._window + 1):
-            oldest = link.pushes.oldest_retained
-            step = max(step, 0 if oldest is None else oldest - 1) + self._window + 1
+        if self._ring is not None:
+            step = max(step, self._ring.last_to_go(self._window + 1))
         session = self._session
         return samples_at(step, session.batch_size, session.total_samples)
 
@@ -298,6 +310,11 @@ class Exchange:
         """Let the thread send what the sockets did not take at once."""
         if any(link.wants_write for link in self._loop.links):
             self._loop.wake()
+
+
+def _room_bytes(arrays: Sequence[NDArray[Any]]) -> int:
+    """The room that these arrays take in a block."""
+    return sum(padded(array.nbytes) for array in arrays)
 
 
 def _joined(values: list[Values]) -> Values:

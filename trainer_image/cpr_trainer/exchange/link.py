@@ -56,11 +56,15 @@ _CONNECTED = frozenset({LinkState.JOINED, LinkState.REPLAYING, LinkState.READY})
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none."""
+    """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none.
+
+    `step` is the last one of this trainer's rank that the save holds. `incarnation` of the shard said so.
+    """
 
     step: int = -1
     samples: int = -1
     given_up_step: int = 0
+    incarnation: int = -1
 
 
 class Link:
@@ -98,6 +102,12 @@ class Link:
     def wants_write(self) -> bool:
         """Whether the connection is to be watched for room to write."""
         return self.state is LinkState.CONNECTING or not self._writer.idle
+
+    @property
+    def settled(self) -> bool:
+        """Whether the shard owes no acknowledgement, nor will when it comes back."""
+        back = self.state is LinkState.READY or self.pushes.oldest_retained is None
+        return back and not self.pushes.unacknowledged
 
     def silent(self, now: float, for_s: float) -> bool:
         """Whether the shard has an address, and nothing was heard from it for the last `for_s` seconds."""
@@ -321,10 +331,9 @@ class Link:
         self.applied = header.step
         if self.counted < 0:
             self.counted, self._row_updates = header.step, header.row_updates
-        self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step)
+        self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step, self.peer.incarnation)
         self.pushes.acknowledge(header.step, header.order)
-        # By what is acknowledged alone: a flush in mid-step is named after the farthest rank, and may lack ours.
-        self.pushes.forget(min(self.saved.step, header.step))
+        self.pushes.forget(self.saved.step)
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
             self._replay()
         elif self.state in {LinkState.REPLAYING, LinkState.READY}:
@@ -359,8 +368,7 @@ class Link:
         return None if lookup is None else lookup.room(self.peer.index)
 
     def _transmit(self, push: Push) -> None:
-        size_bytes = push.numbers.nbytes + sum(each.nbytes for each in push.values)
-        header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=size_bytes)
+        header = self._session.header(Operation.PUSH, push.step, count=len(push.numbers), size_bytes=push.nbytes)
         header = replace(header, row_updates=push.row_updates, order=push.order)
         self._send(header, push.numbers, *push.values)
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.ring import Block
 
-#: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks.
-FLIGHT = 8
+#: So many pushes may be on their way at once: the shard keeps them in memory while it waits for other ranks. The least
+#: is what may be unacknowledged at any time; beyond it they take so many bytes together at most.
+_LEAST_FLIGHT, _FLIGHT, _FLIGHT_BYTES = 2, 8, 4 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +33,11 @@ class Push:
     row_updates: int
     block: Block | None = None
     order: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its arrays."""
+        return self.numbers.nbytes + sum(each.nbytes for each in self.values)
 
 
 class Outbox:
@@ -80,7 +86,11 @@ class Outbox:
 
     def next_to_send(self) -> Iterator[Push]:
         """The pushes that may be sent now; each counts as on its way from then on."""
-        for push in islice(self._unacknowledged, self._sent, FLIGHT):
+        size_bytes = sum(push.nbytes for push in islice(self._unacknowledged, self._sent))
+        for push in islice(self._unacknowledged, self._sent, _FLIGHT):
+            size_bytes += push.nbytes
+            if self._sent >= _LEAST_FLIGHT and size_bytes > _FLIGHT_BYTES:
+                return
             self._sent += 1
             yield push
 

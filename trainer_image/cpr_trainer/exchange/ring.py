@@ -6,7 +6,9 @@ segment while the present one fills, so that a step pays for a copy alone.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,13 +28,17 @@ def padded(size_bytes: int) -> int:
 
 
 class _Segment:
-    """Consecutive memory that blocks are cut from, one after the other. `live` blocks are still in use."""
+    """Consecutive memory that blocks are cut from, one after the other.
+
+    `live` blocks are still in use; `last_step` is that of the last block.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         self.memory = np.empty(size_bytes, np.uint8)
         self.memory[::_PAGE_BYTES] = 0
         self.used = 0
         self.live = 0
+        self.last_step = 0
 
     @property
     def size(self) -> int:
@@ -74,6 +80,30 @@ class Block:
             self._ring.free(self._segment)
 
 
+@dataclass(slots=True)
+class _Room:
+    """How many blocks of at most `block_bytes` find room, however small each is.
+
+    New segments will be of `segment_bytes`, out of `loose_bytes` that have none yet.
+    """
+
+    block_bytes: int
+    segment_bytes: int
+    loose_bytes: int
+    whole: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Count an empty segment. One that is too small for a block makes place for others."""
+        self.whole += size_bytes // self.block_bytes
+        self.loose_bytes += size_bytes if size_bytes < self.block_bytes else 0
+
+    @property
+    def blocks(self) -> int:
+        """As many as were counted, and as fit into new segments, the last of which may be smaller."""
+        new, rest = divmod(self.loose_bytes, self.segment_bytes)
+        return self.whole + new * (self.segment_bytes // self.block_bytes) + rest // self.block_bytes
+
+
 class Ring:
     """Blocks of at most `limit_bytes` together. Not for several threads at once."""
 
@@ -82,35 +112,72 @@ class Ring:
         self._segment_bytes = max(min(_SEGMENT_BYTES, limit_bytes // _SEGMENTS), _ALIGNMENT)
         self._made = 0  # bytes of all segments, the one ahead included
         self._unused: list[_Segment] = []
-        self._present: _Segment | None = None
+        self._in_use: deque[_Segment] = deque()  # in the order of their steps; the last one is the present one
         self._ahead: Future[_Segment] | None = None
+        self._ahead_bytes = 0
         self._largest = 0
+        self._last_step = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")
-        self._look_ahead()
+        if self._segment_bytes <= limit_bytes:
+            self._look_ahead(self._segment_bytes)
 
     @property
     def fill(self) -> float:
         """The portion of the limit that is in use; a segment is, up to its last block, while any of its blocks is."""
         return 1.0 - self._open / self._limit
 
-    def has_room(self, blocks: int) -> bool:
-        """Whether so many more blocks, each as large as the largest so far, find room for sure.
+    def last_to_go(self, blocks: int) -> int:
+        """Return the last step whose block may have to go before so many more have found room; 0: none has to.
 
-        A segment may be filled by half alone, and the present one and what is not made yet by a block less.
+        They may be an eighth larger than the largest so far. Memory comes back by segments, which may hold many steps.
         """
-        return self._open >= (2 * blocks + 3) * self._largest
+        size, last_step = self._largest + self._largest // 8 or 1, 0
+        room = _Room(size, max(self._segment_bytes, size), self._limit - self._made)
+        for segment in self._unused:
+            room.add(segment.size)
+        if self._ahead is not None:
+            room.add(self._ahead_bytes)
+        left = self._present.left // size if self._present is not None else 0
+        for segment in self._in_use:
+            if left + room.blocks >= blocks:
+                return last_step
+            room.add(segment.size)
+            last_step = segment.last_step
+        if not self._in_use and room.blocks >= blocks:
+            return 0
+        # Even the present segment may go, or there is no room whatever goes.
+        return self._last_step + blocks
 
-    def take(self, size_bytes: int) -> Block | None:
-        """Return a block of this size; None if there is no room before others are dropped."""
+    def prepare(self, size_bytes: int) -> Future[Any] | None:
+        """See to it that `take` of this size finds memory that is touched.
+
+        Wait for what is returned, None for nothing, before `take`: with no lock held, because it may take a while.
+        """
         self._largest = max(self._largest, size_bytes)
-        if self._present is None or self._present.left < size_bytes:
-            fresh = self._fresh(size_bytes)
+        if self._fits_present(size_bytes) or any(segment.size >= size_bytes for segment in self._unused):
+            return None
+        if self._ahead is None or self._ahead_bytes < size_bytes:
+            self._grow(size_bytes)
+        return self._ahead
+
+    def take(self, size_bytes: int, step: int) -> Block | None:
+        """Return a block of this size for a step; None if there is no room before others are dropped."""
+        coming = self.prepare(size_bytes)
+        if not self._fits_present(size_bytes):
+            fresh = self._unused_for(size_bytes) if coming is None else coming.result()
             if fresh is None:
                 return None
-            before, self._present = self._present, fresh
+            if coming is not None:
+                self._ahead = None
+                if self._made + self._segment_bytes <= self._limit:
+                    self._look_ahead(self._segment_bytes)
+            before = self._present
+            self._in_use.append(fresh)
             if before is not None:
                 self._retire(before)
-        return Block(self, self._present, size_bytes)
+        segment = self._in_use[-1]
+        segment.last_step = self._last_step = step
+        return Block(self, segment, size_bytes)
 
     def free(self, segment: _Segment) -> None:
         """A block of this segment is done with."""
@@ -125,45 +192,49 @@ class Ring:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def _open(self) -> int:
-        """Bytes that no block has."""
-        return self._idle + (self._present.left if self._present is not None else 0)
+    def _present(self) -> _Segment | None:
+        """The one that blocks are cut from now."""
+        return self._in_use[-1] if self._in_use else None
 
     @property
-    def _idle(self) -> int:
-        """Bytes in segments that are not in use, and that may still be made."""
-        ahead = self._segment_bytes if self._ahead is not None else 0
-        return self._limit - self._made + ahead + sum(segment.size for segment in self._unused)
+    def _open(self) -> int:
+        """Bytes that no block has: those of segments that are not in use, or not made yet, and what is left."""
+        ahead = self._ahead_bytes if self._ahead is not None else 0
+        idle = self._limit - self._made + ahead + sum(segment.size for segment in self._unused)
+        return idle + (self._present.left if self._present is not None else 0)
 
-    def _fresh(self, size_bytes: int) -> _Segment | None:
+    def _fits_present(self, size_bytes: int) -> bool:
+        return self._present is not None and self._present.left >= size_bytes
+
+    def _unused_for(self, size_bytes: int) -> _Segment | None:
         """Return an empty segment for a block of this size, the one used last first."""
         fitting = [segment for segment in self._unused if segment.size >= size_bytes]
-        if fitting:
-            self._unused.remove(fitting[-1])
-            return fitting[-1]
+        if not fitting:
+            return None
+        self._unused.remove(fitting[-1])
+        return fitting[-1]
+
+    def _grow(self, size_bytes: int) -> None:
+        """Begin to make a segment for steps that are larger than all idle ones: what is too small makes place."""
         if self._ahead is not None:
-            segment, self._ahead = self._ahead.result(), None
-            if segment.size >= size_bytes:
-                self._look_ahead()
-                return segment
-            self._made -= segment.size
-        # Steps are larger than any before: what is too small for them makes place.
+            self._ahead.cancel()
+            self._ahead, self._made = None, self._made - self._ahead_bytes
         self._made -= sum(segment.size for segment in self._unused)
         self._unused.clear()
-        self._segment_bytes = max(self._segment_bytes, size_bytes + size_bytes // 4)
-        size = self._segment_bytes if self._made + self._segment_bytes <= self._limit else size_bytes
-        if self._made + size > self._limit:
-            return None
-        self._made += size
-        return _Segment(size)
+        if size_bytes > self._segment_bytes:
+            self._segment_bytes = size_bytes + size_bytes // 4
+        for size in (self._segment_bytes, size_bytes):
+            if self._made + size <= self._limit:
+                self._look_ahead(size)
+                return
 
-    def _look_ahead(self) -> None:
-        if self._made + self._segment_bytes <= self._limit:
-            self._made += self._segment_bytes
-            self._ahead = self._thread.submit(_Segment, self._segment_bytes)
+    def _look_ahead(self, size_bytes: int) -> None:
+        self._made, self._ahead_bytes = self._made + size_bytes, size_bytes
+        self._ahead = self._thread.submit(_Segment, size_bytes)
 
     def _retire(self, segment: _Segment) -> None:
         """Use a segment again once nothing in it is."""
         if not segment.live:
             segment.used = 0
+            self._in_use.remove(segment)
             self._unused.append(segment)

@@ -253,6 +253,7 @@ class Life:
         if self._problem is not None and self._problem.reason != DamagedError.reason:
             self._problem = None  # the store is back
         self._service.newest_save, self._service.given_up_step = restored.save, 0
+        self._service.saved_steps = restored.applied
         losses = Losses.restored(restored.lost, self.roster.trainers)
         generation = self.roster.counters.generation
         self._saving.start(restored.chain, restored.top, monotonic(), restored.origin)
@@ -273,6 +274,7 @@ class Life:
         self._problem = None
         if draft.kind != "Priority":
             self._service.newest_save = SaveRef(committed.saved.ref.key, draft.step, draft.samples)
+            self._service.saved_steps = draft.applied
 
     def _on_given_up(self, given_up: GivenUp) -> None:
         self._saving.on_given_up(given_up)

@@ -95,7 +95,11 @@ class _Shard:
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        writer = WriterThread(Writer(store, arena, job.snapshots.max_bytes_per_s), life.post, random.Random())
+        writer = WriterThread(
+            Writer(store, arena, job.snapshots.max_bytes_per_s, heeds_claims=job.replay_bytes > 0),
+            life.post,
+            random.Random(),
+        )
         chooser = _chooser(job, home, life.post)
         if chooser is not None:
             tracker = chooser.tracker

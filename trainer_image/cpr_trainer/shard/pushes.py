@@ -33,8 +33,9 @@ def standing_of(theirs: int, ours: int | None) -> Standing:
 def fate_of(step: int, before: int, cuts: Cuts, *, begun: bool) -> Fate:
     """Decide about a rank's push of `step`, whose last applied step is `before`.
 
-    Nobody is held unless all ranks have `begun` to push to this shard: one that does without it may be waiting for the
-    one that would be held.
+    Nobody is held unless all ranks have `begun` to push to this shard, and have sent again what they kept. One that
+    does without the shard may be waiting for the one that would be held, and so may one whose push comes later in the
+    order of the first time.
     """
     if step <= before:
         return Fate.DROP

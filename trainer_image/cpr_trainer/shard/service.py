@@ -96,8 +96,8 @@ class Service:
 
     `waits` says that a push waits for a save under way to read on; `retry` it soon.
 
-    Counters, the newest save and the last cut that was given up (0: none) go into every answer; the life of the shard
-    keeps them up to date.
+    Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
+    that was given up (0: none) go into every answer; the life of the shard keeps them up to date.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
@@ -105,6 +105,7 @@ class Service:
         self.encoding = Encoding.of(job)
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
+        self.saved_steps: tuple[int, ...] = ()
         self.given_up_step = 0
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
@@ -257,7 +258,7 @@ class Service:
         self.trace.lap("send")
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
-        before, begun = progress.applied[client.rank], progress.losses.resumed
+        before, begun = progress.applied[client.rank], progress.resumed
         fate = fate_of(frame.header.step, before, progress.cuts, begun=begun)
         match fate:
             case Fate.HOLD:
@@ -367,7 +368,8 @@ class Service:
             step=0 if progress is None else progress.applied[rank],
             row_updates=0 if progress is None else progress.row_updates.pushed[rank],
             cut_step=self.given_up_step,
-            saved_step=0 if save is None else save.step,
+            # A flush in mid-step is named after the farthest rank, and may lack pushes of this one.
+            saved_step=min(save.step, self.saved_steps[rank]) if save and self.saved_steps else 0,
             saved_samples=0 if save is None else save.samples,
             ticket=ticket,
             count=count,

@@ -49,7 +49,8 @@ class Leading:
             pruner=Pruner(setup.store, setup.job.job_uid),
             anchors=anchors,
             rng=random.Random(),
-            pinned=setup.pinned,
+            pinned=setup.pinning.pinned,
+            committed=setup.pinning.count_new_files,
         )
         self.committer.start()
 
@@ -60,13 +61,16 @@ class Leading:
         if void > self._void_step:
             self._void_step = void
             self._schedule.void()
-        if self._exchange.kept() >= _FULL:
-            self._schedule.hasten()
-        return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.committer.busy)
+        # Asked for anew at each step: the cut that makes room takes a while to do so, and needs no other after it.
+        full, interval_s = self._exchange.kept() >= _FULL, self._roster().interval_s
+        return self._schedule.announce(step, trained_s, interval_s, uncommitted=self.committer.busy, urgent=full)
 
     def heal(self, state: DenseState) -> None:
-        """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before."""
-        if self._setup.job.replay_bytes and state.reached > 0:
+        """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before.
+
+        A cut that is announced and not reached holds all of that, too.
+        """
+        if self._setup.job.replay_bytes and state.reached > 0 and self._schedule.announced <= state.reached:
             self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:

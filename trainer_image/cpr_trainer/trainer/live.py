@@ -30,26 +30,27 @@ def look(
         absent = group.absent() if group else ()
         away = exchange.away() if report.state in _WAITING else ()
         report = replace(report, waiting_for=_names(ROLE_SHARD, away) + _names(ROLE_TRAINER, absent))
-    if forgotten := exchange.forgotten():
-        # First what is forgotten: saves that are told after it are no older than those it rests on.
-        report = replace(report, forgotten=forgotten, shard_saves=_saves(exchange))
+    # First what is forgotten: saves that are told after it are no older than those it rests on.
+    forgotten, saved = exchange.forgotten(), exchange.saved()
+    if forgotten or leading is not None:
+        report = replace(
+            report,
+            forgotten=forgotten,
+            shard_saves=tuple(save.samples for save in saved),
+            shard_incarnations=tuple(save.incarnation for save in saved),
+        )
     if leading is None:
         return report
     saves = leading.committer.state
     return replace(
         report,
         problem=report.problem or saves.problem,
-        shard_saves=_saves(exchange),
         dense_save=saves.dense_save or report.dense_save,
         anchors=saves.anchors,
         saves=saves.saves,
         save_stall_s=leading.cost.stalled_s,
         commit_s=saves.commit_s,
     )
-
-
-def _saves(exchange: Exchange) -> tuple[int, ...]:
-    return tuple(save.samples for save in exchange.saved())
 
 
 def _names(role: str, indices: tuple[int, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -37,6 +38,9 @@ from cpr_trainer.trainer.watch import Watch
 _LOG = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
+#: Shards that come back get what is kept for them before a trainer ends, because nobody else has it. A cut and a dense
+#: save must be possible after that: the grace is 30 s at least, and after a roster that says stop it comes twice.
+_REPLAY_S, _REPLAY_STOP_S = 15.0, 30.0
 _FLUSH_ATTEMPTS = 5
 #: How long a job that stops waits for its last anchor: so many times as long as the anchor before took. That is the
 #: grace that the operator gives (`cpr_operator.desired.pod.grace_s`), less what else there is to do in it.
@@ -83,13 +87,20 @@ class Loop:
                 _LOG.info("%s", changed)
 
     def flush(self) -> SaveRef | AnchorRef | None:
-        """After Terminated: let the shards acknowledge; the leader saves the dense state and returns the save.
+        """After Terminated: let the shards acknowledge, those that come back only now get what is kept for them.
+
+        The leader then saves the dense state and returns the save.
 
         Where a roster told everybody to stop, it is the anchor of the step at which all stand, if that is committed in
         time: whatever members come next can start from it. Without lockstep there is such a step only where all have
         met. Raises StoreError if nothing can be saved.
         """
-        settled = self._stepper.shards.settle_within(_SETTLE_S)
+        patience_s = _SETTLE_S
+        if self._setup.job.replay_bytes:
+            patience_s = _REPLAY_STOP_S if self._watch.all_stop else _REPLAY_S
+        settled = False
+        with suppress(RosterChanged):  # another group or generation needs nothing of this process any more
+            settled = self._stepper.shards.settle_within(patience_s)
         state, leading = self._stepper.state, self.leading
         if leading is None or state.done == NO_STATE:
             return None

@@ -60,10 +60,14 @@ class Shards:
         self._insist(lambda: self._exchange.settle(SLICE_S))
 
     def settle_within(self, patience_s: float) -> bool:
-        """Wait a little for acknowledgements; return whether all came. Never pauses."""
+        """Wait a little for acknowledgements; return whether all came. Never pauses.
+
+        Follows rosters meanwhile: they name the successors of shards. Raises what ends a wait, but not because this
+        process is to stop.
+        """
         end = monotonic() + patience_s
         while monotonic() < end:
-            self._watch.turn()
+            self._watch.attend()
             try:
                 self._exchange.settle(SLICE_S)
             except (ShardsAwayError, TimeoutError):

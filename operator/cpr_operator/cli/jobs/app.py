@@ -9,15 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out, usage_errors
-from cpr_operator.cli.document import DocumentError, jobs_of, read_documents
-from cpr_operator.cli.jobs.follow import follow_all, follow_job
-from cpr_operator.cli.jobs.show import Form, description, events_table, listing
 from cpr_operator.cli.kills import parse_member
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.source import job_name
+from cpr_operator.cli.options import ListingForm
 from cpr_operator.cli.where import Where, on_cluster
 
-jobs = typer.Typer()
+jobs = typer.Typer(rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, also as cpr/NAME.")]
 Names = Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs, also as cpr/NAME.")]
@@ -33,6 +29,8 @@ def submit(
     where: Where,
 ) -> None:
     """Create jobs on the cluster."""
+    from cpr_operator.cli.options import OptionError
+
     with usage_errors():
         documents = _manifests(files)
         if watch and len(documents) != 1:
@@ -54,10 +52,14 @@ def get(
     ] = None,
     *,
     all_namespaces: AllNamespaces = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="How to print them.")] = "table",
+    output: Annotated[ListingForm, typer.Option("--output", "-o", help="How to print them.")] = "table",
     where: Where,
 ) -> None:
     """List jobs, or print some."""
+    from cpr_operator.cli.jobs.show import listing
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         if names and all_namespaces:
             raise OptionError("--all-namespaces lists jobs; give it without names")
@@ -74,6 +76,9 @@ def get(
 @on_cluster
 def describe(job: Name, *, where: Where) -> None:
     """Show all about a job: figures, members, conditions, failures and events."""
+    from cpr_operator.cli.jobs.show import description
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         name = job_name(job)
         out.print(description(client.get(name), client.events(name)), highlight=False)
@@ -90,6 +95,10 @@ def top(
     where: Where,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
+    from cpr_operator.cli.jobs.follow import follow_all, follow_job
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), interruptible(), where.client() as client:
         if job is None:
             follow_all(client, out, all_namespaces=all_namespaces)
@@ -114,6 +123,8 @@ def logs(
     where: Where,
 ) -> None:
     """Print the log of a trainer or a shard."""
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), interruptible(), where.client() as client:
         for line in client.logs(job_name(job), role=role, index=index, follow=follow):
             typer.echo(line.rstrip("\n"))
@@ -123,6 +134,9 @@ def logs(
 @on_cluster
 def events(job: Name, *, where: Where) -> None:
     """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
+    from cpr_operator.cli.jobs.show import events_table
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         out.print(events_table(client.events(job_name(job))), highlight=False)
 
@@ -131,6 +145,8 @@ def events(job: Name, *, where: Where) -> None:
 @on_cluster
 def suspend(job: Name, *, where: Where) -> None:
     """Save everything, and give the job's pods back. Nothing is lost."""
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         changed = client.suspend(job_name(job))
         out.print(f"{changed.name} is asked to save everything and stop", highlight=False)
@@ -141,6 +157,8 @@ def suspend(job: Name, *, where: Where) -> None:
 @on_cluster
 def resume(job: Name, *, where: Where) -> None:
     """Go on with a suspended job."""
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         changed = client.resume(job_name(job))
         out.print(f"{changed.name} is asked to go on", highlight=False)
@@ -156,6 +174,9 @@ def scale(
     where: Where,
 ) -> None:
     """Change how many trainers or shards a job has."""
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.source import job_name
+
     with usage_errors():
         if trainers is None and shards is None:
             raise OptionError("say how many: --trainers N, --shards N, or both")
@@ -179,6 +200,9 @@ def chaos(
     where: Where,
 ) -> None:
     """Strike members of a running job, to see what becomes of it."""
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.source import job_name
+
     with usage_errors():
         strikes = [(parse_member(each), False) for each in kill or ()]
         strikes += [(parse_member(each), True) for each in drain or ()]
@@ -194,6 +218,8 @@ def chaos(
 @on_cluster
 def delete(names: Names, *, where: Where) -> None:
     """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
+    from cpr_operator.cli.source import job_name
+
     with usage_errors(), where.client() as client:
         for name in map(job_name, names):
             client.delete(name)
@@ -202,6 +228,8 @@ def delete(names: Names, *, where: Where) -> None:
 
 def _manifests(files: list[Path]) -> list[dict[str, Any]]:
     """All CPRJobs of the files; other objects are for kubectl."""
+    from cpr_operator.cli.document import DocumentError, jobs_of, read_documents
+
     found: list[dict[str, Any]] = []
     for file in files:
         documents = read_documents(file)
@@ -217,6 +245,8 @@ def _manifests(files: list[Path]) -> list[dict[str, Any]]:
 
 def _watch(where: Where, name: str) -> int:
     """The exit code of a watched job: 0 only if it succeeded. Ctrl-C ends the watch, and the job goes on."""
+    from cpr_operator.cli.jobs.follow import follow_job
+
     try:
         with where.client() as client:
             return 0 if follow_job(client, name, where, out, from_start=True).phase == "Succeeded" else 1

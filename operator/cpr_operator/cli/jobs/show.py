@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Group, RenderableType
@@ -16,6 +16,7 @@ from rich.text import Text
 from cpr_operator.api.crd import COLUMNS, Column
 from cpr_operator.api.model import parse_time
 from cpr_operator.api.status import Condition, Status
+from cpr_operator.cli.options import ListingForm
 from cpr_operator.cli.progress import members
 from cpr_operator.cli.report import overall_speed
 from cpr_operator.cli.summary import facts, failures, headline
@@ -24,10 +25,8 @@ from cpr_operator.policy.words import duration
 if TYPE_CHECKING:
     from cpr_operator.client import Event, Job
 
-Form = Literal["table", "wide", "yaml", "json", "name"]
 
-
-def listing(jobs: Sequence[Job], form: Form, now: float, *, namespaces: bool, single: bool) -> RenderableType:
+def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: bool, single: bool) -> RenderableType:
     """The jobs in a form of `kubectl get`; `single` if one job was asked for by its name."""
     match form:
         case "name":

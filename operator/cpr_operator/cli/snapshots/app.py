@@ -1,4 +1,7 @@
-"""The commands of `cprjob snapshots`. They parse options; the modules beside this one do the work."""
+"""The commands of `cprjob snapshots`. They parse options; the modules beside this one do the work.
+
+Each command imports its own code alone.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,12 @@ from typing import Annotated
 
 import typer
 
-from cpr_operator.cli.asking import asking
 from cpr_operator.cli.console import out, usage_errors
-from cpr_operator.cli.snapshots.command import check_phase, list_points, prune_saves, verify_saves
-from cpr_operator.cli.snapshots.source import find_source
 from cpr_operator.cli.where import Where, on_cluster
 
-snapshots = typer.Typer(name="snapshots", help="List, verify and prune a job's saves.", no_args_is_help=True)
+snapshots = typer.Typer(
+    name="snapshots", help="List, verify and prune a job's saves.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Named = Annotated[
     str | None,
@@ -45,6 +47,10 @@ def ls(  # noqa: PLR0913 -- one parameter per option
     where: Where,
 ) -> None:
     """List the points to which a job can be restored: anchors, and the saves beside them."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.snapshots.command import list_points
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job, where)
         with asking(source, where, os.environ) as ask:
@@ -63,6 +69,10 @@ def verify(  # noqa: PLR0913 -- one parameter per option
     where: Where,
 ) -> None:
     """Read every object of every save, and report each that is damaged."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.snapshots.command import verify_saves
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job, where)
         with asking(source, where, os.environ) as ask:
@@ -88,6 +98,10 @@ def prune(  # noqa: PLR0913 -- one parameter per option
     where: Where,
 ) -> None:
     """Show the saves that no restore can need any more, and delete them with --delete."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.snapshots.command import check_phase, prune_saves
+    from cpr_operator.cli.snapshots.source import find_source
+
     with usage_errors():
         found = find_source(source, workdir, endpoint, job, where)
         keep = 0 if all_ else keep

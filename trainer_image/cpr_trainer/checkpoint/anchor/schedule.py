@@ -18,10 +18,13 @@ class CutSchedule:
         self._due_now = False
         self.announced = 0
 
-    def announce(self, step: int, trained_s: float, interval_s: float, *, uncommitted: bool) -> int:
+    def announce(
+        self, step: int, trained_s: float, interval_s: float, *, uncommitted: bool, urgent: bool = False
+    ) -> int:
         """Return the cut that all pushes of `step` carry, 0 if there is none.
 
         A cut is announced once and stays so until the next; none is while one is `uncommitted`, except the last step.
+        While it is `urgent` the interval is not waited for.
         """
         if self._since_s is None:
             self._since_s = trained_s
@@ -29,7 +32,7 @@ class CutSchedule:
             return self.announced
         if step + 2 * LEAD_STEPS > self._last_step:
             self.announced = self._last_step
-        elif not uncommitted and (self._due_now or trained_s - self._since_s >= interval_s):
+        elif not uncommitted and (urgent or self._due_now or trained_s - self._since_s >= interval_s):
             self.announced = step + LEAD_STEPS
             self._since_s = trained_s
             self._due_now = False

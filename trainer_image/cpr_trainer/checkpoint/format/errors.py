@@ -3,6 +3,7 @@
 TrainerError
 └── SnapshotError
     ├── DamagedError  a save does not verify, or is not there (any more): take the next candidate
+    ├── OvertakenError  a save came too late: the next incarnation may have chosen already
     └── LayoutError   another job's anchor is of another shape: it cannot be restored into this job
 """
 
@@ -28,6 +29,12 @@ class DamagedError(SnapshotError):
         )
         self.key = key
         self.what = what
+
+
+class OvertakenError(SnapshotError):
+    """A save was committed after another incarnation had begun to choose: nobody may rely on it."""
+
+    reason = "Superseded"
 
 
 class LayoutError(SnapshotError):

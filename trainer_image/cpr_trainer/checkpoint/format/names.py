@@ -94,6 +94,11 @@ def origin_key(job_uid: str, generation: int, index: int, incarnation: int) -> s
     return f"{incarnation_prefix(job_uid, generation, index, incarnation)}/{ORIGIN}"
 
 
+def claims_prefix(job_uid: str, generation: int, index: int) -> str:
+    """Return what the keys of all claims on one shard begin with; the number of the incarnation follows."""
+    return f"{shard_prefix(job_uid, generation, index)}/claim-"
+
+
 def origins_in(keys: Iterable[str]) -> dict[int, str]:
     """Incarnations that recorded an origin, and its key, among the keys of one shard and generation."""
     return {int(found["number"]): key for key in keys if (found := _ORIGIN.fullmatch(key))}

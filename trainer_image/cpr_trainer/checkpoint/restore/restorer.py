@@ -19,6 +19,7 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.claims import claim
 from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.format.origins import write_origin
 from cpr_trainer.checkpoint.restore.candidates import candidates
@@ -110,6 +111,9 @@ class Restorer:
 
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
+        if self.job.replay_bytes:
+            # Before the saves are listed: trainers forget what a predecessor commits before this, and nothing after.
+            claim(self.store, roster, self.job.job_uid)
         for candidate in candidates(self.store, self.job, roster, self.home.placement):
             try:
                 restored = load_shard(self.store, candidate, self.home)

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from cpr_contract.manifests import Origin, Part, ShardManifest
+from cpr_trainer.checkpoint.format.claims import check_claims
 from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
 from cpr_trainer.checkpoint.format.names import part_name, shard_save
 from cpr_trainer.checkpoint.format.origins import write_origin
@@ -36,9 +37,15 @@ class Insist(Protocol):
 class Writer:
     """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
 
-    def __init__(self, store: Store, arena: Arena, bytes_per_s: int | None = None) -> None:
-        """Write at `bytes_per_s` at most what is not urgent; None: without a limit."""
+    def __init__(
+        self, store: Store, arena: Arena, bytes_per_s: int | None = None, *, heeds_claims: bool = False
+    ) -> None:
+        """Write at `bytes_per_s` at most what is not urgent; None: without a limit.
+
+        heeds_claims: a save that a later incarnation may not have found is none.
+        """
         self._store = store
+        self._heeds_claims = heeds_claims
         self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
         self._segments = arena.segments
@@ -67,13 +74,15 @@ class Writer:
         """Commit what was written, unless what it stands on is gone.
 
         Without its incarnation's `origin` nobody would find it: that is written first, if it is gone. Raises what
-        `insist` raises; DamagedError; ExistsError if other content has this name.
+        `insist` raises; DamagedError; ExistsError if other content has this name; OvertakenError.
         """
         for base in manifest.chain:
             insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
         if origin is not None:
             insist(partial(write_origin, self._store, origin))
         ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
+        if self._heeds_claims:
+            insist(partial(check_claims, self._store, manifest))
         return SavedShard(manifest, ref, self._epochs.changed_rows)
 
     def _filled(self, source: Source) -> Iterator[RowBuffer]:
