@@ -12,7 +12,7 @@ from cluster.jobs import NO_SAVES, Run, account, failures, ledger, same_auc, ver
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
 #: A fast machine trains most of one epoch while the trainers meet.
-EPOCHS = 3
+EPOCHS = 4
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_third_trainer_joins_and_leaves_in_a_shadow_mode(
     grown = run.wait("trains as three", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 3, within_s=120)
     assert (grown["counters"]["generation"], grown["budget"]["rollbacks"]) == (2, 0)
     run.before = run.uids()
-    run.reach(0.5)
+    run.reach(0.35)  # soon after all began at one step: they meet where the fastest is, and it may not be at the end
     space.patch("shadow", '{"spec":{"trainers":{"replicas":2}}}')
     run.wait("trains as two", lambda s: s.get("phase") == "Running" and len(s["trainers"]) == 2, within_s=120)
     run.before = run.uids()
