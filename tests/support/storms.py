@@ -124,7 +124,7 @@ class StormDriver(Driver):
         super().__init__(Scenario("storm", spec=storm.spec, replaced=everybody, deadline_s=900.0))
         self.storm = storm
         self.cluster.mail_s = storm.mail_s
-        self.cluster.fetch_report = self._old_report  # type: ignore[assignment]
+        self.cluster.fetch_report = self._old_report
         self._reports: list[dict[str, bytes | None]] = []
         self._later = _Later()
         self._away_until = 0.0
@@ -140,7 +140,7 @@ class StormDriver(Driver):
         if self.cluster.now >= self._away_until:
             await super()._pass()
 
-    async def _old_report(self, pod: PodView, _deadline_s: float) -> bytes | None:
+    async def _old_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """What the pod would have answered some ticks ago."""
         held = self.cluster.pods.get(pod.name)
         if held is None or held.phase != "Running":

@@ -25,6 +25,8 @@ class Terminal:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # so that all it has started can be interrupted, and killed
+            # What runs in the background ignores SIGINT, and hands that down: Ctrl-C would end nothing.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
     def __enter__(self) -> Self:

@@ -119,7 +119,7 @@ def test_jobs_are_taken_up_and_a_deleted_pod_noticed(server: ApiServer, client: 
         until(lambda: "trainer-0-2" in pods_of(client, "after"), log)
         until(lambda: client.get(f"{JOBS}/urgent").json()["status"]["phase"] == "Suspended", log)
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     for name in ("urgent", "after"):
         client.delete(f"{JOBS}/{name}")
 
@@ -221,7 +221,7 @@ def test_a_leader_that_is_asked_to_end_hands_over_at_once(
     with two_operators(server, tmp_path, "ended") as (leader, standby):
         leader.process.send_signal(signal.SIGTERM)
         until(lambda: standby.role == "leader", tmp_path / "standby.log")
-        assert leader.process.wait(20) == 0
+        assert leader.process.wait(60) == 0
         lease = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/ended").json()["spec"]
         assert lease["leaseTransitions"] == 1
 
