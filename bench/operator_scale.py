@@ -35,7 +35,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from scale.pods import Key, Pods
+from scale.pods import SAVE_S, Key, Pods
 from scale.servers import OPERATOR_USER, Control, control_plane, operator_objects
 
 from support.apiserver import TOKEN, install_crd
@@ -60,7 +60,11 @@ JOB = {
         "data": {"format": "Synthetic", "samples": 1_000_000_000, "batchSize": 1000, "seed": 1},
         "trainers": {"replicas": 2},
         "shards": {"replicas": 4},
-        "snapshots": {"store": {"endpoint": "http://minio:9000", "bucket": "cprjob"}},
+        # As often as the pods save: the operator asks shards whose saves are overdue for their reports, each time.
+        "snapshots": {
+            "store": {"endpoint": "http://minio:9000", "bucket": "cprjob"},
+            "interval": {"mode": "Fixed", "seconds": SAVE_S},
+        },
     },
 }
 
