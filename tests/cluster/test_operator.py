@@ -1,4 +1,4 @@
-"""The operator's own node fails: its other replica goes on with the jobs."""
+"""The leading replica of the operator fails: the other one goes on with the jobs."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.harness import Cluster, Space, until
-from cluster.jobs import Run, failures, pod_template, same_auc, verify
+from cluster.jobs import MANY_EPOCHS, Run, account, failures, ledger, pod_template, same_auc, verify
 
 Measure = Callable[[str, object], None]
 
@@ -56,3 +56,26 @@ class TestOperatorNode:
         verify(run, status, replaced={("shard", 1)})
         assert failures(status) == [("shard", 1, 1, "Vanished")]
         assert same_auc(status, calm)
+
+    def test_a_stopped_leader_that_goes_on_later_finds_another_in_its_place(
+        self, cluster: Cluster, space: Space, record_property: Measure
+    ) -> None:
+        run = Run.start(space, "stalled", shards__replicas=2, data__epochs=MANY_EPOCHS)
+        leader, lease = cluster.leader(), cluster.lease()
+        cluster.nodes.signal(leader, "STOP")
+        before = time.monotonic()
+        try:
+            space.delete_pod(run.pod("shard", 1).name, force=True)
+            run.wait("replaced", lambda status: status["shards"][1]["incarnation"] == 2, within_s=60)
+            record_property("measured", f"decided {time.monotonic() - before:.1f} s after the leader was stopped")
+        finally:
+            cluster.nodes.signal(leader, "CONT")
+        space.delete_pod(run.pod("shard", 0).name, force=True)
+        run.wait("replaced", lambda status: status["shards"][0]["incarnation"] == 2, within_s=60)
+        cluster.wait_operator()
+        # The stopped one did not lead again, so between the two decisions nobody but its heir wrote.
+        assert cluster.lease()["leaseTransitions"] == lease["leaseTransitions"] + 1
+        assert cluster.leader().name != leader.name
+        status = run.stop()
+        assert sorted(each[:3] for each in failures(status)) == [("shard", 0, 1), ("shard", 1, 1)]
+        assert ledger(status) == account(cluster.store, status)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.snapshot import read_anchor
+from cpr_trainer.checkpoint.format.anchors import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from cpr_contract import env
-from cpr_trainer.snapshot.quantise import Bits, record_bytes
+from cpr_contract.spec import Bits
+from cpr_trainer.checkpoint.format.quantise import record_bytes
 from support.s3_servers import running_minio
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.snapshot import write_origin
-from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.format.origins import write_origin
 from cpr_trainer.store import Store
 from support.saves import ShardBench, origin
 

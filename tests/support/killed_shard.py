@@ -9,8 +9,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from cpr_trainer.checkpoint.write import writer
 from cpr_trainer.process import main
-from cpr_trainer.snapshot import writing
 from cpr_trainer.store.folder import FolderStore
 
 PART_ROWS = 7
@@ -34,7 +34,7 @@ class KilledAt:
         """Patch this process, and be the shard."""
         FolderStore.put = self._put
         os.fsync = self._sync  # type: ignore[assignment]
-        writing.rows_per_part = lambda _rows, _row_bytes: PART_ROWS  # type: ignore[attr-defined, assignment]
+        writer.rows_per_part = lambda _rows, _row_bytes: PART_ROWS  # type: ignore[attr-defined, assignment]
         return main(arguments, os.environ)
 
     @property

@@ -27,6 +27,8 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.format.errors import LayoutError
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run
@@ -34,8 +36,6 @@ from cpr_trainer.model import entrypoint
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError
-from cpr_trainer.snapshot import LayoutError
-from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
 from support.oracle import exact_auc

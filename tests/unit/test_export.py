@@ -25,12 +25,12 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.snapshot import DamagedError, LayoutError
-from cpr_trainer.snapshot.dense import DenseMeta, commit_anchor
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.trainer.state import DenseState
 from support.saves import draft, full_save

@@ -21,6 +21,9 @@ MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
 DATA = "data.json"
 
+#: Half-open ranges of global samples, sorted and merged.
+Ranges = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestRef:
@@ -106,7 +109,7 @@ class ShardManifest:
     first_place: int
     places: int
     applied: tuple[int, ...]
-    lost: tuple[tuple[int, int], ...]
+    lost: Ranges
     chain: tuple[ManifestRef, ...] = ()
     bits: Bits = 32
     rows: int = 0
@@ -140,8 +143,8 @@ class DenseManifest:
     layout: str
     parts: tuple[Part, ...]
     shards: tuple[ManifestRef, ...] = ()
-    lost: tuple[tuple[tuple[int, int], ...], ...] = ()
-    dense_lost: tuple[tuple[int, int], ...] = ()
+    lost: tuple[Ranges, ...] = ()
+    dense_lost: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)

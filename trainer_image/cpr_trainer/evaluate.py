@@ -16,6 +16,11 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
+from cpr_trainer.checkpoint.format.pinned import read_data
+from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.order import held_out
@@ -28,10 +33,8 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
-from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
-from cpr_trainer.snapshot.dense import read_tensors
-from cpr_trainer.snapshot.pinned import read_data
 from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.tables.home import Home
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

@@ -21,12 +21,15 @@ from cpr_contract import env
 from cpr_contract.codec import to_dict
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
+from cpr_trainer.checkpoint.restore.dense import read_tensors
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import optional_path, read_job
-from cpr_trainer.snapshot import Candidate, Home, load_shard, read_anchor, resolve_anchor
-from cpr_trainer.snapshot.dense import read_tensors
 from cpr_trainer.store import Store, open_store
+from cpr_trainer.tables.home import Home
 
 
 def run(environ: Mapping[str, str], anchor_key: str, folder: Path) -> None:

@@ -9,10 +9,10 @@ from typing import TextIO, assert_never
 from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_line
+from cpr_trainer.checkpoint.inventory import Holdings, points_of, read_holdings, verify
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import optional_path, read_request
-from cpr_trainer.snapshot import Pruner, delete_saves, everything, on_line
-from cpr_trainer.snapshot.inventory import Holdings, points_of, read_holdings, verify
 from cpr_trainer.store import Entry, Store, open_store
 
 

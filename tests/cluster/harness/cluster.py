@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cluster.harness import store
 from cluster.harness.kubectl import Kubectl, Reader
@@ -92,11 +92,15 @@ class Cluster:
         """Return the pod of the replica that leads."""
 
         def holder() -> Pod | None:
-            lease = self.kubectl.get("-n", NAMESPACE, "lease", DEPLOYMENT)
-            name = lease["spec"].get("holderIdentity", "").partition("_")[0]
+            name = self.lease().get("holderIdentity", "").partition("_")[0]
             return next((pod for pod in self.operator_pods() if pod.name == name and pod.ready), None)
 
         return until("a replica of the operator leads", holder, 30)
+
+    def lease(self) -> dict[str, Any]:
+        """Return the spec of the Lease by which the operator's replicas elect their leader."""
+        spec: dict[str, Any] = self.kubectl.get("-n", NAMESPACE, "lease", DEPLOYMENT)["spec"]
+        return spec
 
     @contextmanager
     def operator_on(self, *numbers: int) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The life of a shard against a restorer and a saver that do what the test says."""
+"""The life of a shard against a restorer and a writer that do what the test says."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import SaveRef, ShardState
 from cpr_contract.roster import Counters, ShardRoster
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
-from cpr_trainer.shard.saver import Committed, GivenUp, Save, SaveFailed, Saver
-from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.service import Service
-from cpr_trainer.snapshot import Link, SavedShard
-from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.home import Home
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
@@ -50,7 +51,7 @@ class FakeRestorer:
         return answer
 
 
-class FakeSaver:
+class FakeWriter:
     """Keeps what it is given; the test says when it is committed."""
 
     def __init__(self) -> None:
@@ -74,10 +75,12 @@ class Bench:
         job = small_job(Path("unused"))
         job = replace(job, snapshots=replace(job.snapshots, rebase="Consecutive"))
         placement = Placement.of(job.model, 1)
-        self.service = Service(job, placement, 0, Arena.empty(job, 80), Metrics())
-        self.restorer, self.saver = FakeRestorer(), FakeSaver()
-        self.life = Life(job, shard_roster(**roster), self.service, Metrics())
-        saving = Saving(job, self.life.roster, self.service, cast(Saver, self.saver), Metrics(), None)
+        home, metrics = Home.of(job, placement, 0), Metrics()
+        self.service = Service(job, placement, 0, home.arena, metrics)
+        self.restorer, self.writer = FakeRestorer(), FakeWriter()
+        self.life = Life(job, shard_roster(**roster), self.service, metrics)
+        writer = cast(WriterThread, self.writer)
+        saving = ShardCheckpointer(job, self.life.roster, home, writer, metrics.saves, None)
         self.life.begin(cast(Restorer, self.restorer), saving)
 
     def follow(self, number: int, generation: int = 1, **changes: Any) -> Ending | None:
@@ -108,10 +111,10 @@ class Bench:
         self.push(step)
         self.life.cut()
         self.service.progress.dirty = False  # type: ignore[union-attr]
-        return self.saver.saves[-1]
+        return self.writer.saves[-1]
 
     def hear(self, mail: Committed | GivenUp | SaveFailed) -> None:
-        self.saver.idle = True
+        self.writer.idle = True
         self.life.post(mail)
         self.life.turn()
 
@@ -159,7 +162,7 @@ def test_a_rollback_stops_serving_and_restores_in_the_new_generation() -> None:
     save = bench.save(5)
     bench.follow(2, generation=2)
     assert (bench.life.state, bench.service.progress) == (ShardState.RESTORING, None)
-    assert not bench.saver.saves, "a save of the old generation is of no use"
+    assert not bench.writer.saves, "a save of the old generation is of no use"
     bench.life.post(committed(save))
     bench.answer(RESTORED, ShardState.READY)
     assert bench.life.report(()).newest_save == SAVE
@@ -254,8 +257,8 @@ def test_a_save_that_training_outran_is_told_to_the_trainers_and_flushed_at_the_
     assert bench.life.report(()).problem == problem
     assert bench.service.standing(0, 1).cut_step == 5
     bench.life.terminate()
-    assert bench.saver.saves[-1].draft.kind == "Flush"
-    bench.hear(GivenUp(bench.saver.saves[-1], problem))
+    assert bench.writer.saves[-1].draft.kind == "Flush"
+    bench.hear(GivenUp(bench.writer.saves[-1], problem))
     assert bench.life.terminate() == Ending(TERMINATED), "this is a loss"
 
 
@@ -266,13 +269,13 @@ def test_only_the_last_cut_that_has_lost_its_ground_is_made_anew() -> None:
     bench = Bench()
     bench.answer(replace(RESTORED, chain=(LINK,)), ShardState.READY)
     bench.hear(GivenUp(bench.save(5), LOST))
-    assert len(bench.saver.saves) == 1
+    assert len(bench.writer.saves) == 1
     assert bench.service.standing(0, 1).cut_step == 5
     bench.push(6)
     bench.service.progress.total_samples = 60  # type: ignore[union-attr]
     bench.life.cut()
-    bench.hear(GivenUp(bench.saver.saves[-1], LOST))
-    assert [save.draft.step for save in bench.saver.saves] == [5, 6, 6]
+    bench.hear(GivenUp(bench.writer.saves[-1], LOST))
+    assert [save.draft.step for save in bench.writer.saves] == [5, 6, 6]
     assert bench.service.standing(0, 1).cut_step == 5, "the leader still waits for it"
 
 
@@ -281,7 +284,7 @@ def test_a_flush_takes_the_place_of_a_save_under_way() -> None:
     bench.answer(RESTORED, ShardState.READY)
     bench.save(5)
     assert bench.life.terminate() is None
-    assert [save.draft.kind for save in bench.saver.saves] == ["Anchor", "Flush"]
+    assert [save.draft.kind for save in bench.writer.saves] == ["Anchor", "Flush"]
 
 
 @pytest.mark.parametrize(
@@ -297,12 +300,12 @@ def test_a_flush_saves_what_changed_and_ends_with_its_reference() -> None:
     bench.push(5, 6)
     assert bench.life.terminate() is None
     assert bench.life.state is ShardState.FLUSHING
-    (save,) = bench.saver.saves
+    (save,) = bench.writer.saves
     assert (save.draft.kind, save.draft.step, save.draft.samples, save.draft.applied) == ("Flush", 6, 60, (6,))
     assert bench.follow(2, newest_incarnation=2) is None, "the successor waits for this very flush"
     bench.hear(committed(save, "flush"))
     assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SaveRef("flush", 6, 60))
-    assert len(bench.saver.saves) == 1
+    assert len(bench.writer.saves) == 1
 
 
 def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
@@ -311,7 +314,7 @@ def test_a_flush_with_nothing_changed_names_the_newest_save() -> None:
     bench.push(5)
     bench.service.progress.dirty = False  # type: ignore[union-attr]
     assert bench.life.terminate() == Ending(ExitCode.FLUSHED, SAVE)
-    assert not bench.saver.saves
+    assert not bench.writer.saves
 
 
 def test_an_open_loss_is_no_flush() -> None:

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
+from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.frames import Frame, Header, Operation
 from cpr_trainer.placement import Placement
-from cpr_trainer.shard.cuts import Cuts
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.service import Mark, Progress, Service
+from cpr_trainer.shard.service import Progress, Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from support.row_dims import with_dims

@@ -15,6 +15,7 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key
 from cpr_contract.spec import DataSpec
+from cpr_trainer.checkpoint.format.pinned import keep_data, read_data
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Block, Index, SourceFile
@@ -22,7 +23,6 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from cpr_trainer.snapshot.pinned import keep_data, read_data
 from cpr_trainer.store import Uris, Version
 from cpr_trainer.trainer.pinning import Pinning
 from support.fake_s3 import BUCKET, FakeS3

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import ShardManifest
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.write.save import SavedShard, Source
+from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.snapshot import Home, SavedShard, Source, Writer
 from cpr_trainer.store import Store
+from cpr_trainer.tables.home import Home
 
 Result = TypeVar("Result")
 

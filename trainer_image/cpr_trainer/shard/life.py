@@ -19,12 +19,8 @@ from cpr_contract.manifests import ShardManifest
 from cpr_contract.reports import SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.chooser import Chosen
-from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, order_of
-from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import (
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.restore.restorer import (
     Aim,
     BelowFloor,
     Cancelled,
@@ -34,10 +30,14 @@ from cpr_trainer.shard.restore import (
     Restorer,
     aim_of,
 )
-from cpr_trainer.shard.saver import Committed, GivenUp, SaveFailed
-from cpr_trainer.shard.saving import Saving
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.chooser import Chosen
+from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
+from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.losses import Losses, order_of
+from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Progress, Service
-from cpr_trainer.snapshot import DamagedError
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Life:
         self._cancel: threading.Event | None = None
         self._open_loss = False
 
-    def begin(self, restorer: Restorer, saving: Saving) -> None:
+    def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
         """Start to restore. Who restores and saves tells what happens by `post`."""
         self._restorer = restorer
         self._saving = saving
@@ -120,12 +120,12 @@ class Life:
                 case Committed():
                     self._on_commit(mail)
                 case SaveFailed(problem):
-                    self._metrics.failed_saves.inc()
+                    self._metrics.saves.failed.inc()
                     self._problem = problem
                 case GivenUp():
                     self._on_given_up(mail)
                 case Chosen():
-                    self._saving.on_chosen(mail)
+                    self._saving.on_chosen(mail, self._mark())
                 case Problem():
                     self._problem = mail
                 case BaseException():
@@ -136,12 +136,12 @@ class Life:
     def cut(self) -> None:
         """Save the rows as they are: every rank has reached the cut."""
         assert self._service.progress is not None  # noqa: S101 -- only a serving shard reaches a cut
-        self._saving.save("Anchor", self._service.progress)
+        self._saving.save("Anchor", self._service.mark(self._service.progress))
 
     def turn(self) -> None:
         """Act on what was told, and do what is due. Raises what ended a restore, or a save, for good."""
         self._read_mail()
-        self._saving.turn(monotonic(), self.roster.priority_interval_s)
+        self._saving.turn(monotonic(), self.roster.priority_interval_s, self._service.progress)
 
     def terminate(self) -> Ending | None:
         """SIGTERM: save what no save holds. Call it until it returns how to end; serve nobody meanwhile.
@@ -154,7 +154,8 @@ class Life:
             if progress is None:
                 return self._give_up()
             if progress.dirty or self._saving.unsaved:
-                self._saving.save("Flush", progress)  # in the place of a cut: the successor takes that again
+                # In the place of a cut: the successor takes that again.
+                self._saving.save("Flush", self._service.mark(progress))
             else:
                 self._saving.stop()
             self._open_loss = not progress.resumed
@@ -194,6 +195,10 @@ class Life:
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
         )
+
+    def _mark(self) -> Mark | None:
+        progress = self._service.progress
+        return None if progress is None else self._service.mark(progress)
 
     def _give_up(self) -> Ending:
         """End without having served: whatever is lost was lost before."""
@@ -274,7 +279,7 @@ class Life:
         self._problem = given_up.problem
         draft, progress = given_up.save.draft, self._service.progress
         if given_up.groundless and progress is not None and _is_last(draft, progress):
-            self._saving.save("Anchor", progress)
+            self._saving.save("Anchor", self._service.mark(progress))
         elif draft.kind == "Flush":
             self._open_loss = True
         elif draft.kind == "Anchor" and progress is not None:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
-from cpr_contract.manifests import RowUpdates
+from cpr_contract.manifests import Ranges, RowUpdates
 from cpr_contract.spec import samples_at
 from cpr_trainer.data.order import BatchOrder
-
-Ranges = tuple[tuple[int, int], ...]
 
 #: The most parts of batches that a restore adds to the account, which takes some thousands. Where training goes on
 #: without a shard, each rank comes back to it at a step of its own.

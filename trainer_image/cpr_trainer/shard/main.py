@@ -16,6 +16,11 @@ from cpr_contract.exits import ExitCode
 from cpr_contract.reports import ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.restore.restorer import Restorer
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
@@ -29,16 +34,12 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.shard.board import Board
-from cpr_trainer.shard.chooser import Chooser, Chosen
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.restore import Restorer
-from cpr_trainer.shard.saver import Saver
-from cpr_trainer.shard.saving import Saving
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.snapshot import Home, Writer
 from cpr_trainer.store import open_store
+from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import make_tracker, population_of
 
 _LOG = logging.getLogger(__name__)
@@ -94,14 +95,13 @@ class _Shard:
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        writer = Writer(store, arena, job.snapshots.max_bytes_per_s)
-        saver = Saver(writer, life.post, random.Random())
+        writer = WriterThread(Writer(store, arena, job.snapshots.max_bytes_per_s), life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:
             tracker = chooser.tracker
             service.on_change = tracker.note
             self.metrics.tracker_bytes.set_function(lambda: tracker.memory_bytes)
-        saving = Saving(job, first, service, saver, self.metrics, chooser)
+        saving = ShardCheckpointer(job, first, home, writer, self.metrics.saves, chooser)
         server = Server(
             (self._environment.address, self._environment.port_base + env.DATA_PORT),
             self._environment.key,
@@ -115,7 +115,7 @@ class _Shard:
             return self._turn_until_the_end(life, server)
         finally:
             server.close()
-            saver.close()
+            writer.close()
             service.trace.close()
 
     def _turn_until_the_end(self, life: Life, server: Server) -> Ending:

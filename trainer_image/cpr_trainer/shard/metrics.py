@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from cpr_trainer.checkpoint.write.metrics import SaveMetrics
+
 
 class Metrics:
     """All metrics of one shard, in a registry of their own."""
@@ -15,12 +17,7 @@ class Metrics:
         self.pushes = Counter(
             "cprjob_shard_pushes_total", "Pushes by what became of them", ["fate"], registry=self.registry
         )
-        self.saves = Counter("cprjob_shard_saves_total", "Saves committed, by kind", ["kind"], registry=self.registry)
-        self.failed_saves = self._counter("failed_saves", "Attempts to save that failed")
-        self.save_seconds = self._gauge("save_seconds", "Time that the last save took to write")
-        self.given_up_saves = self._counter("given_up_saves", "Saves that were given up")
-        self.saved_rows = self._counter("saved_rows", "Rows in committed saves")
-        self.cut_seconds = self._gauge("cut_seconds", "Time that the last mark of rows to save kept pushes waiting")
+        self.saves = SaveMetrics(self.registry)
         self.load_seconds = self._gauge("load_seconds", "Time that the last restore took")
         self.rows = self._gauge("rows", "Rows held")
         self.tracker_bytes = self._gauge("tracker_bytes", "Memory that ranking rows for priority saves takes")

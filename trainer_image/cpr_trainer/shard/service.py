@@ -15,13 +15,14 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
+from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
 from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.cuts import Cuts
-from cpr_trainer.shard.losses import Losses, Ranges, after_push, order_of
+from cpr_trainer.shard.losses import Losses, after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena
@@ -86,18 +87,6 @@ class Progress:
     def resumed(self) -> bool:
         """Whether every rank pushes again, and has sent what it kept: so what is lost since the restore is known."""
         return self.losses.resumed and self.catch_up.over
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What a save of the rows holds: its manifest says the same."""
-
-    generation: int
-    step: int
-    samples: int
-    applied: tuple[int, ...]
-    lost: Ranges
-    row_updates: RowUpdates
 
 
 class Service:
@@ -184,11 +173,6 @@ class Service:
             self.waits, self._held_free = False, True
             self._work_on()
 
-    @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """The ranges of places that saves of the shard hold; see `Placement.spans`."""
-        return self._placement.spans(self._index)
-
     def standing(self, rank: int, generation: int) -> Header:
         """Return the answer to a trainer of `generation` that asks whether it is served."""
         standing = standing_of(generation, None if self.progress is None else self.progress.generation)
@@ -198,7 +182,16 @@ class Service:
         """Return what a save of the rows would hold now."""
         samples = samples_at(progress.step, self._job.data.batch_size, progress.total_samples)
         lost = progress.losses.so_far(order_of(progress.total_samples, self._job.data.batch_size))
-        return Mark(progress.generation, progress.step, samples, progress.applied, lost, progress.row_updates)
+        return Mark(
+            progress.generation,
+            progress.step,
+            samples,
+            progress.applied,
+            lost,
+            progress.row_updates,
+            last=samples == progress.total_samples,
+            standing=progress.cuts.standing,
+        )
 
     def _take_in(self, header: Header) -> None:
         """Note what every frame of a trainer carries: the size of the job, and the next cut."""

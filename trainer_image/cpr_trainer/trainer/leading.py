@@ -1,4 +1,4 @@
-"""What the leader does besides training: it plans cuts and hands the dense state to the saver."""
+"""What the leader does besides training: it plans cuts and hands the dense state to the committer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.schedule import CutSchedule
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.snapshot import Pruner
-from cpr_trainer.trainer.cuts import CutSchedule
 from cpr_trainer.trainer.pace import SaveCost
-from cpr_trainer.trainer.saver import Saver
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.state import DenseState
 
@@ -41,7 +41,7 @@ class Leading:
         self._void_step = 0
         self._dense_saved = monotonic()
         self._saving = False
-        self.saver = Saver(
+        self.committer = AnchorCommitter(
             setup.store,
             exchange.saved,
             lambda: tuple(peer.incarnation for peer in sorted(roster().shards, key=lambda peer: peer.index)),
@@ -51,18 +51,18 @@ class Leading:
             rng=random.Random(),
             pinned=setup.pinned,
         )
-        self.saver.start()
+        self.committer.start()
 
     def announce(self, step: int, trained_s: float) -> int:
-        """Return the cut that all pushes of `step` carry. Raises what ended the saver, as `save` and `finish` do."""
-        self.saver.check()
-        void = self.saver.state.void
+        """Return the cut that pushes of `step` carry. Raises what ended the committer, as `save` and `finish` do."""
+        self.committer.check()
+        void = self.committer.state.void
         if void > self._void_step:
             self._void_step = void
             self._schedule.void()
         if self._exchange.kept() >= _FULL:
             self._schedule.hasten()
-        return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.saver.busy)
+        return self._schedule.announce(step, trained_s, self._roster().interval_s, uncommitted=self.committer.busy)
 
     def heal(self, state: DenseState) -> None:
         """A group begins: where pushes are kept, cut at once, because who is new in it keeps none of before."""
@@ -70,20 +70,20 @@ class Leading:
             self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:
-        """Offer the saver what is due after step `state.reached`; called after every step and every meeting."""
-        self.saver.check()
+        """Offer the committer what is due after step `state.reached`; called after every step and every meeting."""
+        self.committer.check()
         if state.reached >= self._schedule.announced > self._offered_step:
             self._offer_cut(state, self._schedule.announced)
         elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:
             self._dense_saved = monotonic()
-            self.saver.offer_dense(self._setup.dense_copy(state, self._roster()))
+            self.committer.offer_dense(self._setup.dense_copy(state, self._roster()))
 
     def take_saving(self) -> bool:
         """Return whether a cut was on its way to an anchor at any time since the last call.
 
         One that a failing store holds up costs nothing while it waits.
         """
-        before, self._saving = self._saving, self.saver.busy and not self.saver.failing
+        before, self._saving = self._saving, self.committer.busy and not self.committer.failing
         return before or self._saving
 
     def finish(self, state: DenseState) -> AnchorRef | None:
@@ -91,18 +91,18 @@ class Leading:
 
         Nothing is trained any more.
         """
-        self.saver.check()
-        anchor = self.saver.anchor_of(state.reached)
-        if anchor is None and not (self.saver.busy and self._offered_step == state.reached):
+        self.committer.check()
+        anchor = self.committer.anchor_of(state.reached)
+        if anchor is None and not (self.committer.busy and self._offered_step == state.reached):
             self._offer_cut(state, state.reached)
         return anchor
 
     def close(self) -> None:
-        """End the saver."""
-        self.saver.close()
+        """End the committer."""
+        self.committer.close()
 
     def _offer_cut(self, state: DenseState, step: int) -> None:
         self._offered_step = step
         self._dense_saved = monotonic()
         self._saving = True
-        self.saver.offer_cut(self._setup.dense_copy(state, self._roster(), step))
+        self.committer.offer_cut(self._setup.dense_copy(state, self._roster(), step))

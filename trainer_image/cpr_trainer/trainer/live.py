@@ -35,7 +35,7 @@ def look(
         report = replace(report, forgotten=forgotten, shard_saves=_saves(exchange))
     if leading is None:
         return report
-    saves = leading.saver.state
+    saves = leading.committer.state
     return replace(
         report,
         problem=report.problem or saves.problem,

@@ -14,10 +14,12 @@ from typing import Any
 
 from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
+from cpr_trainer.checkpoint.anchor.committer import write_dense
+from cpr_trainer.checkpoint.format.anchors import is_even
+from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
-from cpr_trainer.snapshot import DamagedError, is_even
 from cpr_trainer.store import StoreError
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.feed import Feed
@@ -26,7 +28,6 @@ from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.patience import insist
-from cpr_trainer.trainer.saver import write_dense
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import Starter
 from cpr_trainer.trainer.state import DenseState
@@ -101,7 +102,7 @@ class Loop:
         """Return the anchor of the last complete step; None if a shard is away or misses some, or it takes too long."""
         state, began = self._stepper.state, monotonic()
         self._exchange.heartbeat(state.done)
-        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.saver.state.commit_s or 0.0))
+        patience_s = max(_LEAST_CUT_S, _CUT_COMMITS * (leading.committer.state.commit_s or 0.0))
         while (anchor := leading.finish(state)) is None and monotonic() - began < patience_s:
             if self._exchange.away() or min(self._exchange.applied()) < state.done:
                 break
@@ -115,14 +116,14 @@ class Loop:
         delays = backoff(random.Random(), first_s=0.2)
         for _ in range(_FLUSH_ATTEMPTS - 1):
             try:
-                return write_dense(self._setup.store, copy) or leading.saver.state.dense_save
+                return write_dense(self._setup.store, copy) or leading.committer.state.dense_save
             except StoreError:
                 _LOG.warning("the dense state is not saved yet", exc_info=True)
                 sleep(next(delays))
         return write_dense(self._setup.store, copy)
 
     def close(self) -> None:
-        """End the saver, once it has done what it is at."""
+        """End the committer, once it has done what it is at."""
         if self.leading is not None:
             self.leading.close()
 

@@ -113,7 +113,7 @@ def _run(loop: Loop, environment: Environment) -> ExitCode:
     except Terminated:
         saved = loop.flush()
         return end_with(environment.termination_file, saved, ExitCode.FLUSHED) if saved else ExitCode.FLUSHED
-    loop.close()  # The saver may still be pruning.
+    loop.close()  # The committer may still be pruning.
     return end_with(environment.termination_file, result, ExitCode.OK)
 
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from cpr_contract.manifests import DataManifest
+from cpr_trainer.checkpoint.format.pinned import pin_data, read_data
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import Find
-from cpr_trainer.snapshot.pinned import pin_data, read_data
 from cpr_trainer.store import Store, Uris
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice

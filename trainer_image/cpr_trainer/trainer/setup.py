@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from cpr_contract.manifests import DataManifest
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
+from cpr_trainer.checkpoint.anchor.committer import DenseCopy
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
-from cpr_trainer.snapshot.dense import DenseMeta
 from cpr_trainer.store import Store, Uris, open_store
 from cpr_trainer.trainer.pinning import Pinning
-from cpr_trainer.trainer.saver import DenseCopy
 from cpr_trainer.trainer.state import DenseState
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from cpr_contract.exits import Problem
 from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.snapshot import Candidate, DamagedError, find_anchor
-from cpr_trainer.snapshot.dense import RestoredDense, load_dense, newest_dense
+from cpr_trainer.checkpoint.format.anchors import find_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
+from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice, insist

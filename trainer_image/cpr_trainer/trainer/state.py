@@ -11,14 +11,13 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
+from cpr_contract.manifests import Ranges
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.replica import DenseReplica, another_network
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 from cpr_trainer.trainer.shadow.desk import Desk
-
-Ranges = tuple[tuple[int, int], ...]
 
 _EVALUATION, _LOST, _STEPS = "evaluation", "lost", "steps"
 

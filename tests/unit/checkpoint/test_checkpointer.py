@@ -1,0 +1,372 @@
+"""What is saved when, against a writer that does what the test says; the tracker and the arena are the product's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from cpr_contract.exits import Problem
+from cpr_contract.manifests import ManifestRef, RowUpdates
+from cpr_contract.spec import Bits
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.write import checkpointer
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Save, SavedShard
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.priority import make_tracker, population_of
+from cpr_trainer.tables.priority.mfu import MfuTracker
+from cpr_trainer.tables.priority.tracker import Claim
+from support.saves import origin
+from support.shard_job import shard_roster, small_job
+
+QUOTA, EVERY_S = 3, 10.0
+
+
+class FakeWriter:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.saves: list[Save] = []
+        self.idle = True
+
+    def submit(self, save: Save) -> None:
+        self.saves.append(save)
+        self.idle = False
+
+    def discard(self) -> None:
+        self.idle = True
+
+
+class Bench:
+    """A serving shard of 1000 rows of one large table and 4 of a small one; two trainers."""
+
+    def __init__(self, stored_bits: Bits = 32, **rules: Any) -> None:
+        job = small_job(Path("unused"), rows=(1000, 4), trainers=2)
+        self.job = replace(job, snapshots=replace(job.snapshots, **{"strategy": "MFU", "rebase": "OneShot"} | rules))
+        placement = Placement.of(job.model, 1)
+        home, metrics = Home.of(job, placement, 0), Metrics()
+        self.arena = home.arena
+        self.service = Service(self.job, placement, 0, self.arena, metrics)
+        population = population_of(placement, 0)
+        self.small = population.small.tolist()
+        self.tracker = make_tracker("MFU", self.arena, population, QUOTA, np.random.default_rng(1))
+        self.chosen: list[Chosen] = []
+        self.writer = FakeWriter()
+        chooser = Chooser(self.tracker, QUOTA, self.chosen.append)
+        roster = shard_roster(trainers=2, stored_bits=stored_bits)
+        writer = cast(WriterThread, self.writer)
+        self.saving = ShardCheckpointer(self.job, roster, home, writer, metrics.saves, chooser)
+        self.progress = Progress(1, (0, 0), Losses.restored((), 2), RowUpdates((0, 0)), total_samples=1000)
+        self.service.progress = self.progress
+        self.saving.start((), "", 0.0)
+
+    def push(self, *slots: int, applied: tuple[int, int] | None = None) -> None:
+        self.arena.apply(np.array(slots), np.array(slots), np.ones((len(slots), 4), np.float32), 1)
+        self.tracker.note(np.array(slots))
+        if applied is not None:
+            self.progress.applied = applied
+
+    def turn(self, now_s: float, interval_s: float = EVERY_S) -> Save | None:
+        """Let time pass; a priority save that came of it."""
+        before = len(self.writer.saves)
+        self.saving.turn(now_s, interval_s, self.service.progress)
+        while self.saving._chooser._asked and not self.chosen:  # type: ignore[union-attr]
+            pass
+        for chosen in self.chosen:
+            self.saving.on_chosen(chosen, self.mark())
+        self.chosen.clear()
+        return self.writer.saves[-1] if len(self.writer.saves) > before else None
+
+    def mark(self) -> Mark | None:
+        return None if self.service.progress is None else self.service.mark(self.service.progress)
+
+    def cut(self) -> Save:
+        self.saving.save("Anchor", self.service.mark(self.progress))
+        return self.writer.saves[-1]
+
+    def commit(self, save: Save) -> None:
+        self.writer.idle = True
+        saved = SavedShard(replace(save.draft, rows=7), ManifestRef(f"{save.draft.kind}{save.draft.step}", "d"), 100)
+        self.saving.on_commit(Committed(save, saved, 0.1))
+
+    @property
+    def pending(self) -> int:
+        """Row updates that no committed save holds, as the tracker counts them."""
+        assert isinstance(self.tracker, MfuTracker)
+        counters = (self.tracker._counters, self.tracker._before)
+        return sum(int(each.sum()) for each in counters if each is not None)
+
+    def rows_of(self, save: Save) -> set[int]:
+        buffer, found = RowBuffer.like(self.arena.segments[0], 2000), set[int]()
+        while save.source.fill(buffer):
+            found |= set(buffer.slots[: buffer.used].tolist())
+            buffer.used = 0
+        return found
+
+
+def large(bench: Bench, count: int) -> list[int]:
+    return [slot for slot in range(1004) if slot not in bench.small][:count]
+
+
+def test_a_priority_save_holds_the_most_used_rows_and_the_small_tables_that_changed() -> None:
+    bench = Bench()
+    a, b, c, d, e = large(bench, 5)
+    bench.push(a, b, c, d, e, bench.small[0], applied=(1, 1))
+    bench.push(a, c, e, applied=(2, 2))
+    assert bench.turn(EVERY_S - 0.1) is None
+    save = bench.turn(EVERY_S)
+    assert save is not None
+    assert bench.rows_of(save) == {a, c, e, bench.small[0]}
+    assert (save.draft.kind, save.draft.step, save.draft.applied, save.draft.chain) == ("Priority", 2, (2, 2), ())
+    assert save.draft.strategy == "MFU"
+
+
+def test_its_step_is_one_that_every_rank_has_reached() -> None:
+    bench = Bench()
+    bench.push(5, applied=(3, 2))
+    save = bench.turn(EVERY_S)
+    assert save is not None
+    assert (save.draft.step, save.draft.applied) == (2, (3, 2))
+
+
+def test_it_is_committed_when_nobody_can_send_again_what_it_holds() -> None:
+    bench = Bench()
+    bench.push(5, applied=(3, 2))
+    save = bench.turn(EVERY_S)
+    assert save is not None
+    for applied in ((5, 5), (9, 4), (5, 9)):
+        bench.progress.applied = applied
+        bench.turn(EVERY_S)
+        assert not save.may_commit.is_set()
+    bench.progress.applied = (6, 5)
+    bench.turn(EVERY_S)
+    assert save.may_commit.is_set()
+    assert bench.cut().may_commit.is_set()
+
+
+def test_the_next_comes_when_it_is_due_the_last_is_done_and_training_went_on() -> None:
+    bench = Bench()
+    bench.push(5, applied=(1, 1))
+    first = bench.turn(EVERY_S)
+    assert first is not None
+    assert bench.turn(2 * EVERY_S) is None, "one is under way"
+    bench.commit(first)
+    assert bench.turn(2 * EVERY_S) is None, "no rank went on"
+    bench.push(5, applied=(2, 1))
+    assert bench.turn(2 * EVERY_S) is None, "one did not"
+    bench.push(5, applied=(2, 2))
+    assert bench.turn(2 * EVERY_S, interval_s=0.0) is None, "none are planned"
+    assert bench.turn(2 * EVERY_S) is not None
+
+
+def test_what_is_committed_is_forgotten_and_what_failed_is_not() -> None:
+    bench = Bench()
+    a, b, c, d, e = large(bench, 5)
+    bench.push(a, b, c, applied=(1, 1))
+    bench.push(a, b, c, applied=(2, 2))
+    failed = bench.turn(EVERY_S)
+    assert failed is not None
+    bench.writer.idle = True
+    bench.saving.on_given_up(GivenUp(failed, Problem("SaveOutrun", "", "")))
+    bench.push(d, e, applied=(3, 3))
+    again = bench.turn(2 * EVERY_S)
+    assert again is not None
+    assert bench.rows_of(again) == {a, b, c}
+    bench.commit(again)
+    bench.push(d, applied=(4, 4))
+    rest = bench.turn(3 * EVERY_S)
+    assert rest is not None
+    assert bench.rows_of(rest) == {d, e}
+
+
+def test_an_anchor_holds_what_priority_saves_held_already() -> None:
+    bench = Bench()
+    bench.push(1, 2, applied=(1, 1))
+    bench.commit(bench.cut())
+    bench.push(2, 3, applied=(2, 2))
+    save = bench.turn(EVERY_S)
+    assert save is not None
+    assert bench.rows_of(save) == {2, 3}
+    bench.commit(save)
+    anchor = bench.cut()
+    assert bench.rows_of(anchor) == {2, 3}
+    assert [ref.key for ref in anchor.draft.chain] == ["Anchor1"]
+    assert bench.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "chain", "rows"),
+    [("SaveOutrun", ["Anchor1"], {2, 3}), ("BucketMissing", [], {1, 2, 3}), ("DamagedSave", [], {1, 2, 3})],
+)
+def test_after_a_save_that_had_nothing_to_stand_on_the_next_is_a_full_one(
+    reason: str, chain: list[str], rows: set[int]
+) -> None:
+    bench = Bench()
+    bench.saving.start((), "", 0.0, origin(1))
+    bench.push(1, applied=(1, 1))
+    bench.commit(bench.cut())
+    bench.push(2, applied=(2, 2))
+    bench.writer.idle = True
+    bench.saving.on_given_up(GivenUp(bench.cut(), Problem(reason, "", "")))
+    bench.push(3, applied=(3, 3))
+    save = bench.cut()
+    assert [ref.key for ref in save.draft.chain] == chain
+    assert bench.rows_of(save) == rows
+    assert (save.origin is None) == bool(chain)
+
+
+def test_a_priority_save_tells_how_many_updates_it_adds_to_the_save_before_it() -> None:
+    bench = Bench()
+    bench.saving.start((), "restored", 0.0)
+    bench.push(1, 2, applied=(1, 1))
+    bench.push(1, 2, applied=(2, 2))
+    first = bench.turn(EVERY_S)
+    assert first is not None
+    bench.push(1, applied=(3, 3))  # after the mark: in no save
+    bench.commit(first)
+    bench.push(2, 3, applied=(4, 4))
+    second = bench.turn(2 * EVERY_S)
+    assert second is not None
+    told = [(save.draft.after, save.draft.added_updates) for save in (first, second)]
+    assert told == [("restored", 4), ("Priority2", 3)]
+    bench.saving.on_given_up(GivenUp(second, Problem("SaveOutrun", "", "")))
+    bench.commit(bench.cut())
+    bench.push(1, applied=(5, 5))
+    third = bench.turn(3 * EVERY_S)
+    assert third is not None
+    assert (third.draft.after, third.draft.added_updates) == ("Anchor4", 1)
+
+
+def test_a_cut_takes_the_place_of_a_priority_save_and_late_news_of_that_changes_nothing() -> None:
+    bench = Bench()
+    bench.push(1, applied=(1, 1))
+    save = bench.turn(EVERY_S)
+    assert save is not None
+    bench.push(2, applied=(2, 2))
+    anchor = bench.cut()
+    bench.commit(save)
+    assert bench.pending == 2
+    bench.commit(anchor)
+    assert bench.pending == 0
+    assert [link.ref.key for link in bench.saving._links] == ["Anchor2"]
+
+
+@pytest.mark.parametrize("between", ["a cut", "a rollback"])
+def test_an_answer_that_comes_too_late_is_dropped(between: str) -> None:
+    bench = Bench()
+    bench.push(1, applied=(1, 1))
+    bench.saving.turn(EVERY_S, EVERY_S, bench.progress)
+    while not bench.chosen:
+        pass
+    if between == "a cut":
+        bench.cut()
+    else:
+        bench.service.progress = replace(bench.progress, generation=2)
+    count = len(bench.writer.saves)
+    bench.saving.on_chosen(bench.chosen[0], bench.mark())
+    assert len(bench.writer.saves) == count
+
+
+def test_what_goes_wrong_while_rows_are_chosen_is_raised() -> None:
+    bench = Bench()
+    bench.push(1, applied=(1, 1))
+
+    def choose(count: int) -> Claim:
+        raise MemoryError("no room")
+
+    bench.tracker.choose = choose
+    with pytest.raises(MemoryError):
+        bench.turn(EVERY_S)
+
+
+def test_a_tracker_learns_what_was_written_as_of_the_mark() -> None:
+    bench = Bench()
+    seen: dict[int, float] = {}
+
+    def wrote(slots: Ints, rows: Floats, state: Floats) -> None:
+        seen.update(zip(slots.tolist(), rows[:, 0].tolist(), strict=True))
+
+    bench.tracker.wrote = wrote
+    bench.push(1, 2, applied=(1, 1))
+    at_the_mark = bench.arena.rows[:, 0].tolist()
+    anchor = bench.cut()
+    bench.push(1, applied=(2, 2))
+    bench.rows_of(anchor)
+    assert seen == {1: at_the_mark[1], 2: at_the_mark[2]}
+
+
+def cut_where_it_stands(bench: Bench) -> object:
+    """Training stands, and a cut is announced right there."""
+    bench.progress.cuts = bench.progress.cuts.announced(min(bench.progress.applied), bench.progress.applied)
+    return bench.cut()
+
+
+def last_cut(bench: Bench) -> object:
+    bench.progress.applied = (100, 100)
+    return bench.cut()
+
+
+EXACT_SAVES: dict[str, tuple[Callable[[Bench], object], int, int]] = {
+    # what is saved: how, the bits, the saves it stands on
+    "an anchor": (lambda b: b.cut(), 4, 1),
+    "a flush": (lambda b: b.saving.save("Flush", b.service.mark(b.progress)), 32, 1),
+    "the cut at which the job stops": (cut_where_it_stands, 32, 1),
+    "the last cut": (last_cut, 32, 0),
+    "a priority save": (lambda b: b.turn(EVERY_S), 4, 0),
+}
+
+
+@pytest.mark.parametrize("case", EXACT_SAVES)
+def test_rows_take_fewer_bits_but_in_flushes_and_in_the_finished_model(case: str) -> None:
+    save, bits, base = EXACT_SAVES[case]
+    bench = Bench(stored_bits=4)
+    bench.push(1, applied=(1, 1))
+    bench.commit(bench.cut())
+    bench.push(1, applied=(2, 2))
+    save(bench)
+    draft = bench.writer.saves[-1].draft
+    assert (draft.bits, len(draft.chain)) == (bits, base)
+
+
+@pytest.mark.parametrize("case", ["a flush", "the cut at which the job stops"])
+def test_what_is_saved_at_the_end_is_urgent(case: str) -> None:
+    bench = Bench()
+    bench.push(1, applied=(1, 1))
+    cut = bench.cut()
+    assert not cut.source.urgent
+    EXACT_SAVES[case][0](bench)
+    assert bench.writer.saves[-1].source.urgent
+    assert cut.source.urgent, "nobody waits for what is replaced"
+
+
+def test_saves_stand_on_what_was_restored_until_epochs_are_used_up() -> None:
+    bench = Bench(rebase="Consecutive")
+    bench.arena.epochs.now = 2
+    bench.saving.start((Link(ManifestRef("full", "d"), 1, 40, 80),), "full", 0.0)
+    for step in range(1, 130):
+        bench.push(step, applied=(step, step))
+        anchor = bench.cut()
+        if not anchor.draft.chain:
+            assert bench.rows_of(anchor) == set(range(1, step + 1)), "a full save: all that ever changed"
+            return
+        assert bench.rows_of(anchor) == {step}
+        bench.commit(anchor)
+        bench.saving._links = (bench.saving._links[0], bench.saving._links[-1])  # a rule that never has enough
+    raise AssertionError("no full save")
+
+
+def test_the_margin_is_what_a_trainer_can_repeat() -> None:
+    assert checkpointer._REPEATABLE == 3, "two unacknowledged pushes, and one in hand"

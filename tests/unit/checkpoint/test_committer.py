@@ -1,0 +1,296 @@
+"""The saver against a store in memory: an anchor needs every shard's manifest of the same step."""
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_trainer.checkpoint.anchor import committer
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.format.anchors import find_anchor, read_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.pinned import read_data
+from cpr_trainer.data.pinned import to_manifest
+from cpr_trainer.exchange import SaveState
+from cpr_trainer.store import BucketMissingError, StoreUnreachableError
+from support.memory_store import MemoryStore
+from support.saves import draft, full_save
+
+_PATIENCE_S = 30.0
+
+
+class _FlakyStore(MemoryStore):
+    """Cannot be reached while `down`; while its bucket is `missing`, nothing can be written to `dense`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._check)
+        self.down = False
+        self.missing = False
+
+    def _check(self, key: str) -> None:
+        if self.down:
+            raise StoreUnreachableError("The store does not answer.", "Wait.")
+        if self.missing and "/dense/" in key:
+            raise BucketMissingError("There is no bucket.", "Create it.")
+
+
+class _World:
+    """A store, two shards, and a saver that believes what they acknowledge."""
+
+    def __init__(self) -> None:
+        self.store = _FlakyStore()
+        self.incarnations = [1, 1]
+        self.saved = [SaveState(), SaveState()]
+        self.saver = AnchorCommitter(
+            self.store,
+            lambda: tuple(self.saved),
+            lambda: tuple(self.incarnations),
+            2,
+            pruner=Pruner(self.store, "job", grace_s=0.0),
+            anchors=(),
+            rng=random.Random(1),
+        )
+        self.saver.start()
+
+    def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
+        manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
+        full_save(self.store, manifest, np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+        if tell:
+            self.saved[index] = SaveState(step, 10 * step)
+
+    def wait_for(self, condition: Callable[[Saves], object]) -> None:
+        done = threading.Event()
+        for _ in range(int(_PATIENCE_S / 0.02)):
+            if condition(self.saver.state):
+                return
+            done.wait(0.02)
+        raise AssertionError(self.saver.state)
+
+
+@pytest.fixture
+def world() -> Iterator[_World]:
+    world = _World()
+    yield world
+    world.saver.close()
+
+
+def _dense(step: int) -> DenseCopy:
+    meta = DenseMeta("job", 1, 1, step, 10 * step, 1000, "layout", ())
+    return DenseCopy(meta, {"network": torch.full((1, 4), float(step))})
+
+
+def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.saver.offer_dense(_dense(4))
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 4)
+    assert world.saver.state.anchors == ()
+    assert world.saver.busy
+    world.commit_shard(1, 5)
+    world.wait_for(lambda saves: saves.anchors)
+
+    anchor = world.saver.anchor_of(5)
+    assert anchor is not None
+    manifest = read_anchor(world.store, anchor)
+    assert manifest.lost == (((0, 0),), ((0, 1),))
+    assert [ref.key for ref in manifest.shards] == [
+        f"{incarnation_prefix('job', 1, index, 1)}/{step_folder(5)}/{MANIFEST}" for index in range(2)
+    ]
+    world.wait_for(lambda _: not world.saver.busy)
+
+
+def test_a_shard_replaced_before_it_committed_voids_the_cut(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.incarnations[1] = 2
+    world.wait_for(lambda saves: saves.void == 5)
+
+    assert not world.saver.busy
+    assert find_anchor(world.store, "job", 1, 5) is None
+
+
+def test_a_shard_replaced_after_it_committed_does_not(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(1, 5, tell=False)
+    world.incarnations[1] = 2
+    world.commit_shard(0, 5)
+
+    world.wait_for(lambda saves: saves.anchors)
+
+
+def test_a_cut_that_a_shard_gave_up_is_void_and_the_next_waits_for_its_time(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.saved[1] = SaveState(2, 20, given_up_step=5)
+    world.wait_for(lambda _: not world.saver.busy)
+
+    assert world.saver.state.void == 0
+    assert find_anchor(world.store, "job", 1, 5) is None
+    world.saver.offer_cut(_dense(10))
+    for index in range(2):
+        world.commit_shard(index, 10)
+    world.wait_for(lambda saves: saves.anchors)
+
+
+def test_a_store_that_fails_is_reported_and_tried_again(world: _World) -> None:
+    world.store.down = True
+    world.saver.offer_dense(_dense(3))
+    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "StoreUnreachable")
+    world.store.down = False
+    world.wait_for(lambda saves: saves.dense_save and saves.problem is None)
+
+
+def test_a_cut_whose_bucket_vanishes_becomes_no_anchor(world: _World) -> None:
+    world.store.missing = True
+    world.saver.offer_cut(_dense(5))
+    world.commit_shard(0, 5)
+    world.commit_shard(1, 5)
+    world.wait_for(lambda saves: saves.problem and saves.problem.reason == "BucketMissing")
+    world.store.missing = False
+    world.wait_for(lambda saves: not world.saver.busy and saves.problem is None)
+    assert find_anchor(world.store, "job", 1, 5) is None
+
+
+def test_only_the_newest_anchors_stay(world: _World) -> None:
+    for step in (5, 10, 15):
+        for index in range(2):
+            world.commit_shard(index, step)
+        world.saver.offer_cut(_dense(step))
+        world.wait_for(lambda _, step=step: world.saver.anchor_of(step) and not world.saver.busy)
+
+    assert [anchor.step for anchor in world.saver.state.anchors] == [10, 15]
+    world.saver.close()
+    assert find_anchor(world.store, "job", 1, 5) is None
+    kept = find_anchor(world.store, "job", 1, 10)
+    assert kept is not None
+    assert kept == world.saver.anchor_of(10)
+
+
+class _Sweeper:
+    """A pruner whose sweeps end as they are told to."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.sweeps = 0
+
+    def note(self, *_: object) -> None:
+        pass
+
+    def prune(self, _: object) -> int:
+        self.sweeps += 1
+        if self.error is not None:
+            raise self.error
+        return 0
+
+
+def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
+    store = MemoryStore()
+    full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+    saver = AnchorCommitter(
+        store,
+        lambda: (SaveState(5, 50),),
+        lambda: (1,),
+        2,
+        pruner=pruner,  # type: ignore[arg-type]
+        anchors=(),
+        rng=random.Random(1),
+    )
+    saver.start()
+    saver.offer_cut(_dense(5))
+    return saver
+
+
+def _until(condition: Callable[[], object]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(_PATIENCE_S / 0.02)):
+        if condition():
+            return
+        waiting.wait(0.02)
+    raise AssertionError("it never came")
+
+
+def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
+    pruner = _Sweeper(DamagedError("job/manifest.json", "cannot be read"))
+    saver = _saver_with(pruner)
+    _until(lambda: pruner.sweeps)
+    _until(lambda: saver.state.problem)
+    first, told = pruner.sweeps, set()
+
+    def look() -> bool:
+        told.add(saver.state.problem and saver.state.problem.reason)
+        return pruner.sweeps > first
+
+    _until(look)
+    assert told == {"DamagedSave"}, "at every look until the next sweep"
+    assert saver.anchor_of(5)
+    assert not saver.busy, "cuts go on"
+    pruner.error = None
+    _until(lambda: saver.state.problem is None)
+    saver.check()
+    saver.close()
+
+
+def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
+    saver = _saver_with(_Sweeper(RuntimeError("can't start new thread")))
+
+    def raises() -> bool:
+        try:
+            saver.check()
+        except RuntimeError:
+            return True
+        return False
+
+    _until(raises)
+    saver.close()
+
+
+def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
+    pinned = to_manifest("job", "s3://b/day=*", [])
+    store = MemoryStore()
+    full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
+    saver = AnchorCommitter(
+        store,
+        lambda: (SaveState(5, 50),),
+        lambda: (1,),
+        2,
+        pruner=Pruner(store, "job"),
+        anchors=(),
+        rng=random.Random(1),
+        pinned=pinned,
+    )
+    saver.start()
+    saver.offer_cut(_dense(5))
+    _until(lambda: saver.state.anchors)
+    assert read_data(store, "job") == pinned
+    saver.close()
+
+
+def test_the_dense_state_of_a_cut_is_saved_before_any_shard_has_committed(world: _World) -> None:
+    world.saver.offer_cut(_dense(5))
+    world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 5)
+    assert world.saver.state.anchors == ()
+    world.incarnations[1] = 2  # the cut will never be an anchor
+    world.wait_for(lambda saves: saves.void == 5)
+    assert world.saver.state.dense_save is not None
+    assert world.saver.state.dense_save.step == 5
+
+
+def test_a_dense_state_that_takes_long_to_save_waits_for_its_time(
+    world: _World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(0, 30)
+    monkeypatch.setattr(committer, "monotonic", lambda: float(next(times)))  # each look at the clock is 30 s later
+    world.saver.offer_dense(_dense(1))
+    world.wait_for(lambda saves: saves.dense_save)
+    world.saver.offer_cut(_dense(5))
+    for index in range(2):
+        world.commit_shard(index, 5)
+    world.wait_for(lambda saves: saves.anchors)
+    assert not any("-dense" in key and "step-000000005" in key for key in world.store.objects)

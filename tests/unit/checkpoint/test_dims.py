@@ -1,0 +1,189 @@
+"""Saves of tables of several dims: bit for bit, of every kind, by any number of shards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.manifests import ShardManifest
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import Bits, JobSpec
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows
+from cpr_trainer.checkpoint.inventory import read_holdings, verify
+from cpr_trainer.checkpoint.restore.candidates import candidates
+from support.memory_store import MemoryStore
+from support.row_dims import with_dims
+from support.row_optimizers import mixed
+from support.saves import ShardBench, origin
+from support.shard_job import shard_roster
+
+ROWS = (2300, 900, 40, 700)
+
+
+def alter(job: JobSpec) -> JobSpec:
+    """Dims 4, 16 and 3; another optimizer for each table."""
+    return mixed(with_dims(job, None, 16, 4, 3))
+
+
+def bench_of(store: MemoryStore, shards: int = 1, index: int = 0) -> ShardBench:
+    return ShardBench(store, shards=shards, index=index, rows=ROWS, dim=4, alter=alter)
+
+
+def trained(store: MemoryStore, **which: int) -> ShardBench:
+    bench = bench_of(store, **which)
+    write_origin(store, origin(1))
+    bench.change(*range(0, len(bench.arena), 3), by=0.5)
+    return bench
+
+
+def test_rows_take_what_their_own_table_needs() -> None:
+    segments = trained(MemoryStore()).arena.segments
+    assert [(len(segment), segment.dim, segment.state.shape[1]) for segment in segments] == [
+        (2340, 4, 8),  # Adam, and Adagrad in the small table
+        (900, 16, 1),
+        (700, 3, 0),
+    ]
+
+
+@pytest.mark.parametrize("bits", [32, 8, 4, 3, 2])
+def test_a_chain_and_a_priority_save_come_back(bits: Bits) -> None:
+    """Rows of `bits` come back as those bits decode: each by itself, out of the last save that has it."""
+    bench = trained(MemoryStore())
+    arena = bench.arena
+    saved = [segment.rows.copy() for segment in arena.segments]  # first values, as long as no save has a row
+    slots = np.arange(len(arena))
+    edges = (7, 2339, 2340, 3239, 3240, len(arena) - 1)  # the bands begin and end there
+    changes = (tuple(range(0, len(arena), 3)), tuple(range(1, len(arena), 50)), edges)
+    for number, changed in enumerate(changes):
+        if number:
+            bench.change(*changed, by=1.0 + number)
+        if number == 2:
+            bench.save_rows(25, *changed, bits=bits)
+        else:
+            bench.save(10 * (number + 1), bench.links, bits=bits)
+        for segment, kept in zip(arena.segments, saved, strict=True):
+            written = np.isin(slots[segment.first : segment.end], changed)
+            kept[written] = _rounded(segment.rows[written], bits)
+    restored, home = bench.restore(bench.choices()[0])
+    assert not restored.damaged
+    for segment, kept, live in zip(home.arena.segments, saved, arena.segments, strict=True):
+        assert np.array_equal(segment.rows, kept)
+        assert np.array_equal(segment.state, live.state), "what optimizers keep is exact"
+
+
+def _rounded(rows: np.ndarray, bits: Bits) -> np.ndarray:
+    return decode_rows(encode_rows(rows, bits), rows.shape[1], bits).copy()
+
+
+def anchor_of(store: MemoryStore, shards: int) -> tuple[AnchorRef, dict[int, tuple[bytes, bytes]]]:
+    """An anchor of chains of two saves, and each row with its state, by number."""
+    benches = [bench_of(store, shards, index) for index in range(shards)]
+    for bench in benches:
+        bench.change(*range(len(bench.arena) // 2), by=1.0 + bench.index)
+        bench.save(10)
+        bench.change(*range(0, len(bench.arena), 7), by=2.0)
+    refs = tuple(bench.save(20, bench.links).ref for bench in benches)
+    meta = DenseMeta("uid", 1, 1, 20, 1280, 6400, benches[0].layout, ())
+    anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * shards)
+    return anchor, {number: row for bench in benches for number, row in by_number(bench).items()}
+
+
+def by_number(bench: ShardBench) -> dict[int, tuple[bytes, bytes]]:
+    rows = [row.tobytes() for segment in bench.arena.segments for row in segment.rows]
+    states = [state.tobytes() for segment in bench.arena.segments for state in segment.state]
+    return dict(zip(bench.numbers.tolist(), zip(rows, states, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3), (3, 2), (4, 4), (50, 41)])
+def test_all_rows_come_back_on_other_shards(before: int, after: int) -> None:
+    """Of 50 shards some have no row of the small band."""
+    store = MemoryStore()
+    anchor, expected = anchor_of(store, before)
+    found = dict[int, tuple[bytes, bytes]]()
+    for index in range(after):
+        bench = bench_of(store, after, index)
+        (only,) = bench.choices(1, 2, anchor)
+        restored, home = bench.restore(only)
+        assert bool(restored.chain) == (before == after)
+        bench.go_on(restored, home)
+        found |= by_number(bench)
+    assert found == expected
+
+
+def test_a_band_with_fewer_rows_than_shards_is_saved_and_restored() -> None:
+    store = MemoryStore()
+    rows = (400, 3)
+
+    def few(index: int, shards: int) -> ShardBench:
+        return ShardBench(store, shards=shards, index=index, rows=rows, dim=4, alter=lambda job: with_dims(job, 4, 2))
+
+    benches = [few(index, 5) for index in range(5)]
+    assert any(0 in bench.placement.sizes(bench.index) for bench in benches)
+    for bench in benches:
+        bench.change(*range(len(bench.arena)), by=1.0 + bench.index)
+    refs = tuple(bench.save(10).ref for bench in benches)
+    meta = DenseMeta("uid", 1, 1, 10, 640, 6400, benches[0].layout, ())
+    anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * 5)
+    expected = {number: row for bench in benches for number, row in by_number(bench).items()}
+    found = dict[int, tuple[bytes, bytes]]()
+    for index in range(7):
+        bench = few(index, 7)
+        restored, home = bench.restore(bench.choices(1, 2, anchor)[0])
+        bench.go_on(restored, home)
+        found |= by_number(bench)
+    assert found == expected
+    assert not verify(store, read_holdings(store, "uid"), "uid", benches[0].job.model).damaged
+
+
+def test_a_gap_in_one_band_is_noticed() -> None:
+    store = MemoryStore()
+    anchor, _ = anchor_of(store, 3)
+    bench = bench_of(store, 1, 0)
+    (only,) = bench.choices(1, 2, anchor)
+    for wrong in (only.saves[:2], only.saves[1:], (only.saves[0], only.saves[2]), only.saves[::-1]):
+        with pytest.raises(DamagedError, match="place"):
+            bench.restore(replace(only, saves=wrong))
+
+
+@pytest.mark.parametrize(("by_first", "by_end"), [(1, 1), (0, -1)])
+def test_a_save_that_lacks_places_of_one_band_is_noticed(by_first: int, by_end: int) -> None:
+    bench = trained(MemoryStore())
+    _, (start, end), last = bench.home.spans
+    bench.save(10, further=((start + by_first, end + by_end), last))
+    with pytest.raises(DamagedError, match="place"):
+        bench.restore(bench.choices()[0])
+
+
+def test_a_save_that_lacks_a_whole_band_is_noticed() -> None:
+    bench = bench_of(MemoryStore())  # nothing has changed
+    write_origin(bench.store, origin(1))
+    bench.save(10, further=bench.home.spans[1:2])
+    with pytest.raises(DamagedError, match="rows of 2 dims, not 3"):
+        bench.restore(bench.choices()[0])
+
+
+def test_a_manifest_says_all_ranges_and_one_dim_leaves_it_as_it_was() -> None:
+    bench = trained(MemoryStore(), shards=2, index=1)
+    manifest: ShardManifest = bench.save(10).manifest
+    assert manifest.spans == bench.placement.spans(1)
+    assert len(manifest.further) == 2
+    plain = ShardBench(MemoryStore(), rows=ROWS)
+    plain.change(1)
+    assert plain.save(10).manifest.further == ()
+
+
+def test_a_save_of_other_dims_is_refused() -> None:
+    store = MemoryStore()
+    bench = trained(store)
+    meta = DenseMeta("uid", 1, 1, 10, 640, 6400, bench.layout, ())
+    anchor = commit_anchor(store, meta, {"dense": torch.zeros(1)}, (bench.save(10).ref,), ((),))
+    job = with_dims(bench.job, None, 16, 4, 2)
+    job = replace(job, job_uid="other", snapshots=replace(job.snapshots, restore_from=anchor.key))
+    with pytest.raises(LayoutError, match="another dimension"):
+        candidates(store, job, shard_roster(), bench.placement)

@@ -1,0 +1,182 @@
+"""What is listed of a job's saves, and what is found to be wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract.codec import to_json
+from cpr_contract.inventory import Damage, Point, Verification
+from cpr_contract.spec import ModelSpec, SparseOptimizerSpec
+from cpr_trainer.checkpoint.inventory import points_of, read_holdings, verify
+from support.job_saves import JobBench
+from support.memory_store import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def bench(store: MemoryStore) -> JobBench:
+    """Anchors at 10 (full), 20 and 30, each on the one before; then a priority save, a flush and a dense save."""
+    bench = JobBench(store)
+    bench.serve()
+    for step in (10, 20, 30):
+        bench.anchor(step)
+    bench.shards[1].save_rows(33, 1, 2, strategy="MFU", bits=4)
+    bench.shards[0].change(3)
+    bench.shards[0].save(35, bench.shards[0].links, kind="Flush")
+    bench.dense(36)
+    return bench
+
+
+def points(store: MemoryStore) -> tuple[Point, ...]:
+    return points_of(read_holdings(store, "uid"))
+
+
+def verified(store: MemoryStore, model: ModelSpec | None = None) -> Verification:
+    return verify(store, read_holdings(store, "uid"), "uid", model)
+
+
+def part_of(store: MemoryStore, step: int, shard: int = 1) -> str:
+    return next(key for key in store.objects if f"shard-000{shard}" in key and f"-{step:09d}/part" in key)
+
+
+def test_points_are_listed_oldest_first_with_what_they_stand_on(bench: JobBench, store: MemoryStore) -> None:
+    found = [(p.step, p.kind, p.shards, p.bases, p.bits, p.strategy) for p in points(store)]
+    assert found == [
+        (10, "Anchor", (0, 1), (), 32, None),
+        (20, "Anchor", (0, 1), (10,), 32, None),
+        (30, "Anchor", (0, 1), (10, 20), 32, None),
+        (33, "Priority", (1,), (), 4, "MFU"),
+        (35, "Flush", (0,), (10, 20, 30), 32, None),
+        (36, "Dense", (), (), None, None),
+    ]
+    assert {p.job_uid for p in points(store)} == {"uid"}
+    assert [p.samples for p in points(store)] == [64 * p.step for p in points(store)]
+
+
+def test_a_points_size_is_that_of_its_own_objects(bench: JobBench, store: MemoryStore) -> None:
+    origins = sum(len(data) for key, data in store.objects.items() if key.endswith("origin.json"))
+    assert sum(p.size_bytes for p in points(store)) == sum(map(len, store.objects.values())) - origins
+    assert [p.written_s for p in points(store)] == sorted(p.written_s for p in points(store))
+
+
+def test_shards_that_saved_a_cut_which_became_no_anchor_make_a_point(bench: JobBench, store: MemoryStore) -> None:
+    for shard in bench.shards:
+        shard.save(40)
+    last = points(store)[-1]
+    assert (last.step, last.kind, last.shards) == (40, "Cut", (0, 1))
+    assert last.key == bench.shards[0].links[-1].ref.key
+
+
+def test_an_anchors_key_can_be_restored_from(bench: JobBench, store: MemoryStore) -> None:
+    assert points(store)[0].key.endswith("gen-0001/dense/group-0001/step-000000010/manifest.json")
+
+
+def test_what_was_never_committed_and_what_is_no_save_are_no_points(bench: JobBench, store: MemoryStore) -> None:
+    before = points(store)
+    store.put("uid/gen-0001/shard-0000/inc-0001/step-000000040/part-00000", b"under way")
+    store.put("data/clicks.tsv", b"1")
+    store.put("manifest.json", b"{}")
+    assert points(store) == before
+    assert read_holdings(store, None).jobs == ("uid",)
+
+
+def test_a_manifest_that_cannot_be_read_is_told_and_the_rest_listed(bench: JobBench, store: MemoryStore) -> None:
+    key = points(store)[1].key
+    store.put(key, b"{")
+    holdings = read_holdings(store, "uid")
+    assert [damage.key for damage in holdings.damaged] == [key]
+    assert [p.step for p in points_of(holdings) if p.kind == "Anchor"] == [10, 30]
+
+
+def test_saves_that_are_whole_verify(bench: JobBench, store: MemoryStore) -> None:
+    manifests = [key for key in store.objects if key.endswith("manifest.json")]
+    parts = {key: data for key, data in store.objects.items() if "/part-" in key}
+    for model in (None, bench.job.model):
+        found = verified(store, model)
+        assert (found.damaged, found.unusable) == ((), ())
+        assert (found.objects, found.size_bytes) == (len(manifests) + len(parts), sum(map(len, parts.values())))
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_a_part_whose_bytes_changed_is_named_with_both_checksums(bench: JobBench, store: MemoryStore) -> None:
+    key = part_of(store, 20)
+    store.put(key, flipped(store.get(key)))
+    found = verified(store)
+    (damage,) = found.damaged
+    assert damage.key == key
+    assert damage.expected.startswith("CRC-32C ")
+    assert damage.found.startswith("CRC-32C ")
+    assert damage.expected != damage.found
+
+
+def test_points_that_stand_on_damage_are_unusable_and_others_are_not(bench: JobBench, store: MemoryStore) -> None:
+    key = part_of(store, 20)
+    store.put(key, flipped(store.get(key)))
+    found = verified(store)
+    spoilt = {p.step for p in found.points if p.key in found.unusable}
+    assert spoilt == {20, 30}, "the flush at 35 is of shard 0 alone"
+
+
+@pytest.mark.parametrize(("change", "found"), [(b"", "no such object"), (b"short", "5 bytes")])
+def test_a_part_that_is_gone_or_cut_is_named_with_its_size(
+    bench: JobBench, store: MemoryStore, change: bytes, found: str
+) -> None:
+    key = part_of(store, 10)
+    size = len(store.get(key))
+    store.put(key, change) if change else store.delete([key])
+    assert verified(store).damaged == (Damage(key, f"{size} bytes", found),)
+
+
+def test_a_swapped_part_is_found_out(bench: JobBench, store: MemoryStore) -> None:
+    mine, other = part_of(store, 10), part_of(store, 10, shard=0)
+    store.objects[mine], store.objects[other] = store.objects[other], store.objects[mine]
+    assert {damage.key for damage in verified(store).damaged} == {mine, other}
+
+
+@pytest.mark.parametrize("victim", [20, 10])
+def test_a_manifest_that_others_name_must_be_there_and_be_the_one(
+    bench: JobBench, store: MemoryStore, victim: int
+) -> None:
+    key = part_of(store, victim).rpartition("/")[0] + "/manifest.json"
+    whole = store.get(key)
+    store.put(key, whole.replace(b'"samples":', b'"samples": '))
+    (changed,) = verified(store).damaged
+    assert (changed.key, changed.expected[:8], changed.found[:8]) == (key, "SHA-256 ", "SHA-256 ")
+    store.delete([key])
+    (gone,) = verified(store).damaged
+    assert (gone.key, gone.found) == (key, "no such object")
+
+
+def test_saves_of_another_layout_than_the_jobs_are_found_out(bench: JobBench, store: MemoryStore) -> None:
+    wider = replace(bench.job.model, embedding_dim=8)
+    found = verified(store, wider)
+    assert all("layout" in damage.expected or "dim=8" in damage.expected for damage in found.damaged)
+    assert len(found.unusable) == len(found.points)
+    stateless = replace(bench.job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1))
+    assert any("state=0" in damage.expected for damage in verified(store, stateless).damaged)
+
+
+def test_an_anchor_without_one_of_its_shards_is_found_out(bench: JobBench, store: MemoryStore) -> None:
+    key = points(store)[2].key
+    manifest = read_holdings(store, "uid").dense[key].manifest
+
+    store.put(key, to_json(replace(manifest, shards=manifest.shards[1:])).encode())
+    assert key in {damage.key for damage in verified(store).damaged}
+    store.put(key, to_json(replace(manifest, shards=manifest.shards[:1])).encode())
+    assert key in {damage.key for damage in verified(store, bench.job.model).damaged}
+
+
+def test_what_is_pruned_while_it_is_verified_is_no_damage(bench: JobBench, store: MemoryStore) -> None:
+    holdings = read_holdings(store, "uid")
+    store.delete([key for key in store.objects if "-000000010/" in key or "-000000020/" in key])
+    store.delete([key for key in store.objects if "-000000030/" in key or "-000000035" in key])
+    assert verify(store, holdings, "uid", None).damaged == ()

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.roster import AnchorRef
+from cpr_contract.spec import Rebase
+from cpr_trainer.checkpoint.anchor import written
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, save_dense
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_line, stale
+from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.chain import basis
+from cpr_trainer.checkpoint.format.documents import read_document
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.restore.dense import newest_dense
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.store import Entry, StoreUnreachableError
+from support.job_saves import JobBench
+from support.memory_store import MemoryStore
+from support.saves import ShardBench, Values, origin, same
+
+
+def anchor(step: int) -> AnchorRef:
+    return AnchorRef("k", "d", 1, step, 64 * step)
+
+
+def dense(store: MemoryStore, step: int) -> None:
+    save_dense(store, DenseMeta("uid", 1, 1, step, 64 * step, 6400, "layout", ()), {"dense": torch.ones(1)})
+
+
+def test_pruning_keeps_what_a_restore_may_need() -> None:
+    deleted: list[str] = []
+
+    class Recorder(MemoryStore):
+        def delete(self, keys: Iterable[str]) -> None:
+            gone = list(keys)
+            deleted.extend(gone)
+            super().delete(gone)
+
+    store = Recorder()
+    bench = ShardBench(store)
+    write_origin(store, origin(1))
+    for step in (5, 10, 15):
+        bench.change(step)
+        bench.save(step)
+    dense(store, 9)
+    dense(store, 10)
+    store.put("uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000", b"never committed")
+    store.put("other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json", b"another job's")
+    pruner = Pruner(store, "uid", grace_s=0.0)
+    assert pruner.prune(()) == 0
+    assert pruner.prune((anchor(10), anchor(15))) == 2 + 1 + 2
+    assert [c.step for c in bench.choices()] == [15, 10, 0]
+    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout")] == [10, 0]
+    assert not [key for key in store.objects if "step-000000007" in key or "step-000000005" in key]
+    assert "other/gen-0001/shard-0000/inc-0001/step-000000001/manifest.json" in store.objects
+    assert "uid/gen-0001/shard-0000/inc-0001/origin.json" in store.objects
+    assert all(key.endswith("manifest.json") for key in deleted[:2]), "manifests go first"
+    assert not any(key.endswith("manifest.json") for key in deleted[2:])
+
+
+def test_a_save_that_others_stand_on_stays_as_long_as_they_do() -> None:
+    store = MemoryStore()
+    bench = ShardBench(store)
+    write_origin(store, origin(1))
+    pruner = Pruner(store, "uid", grace_s=0.0)
+    for step in (5, 10, 15, 20):
+        bench.change(step)
+        bench.save(step, bench.links)
+        pruner.prune((anchor(step),))
+        _, home = bench.restore(bench.choices()[0])
+        assert same(bench.values(home), bench.values())
+    bench.change(1)
+    bench.save(25)  # a full one
+    pruner.prune((anchor(25),))
+    assert {key.split("/")[-2] for key in store.objects if "step-" in key} == {"step-000000025"}
+
+
+@pytest.mark.parametrize("rule", ["Consecutive", "OneShot", "Intermittent"])
+def test_every_anchor_that_is_kept_is_restored_bit_for_bit_by_any_rule_of_rebase(rule: Rebase) -> None:
+    store, rng = MemoryStore(), random.Random(rule)
+    bench = ShardBench(store)
+    write_origin(store, origin(1))
+    pruner = Pruner(store, "uid", grace_s=0.0)
+    saved: dict[int, Values] = {}
+    most = 0
+    for step in range(1, 40):
+        bench.change(*sorted(rng.sample(range(80), rng.randrange(1, 40))))
+        base = basis(rule, bench.links)
+        bench.save(step, base)
+        saved[step] = bench.values()
+        kept = tuple(anchor(n) for n in (step - 1, step) if n)
+        pruner.prune(kept)
+        for candidate in bench.choices():
+            if candidate.step >= kept[0].step:
+                assert same(bench.values(bench.restore(candidate)[1]), saved[candidate.step])
+        most = max(most, sum(key.endswith("manifest.json") for key in store.objects))
+    assert most < 36, "something was pruned"
+
+
+def test_manifests_are_read_once() -> None:
+    reads: list[str] = []
+
+    class Recorder(MemoryStore):
+        def get(self, key: str) -> bytes:
+            reads.append(key)
+            return super().get(key)
+
+    store = Recorder()
+    bench, pruner = ShardBench(store), Pruner(store, "uid")
+    for step in (5, 10):
+        bench.save(step)
+        dense(store, step)
+        pruner.prune((anchor(5),))
+    assert len(reads) == 2
+
+
+def test_nothing_goes_while_a_save_that_is_needed_cannot_be_read() -> None:
+    store = MemoryStore()
+    bench = ShardBench(store)
+    first, last = bench.save(5), bench.save(10)
+    store.put(last.ref.key, b"spoilt")
+    with pytest.raises(DamagedError):
+        Pruner(store, "uid", grace_s=0.0).prune((anchor(10),))
+    assert first.ref.key in store.objects
+
+
+FOLDER = "uid/gen-0001/shard-0000/inc-0001/step-"
+
+
+def entries(*ages_s: tuple[str, float]) -> list[Entry]:
+    return [Entry(FOLDER + name, 1, 1000.0 - age_s) for name, age_s in ages_s]
+
+
+@pytest.mark.parametrize(
+    ("name", "age_s", "goes"),
+    [("000000005", 61.0, True), ("000000005", 59.0, False), ("000000010", 900.0, False), ("000000004", 900.0, False)],
+)
+def test_what_is_young_is_needed_or_is_not_older_than_the_oldest_anchor_stays(
+    name: str, age_s: float, *, goes: bool
+) -> None:
+    part, manifest = f"{name}/part-00000", f"{name}/manifest.json"
+    listing = entries((part, 2000.0), (manifest, age_s), ("000000020/part-00000", 0.0))
+    chains = {"live": (ManifestRef(FOLDER + "000000004/manifest.json", ""),)}
+    stays = stale(listing, 10, chains, 60.0)
+    assert [entry.key for entry in stays] == ([FOLDER + part, FOLDER + manifest] if goes else [])
+
+
+@pytest.mark.parametrize(("group", "step", "goes"), [(1, 10, True), (2, 10, False), (1, 11, False)])
+def test_a_dense_save_goes_if_the_oldest_anchor_holds_the_same_state(group: int, step: int, *, goes: bool) -> None:
+    anchor_key = "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"
+    key = f"uid/gen-0001/dense/group-{group:04d}/step-{step:09d}-dense/manifest.json"
+    listing = [Entry(anchor_key, 1, 0.0), Entry(key, 1, 0.0)]
+    assert [entry.key for entry in stale(listing, 10, {}, 60.0, now_s=100.0)] == ([key] if goes else [])
+
+
+@pytest.mark.parametrize(
+    ("anchors", "forks", "expected"),
+    [
+        ([(1, 10), (1, 20)], {}, [(1, 10), (1, 20)]),
+        ([(1, 10), (1, 20), (2, 30)], {2: 20}, [(1, 10), (1, 20), (2, 30)]),
+        ([(1, 10), (1, 20), (1, 30)], {2: 10}, [(1, 10)]),
+        ([(1, 10), (1, 20), (2, 15), (2, 30), (3, 16)], {2: 10, 3: 15}, [(1, 10), (2, 15), (3, 16)]),
+        ([(1, 10), (2, 20), (3, 5)], {2: 10, 3: 0}, [(3, 5)]),
+        ([], {2: 10}, []),
+    ],
+)
+def test_only_anchors_on_the_line_of_the_newest_generation_are_places_to_go_back_to(
+    anchors: list[tuple[int, int]], forks: dict[int, int], expected: list[tuple[int, int]]
+) -> None:
+    assert list(on_line(anchors, forks)) == expected
+
+
+def test_a_generation_whose_beginning_nobody_knows_is_named() -> None:
+    with pytest.raises(KeyError, match="3"):
+        on_line([(1, 10), (3, 20)], {})
+
+
+def test_everything_goes_but_what_a_spared_anchor_is_restored_from() -> None:
+    store = MemoryStore()
+    bench = JobBench(store)
+    bench.serve()
+    for step in (10, 20, 30):
+        spared = bench.anchor(step)
+        values = [shard.values() for shard in bench.shards]
+    later = bench.anchor(40)
+    bench.dense(45)
+    store.put("other/gen-0001/dense/group-0001/step-000000001/manifest.json", b"another job's")
+    delete_saves(store, everything(store, "uid", (spared.key, "uid/never/there/manifest.json"))[0])
+    assert {key for key in store.objects if not key.startswith("other/")} == set(needed_by(store, spared.key))
+    for shard, value in zip(bench.shards, values, strict=True):
+        candidate = Candidate("RestoreFrom", shard.layout, 0, (shard.links[2].ref,))
+        assert same(shard.values(shard.restore(candidate)[1]), value)
+    assert later.key not in store.objects
+    delete_saves(store, everything(store, "uid")[0])
+    assert list(store.objects) == ["other/gen-0001/dense/group-0001/step-000000001/manifest.json"]
+
+
+def test_an_anchor_that_is_spared_and_cannot_be_read_is_named_and_holds_nothing() -> None:
+    store = MemoryStore()
+    bench = JobBench(store)
+    readable, spoilt = bench.anchor(10), bench.anchor(20)
+    store.put(bench.shards[1].links[1].ref.key, b"spoilt")
+    doomed, unreadable = everything(store, "uid", (spoilt.key, readable.key))
+    assert unreadable == (spoilt.key,)
+    assert {entry.key for entry in doomed} == set(store.objects) - set(needed_by(store, readable.key))
+
+
+class Listed(MemoryStore):
+    """Counts listings of the whole job."""
+
+    lists = 0
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
+        self.lists += prefix == "uid/"
+        return super().list(prefix)
+
+
+@pytest.mark.parametrize("fail_at", [None, 4])
+def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifests(
+    monkeypatch: pytest.MonkeyPatch, fail_at: int | None
+) -> None:
+    monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+    store, now_s = Listed(), 0.0
+    bench = JobBench(store)
+    bench.serve()
+    pruner = Pruner(store, "uid", grace_s=0.0, clock=lambda: now_s)
+    left = "uid/gen-0001/shard-0000/inc-0001/step-000000007/part-00000"
+    kept: list[AnchorRef] = []
+    for turn in range(1, 20):
+        kept = [*kept, bench.anchor(10 * turn, full=turn % 5 == 0)][-2:]
+        refs = read_anchor(store, kept[-1]).shards
+        pruner.note(kept[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+        if turn == 2:
+            store.put(left, b"never committed")
+        if turn == fail_at:
+            monkeypatch.setattr(store, "delete", _unreachable)
+            with pytest.raises(StoreUnreachableError):
+                pruner.prune(tuple(kept))
+            monkeypatch.undo()
+            monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+        pruner.prune(tuple(kept))
+        oldest = kept[0].step
+        superfluous = {entry.key for entry in Pruner(_copy(store), "uid", grace_s=0.0).superfluous(oldest)}
+        assert superfluous == ({left} if turn > 1 else set())
+        for anchor in kept:
+            assert set(needed_by(store, anchor.key)) <= store.objects.keys()
+    assert store.lists == 1
+    now_s = written.listing_pause_s(len(store.objects)) + 1
+    pruner.prune(tuple(kept))
+    assert (store.lists, left in store.objects) == (2, False)
+
+
+def _copy(store: MemoryStore) -> MemoryStore:
+    """The same objects, to be listed by somebody else."""
+    copy = MemoryStore()
+    copy.objects = store.objects
+    return copy
+
+
+def _unreachable(_: Iterable[str]) -> None:
+    raise StoreUnreachableError("The store does not answer.", "Wait.")
+
+
+def test_listing_takes_a_hundredth_of_the_time_however_much_there_is() -> None:
+    assert written.listing_pause_s(5000) == 0
+    objects = 1024 * 97 * 3
+    assert written.listing_pause_s(objects) > 100 * 18
+
+
+def test_what_is_noted_stays_for_its_grace() -> None:
+    notes = written.Written()
+    notes.note(anchor(5), [], 100.0)
+    assert notes.stale(10, (), 99.0) == ()
+    assert notes.stale(10, (), 100.0) != ()
+    assert notes.stale(5, (), 100.0) == ()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_contract.manifests import ManifestRef
+from cpr_contract.spec import Rebase
+from cpr_trainer.checkpoint.format.chain import Link, basis, pays
+
+
+def links(*sizes: float) -> tuple[Link, ...]:
+    """A full save of 1000 rows, and later ones of these sizes."""
+    rows = (1000, *(round(1000 * size) for size in sizes))
+    return tuple(Link(ManifestRef(str(i), ""), i + 1, n, 1000) for i, n in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sizes", "stands_on"),
+    [
+        ("Consecutive", (), 1),
+        ("Consecutive", (0.2, 0.2, 0.2), 4),
+        ("Consecutive", (0.5, 0.2, 0.3), 0),  # a restore would read a full save's worth of small ones
+        ("Consecutive", (0.0,) * 31, 0),  # and not more than 32 saves
+        ("Consecutive", (0.0,) * 30, 31),
+        ("OneShot", (), 1),
+        ("OneShot", (0.5, 0.8, 0.9), 1),
+        ("Intermittent", (), 1),
+        ("Intermittent", (0.3, 0.5, 0.55), 1),
+        ("Intermittent", (0.26, 0.4, 0.5, 0.57), 0),
+        ("Intermittent", (1.0,), 0),
+    ],
+)
+def test_on_which_saves_the_next_stands(rule: Rebase, sizes: tuple[float, ...], stands_on: int) -> None:
+    made = links(*sizes)
+    assert basis(rule, made) == made[:stands_on]
+
+
+def test_without_a_save_the_next_is_full() -> None:
+    assert all(basis(rule, ()) == () for rule in ("Consecutive", "OneShot", "Intermittent"))
+
+
+# Fractions of 1,024 add up exactly, in whatever order.
+@given(st.lists(st.integers(0, 1023).map(lambda parts: parts / 1024), min_size=1))
+def test_the_intermittent_rule_is_that_of_check_n_run(sizes: list[float]) -> None:
+    full = 1.0
+    for size in sizes:
+        full += size
+    assert pays(sizes) == (full <= (len(sizes) + 1) * sizes[-1])
+
+
+def test_steady_sizes_below_a_full_one_never_pay() -> None:
+    """Without the 1 of the full save the rule would fire at once."""
+    assert not any(pays([size] * count) for size in (0.1, 0.5, 0.99) for count in range(1, 50))
+
+
+def test_sizes_are_shares_of_a_full_save() -> None:
+    assert Link(ManifestRef("", ""), 1, 20, 80).size == 0.25
+    assert Link(ManifestRef("", ""), 1, 0, 0).size == 0.0

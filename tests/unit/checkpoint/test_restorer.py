@@ -1,0 +1,203 @@
+"""What a shard restores, over a store in memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.codec import from_json
+from cpr_contract.exits import Problem
+from cpr_contract.manifests import Origin
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import AnchorRef, Counters
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.format.errors import SnapshotError
+from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
+from cpr_trainer.checkpoint.write.save import SavedShard
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.store import StoreUnreachableError
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.seeding import Seeding
+from support.memory_store import MemoryStore
+from support.saves import draft, full_save
+from support.shard_job import shard_roster, small_job
+
+JOB = small_job(Path("unused"))
+ROWS = 80
+
+
+class Bench:
+    """A store, and a restorer over it."""
+
+    def __init__(self, job: JobSpec = JOB) -> None:
+        self.job = job
+        self.store = MemoryStore()
+        self.problems: list[Problem] = []
+        self.placement = Placement.of(job.model, 1)
+        home = Home.of(job, self.placement, 0)
+        self.arena = home.arena
+        self.restorer = Restorer(self.store, job, home, self.problems.append, random.Random(1))
+
+    def restore(self, incarnation: int = 2, cancel: threading.Event | None = None, **roster: Any) -> object:
+        base = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
+        return self.restorer.restore(replace(base, **roster), cancel or threading.Event())
+
+    def save(self, value: float, step: int, incarnation: int = 1, generation: int = 1, uid: str = "") -> SavedShard:
+        manifest = draft(
+            step,
+            job_uid=uid or self.job.job_uid,
+            generation=generation,
+            incarnation=incarnation,
+            samples=step * 10,
+            layout=layout_hash(self.job.model),
+            applied=(step,),
+            lost=((0, 5),),
+        )
+        return full_save(
+            self.store, manifest, np.full((ROWS, 4), value, np.float32), np.full((ROWS, 1), value + 1, np.float32)
+        )
+
+    def anchor(self, save: SavedShard, uid: str = "") -> AnchorRef:
+        m = save.manifest
+        meta = DenseMeta(uid or m.job_uid, m.generation, 1, m.step, m.samples, 1000, m.layout, ())
+        return commit_anchor(self.store, meta, {"dense": torch.zeros(1)}, (save.ref,), ((),))
+
+    def origin(self, incarnation: int, generation: int = 1) -> Origin:
+        folder = f"{self.job.job_uid}/gen-{generation:04d}/shard-0000/inc-{incarnation:04d}"
+        return from_json(Origin, self.store.objects[f"{folder}/origin.json"])
+
+    def seeded(self) -> bool:
+        arena = Arena.empty(self.job, ROWS)
+        arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
+        return np.array_equal(arena.rows, self.arena.rows) and not self.arena.state.any()
+
+
+def test_with_no_save_a_shard_starts_from_first_values() -> None:
+    bench = Bench()
+    restored = bench.restore(1)
+    assert isinstance(restored, Restored)
+    assert (restored.save, restored.step, restored.samples, restored.applied, restored.lost) == (None, 0, 0, (0,), ())
+    assert bench.seeded()
+    assert bench.origin(1).parent_incarnation is None
+
+
+def test_the_newest_save_of_the_predecessor_is_taken() -> None:
+    bench = Bench()
+    bench.restore(1)
+    bench.save(1.0, 3)
+    newest = bench.save(2.0, 6)
+    restored = bench.restore(2)
+    assert isinstance(restored, Restored)
+    assert restored.save == SaveRef(newest.ref.key, 6, 60)
+    assert (restored.applied, restored.lost) == ((6,), ((0, 5),))
+    assert (bench.arena.rows == 2.0).all()
+    assert (bench.arena.state == 3.0).all()
+    origin = bench.origin(2)
+    assert (origin.parent_incarnation, origin.parent, origin.step) == (1, newest.ref, 6)
+
+
+def test_a_damaged_save_is_passed_over_and_reported() -> None:
+    bench = Bench()
+    bench.restore(1)
+    older = bench.save(1.0, 3)
+    newest = bench.save(2.0, 6)
+    key = newest.manifest.parts[0].key
+    bench.store.objects[key] = bytes(reversed(bench.store.objects[key]))
+    restored = bench.restore(2)
+    assert isinstance(restored, Restored)
+    assert restored.save is not None
+    assert restored.save.key == older.ref.key
+    assert (bench.arena.rows == 1.0).all()
+    assert [problem.reason for problem in bench.problems] == ["DamagedSave"]
+    assert key in bench.problems[0].message
+
+
+def test_below_the_floor_nothing_is_chosen() -> None:
+    bench = Bench()
+    bench.restore(1)
+    save = bench.save(1.0, 3)
+    assert bench.restore(2, floor_samples=31) == BelowFloor(SaveRef(save.ref.key, 3, 30))
+    with pytest.raises(KeyError):
+        bench.origin(2)
+    assert isinstance(bench.restore(2, floor_samples=30), Restored)
+
+
+def test_below_the_floor_with_no_save_at_all() -> None:
+    assert Bench().restore(2, floor_samples=10) == BelowFloor(None)
+
+
+def test_a_rollback_takes_exactly_its_anchor() -> None:
+    bench = Bench()
+    bench.restore(1)
+    save = bench.save(1.0, 3)
+    bench.save(2.0, 6)
+    anchor = bench.anchor(save)
+    restored = bench.restore(1, counters=Counters(2, 1, 2), anchor=anchor, floor_samples=30)
+    assert isinstance(restored, Restored)
+    assert (restored.save, restored.applied, restored.lost) == (SaveRef(save.ref.key, 3, 30), (3,), ())
+    assert (bench.arena.rows == 1.0).all()
+    assert bench.origin(1, generation=2).parent_incarnation is None
+
+
+def test_a_rollback_to_step_0_resets_every_row() -> None:
+    bench = Bench()
+    bench.restore(1)
+    bench.save(2.0, 6)
+    bench.arena.rows.fill(9.0)
+    restored = bench.restore(1, counters=Counters(2, 1, 2))
+    assert isinstance(restored, Restored)
+    assert bench.seeded()
+
+
+def test_a_damaged_anchor_is_reported_as_such() -> None:
+    bench = Bench()
+    save = bench.save(1.0, 3)
+    anchor = bench.anchor(save)
+    del bench.store.objects[save.manifest.parts[0].key]
+    outcome = bench.restore(1, counters=Counters(2, 1, 2), anchor=anchor)
+    assert isinstance(outcome, NothingVerifies)
+    assert outcome.problem.reason == "AnchorDamaged"
+
+
+def test_another_jobs_anchor_is_where_step_0_is() -> None:
+    donor = Bench()
+    save = donor.save(5.0, 9, uid="another")
+    anchor = donor.anchor(save, uid="another")
+    bench = Bench(replace(JOB, snapshots=replace(JOB.snapshots, restore_from=anchor.key)))
+    bench.store.objects.update(donor.store.objects)
+    restored = bench.restore(1)
+    assert isinstance(restored, Restored)
+    assert (restored.save, restored.step, restored.samples, restored.applied) == (None, 0, 0, (0,))
+    assert (bench.arena.rows == 5.0).all()
+    del bench.store.objects[save.manifest.parts[0].key]
+    with pytest.raises(SnapshotError):
+        bench.restore(2)
+
+
+def test_a_store_that_is_down_is_waited_for() -> None:
+    bench = Bench()
+    outages = iter([True, True])
+
+    def fail(_key: str) -> None:
+        if next(outages, False):
+            raise StoreUnreachableError("No answer.", "Wait.")
+
+    bench.store.before_put = fail
+    assert isinstance(bench.restore(1), Restored)
+    assert [problem.reason for problem in bench.problems] == ["StoreUnreachable"] * 2
+
+
+def test_a_restore_can_be_called_off() -> None:
+    bench, cancel = Bench(), threading.Event()
+    cancel.set()
+    assert bench.restore(1, cancel) == Cancelled()
+    assert not bench.store.objects

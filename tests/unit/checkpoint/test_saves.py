@@ -1,0 +1,325 @@
+"""Saves of shards and of dense state: written, chosen, verified."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from cpr_contract.codec import from_json, to_json
+from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.format.anchors import find_anchor, resolve_anchor
+from cpr_trainer.checkpoint.format.documents import read_shard_manifest
+from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
+from cpr_trainer.store import ExistsError, StoreUnreachableError, checksum
+from support.memory_store import MemoryStore
+from support.saves import ShardBench, origin, same, write
+from support.shard_job import shard_roster
+
+ROWS, DIM = (9000, 3000), 64  # three parts of 1 MiB
+DENSE = DenseMeta(
+    job_uid="uid",
+    generation=1,
+    group=1,
+    step=10,
+    samples=640,
+    total_samples=6400,
+    layout="layout",
+    dense_lost=((0, 64),),
+)
+
+
+class Bench(ShardBench):
+    """A shard whose saves have several parts, every row changed."""
+
+    def __init__(self, store: MemoryStore | None = None, index: int = 0, shards: int = 1) -> None:
+        super().__init__(store or MemoryStore(), index=index, shards=shards, rows=ROWS, dim=DIM)
+        self.memory: MemoryStore = self.store  # type: ignore[assignment]
+        self.change(*range(len(self.arena.rows)), by=1.0 + index)
+        write_origin(self.store, origin(1, index=index))
+
+
+def test_a_shard_comes_back_bit_by_bit() -> None:
+    bench = Bench()
+    saved = bench.save(10, lost=((64, 128),))
+    assert [part.rows for part in saved.manifest.parts] == [4033, 4033, 3934]
+    first, seed = bench.choices()
+    restored, home = bench.restore(first)
+    assert same(bench.values(home), bench.values())
+    assert (restored.step, restored.samples, restored.applied, restored.lost) == (10, 640, (10, 10), ((64, 128),))
+    assert restored.ref == saved.ref
+    assert seed.kind == "Seed"
+
+
+def test_the_seed_is_every_rows_first_value() -> None:
+    bench = ShardBench(MemoryStore())
+    (seed,) = bench.choices()
+    restored, home = bench.restore(seed)
+    assert same(bench.values(home), bench.values())
+    assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
+
+
+def test_rows_that_never_changed_are_not_written() -> None:
+    bench = ShardBench(MemoryStore())
+    bench.change(3, 4, 70)
+    saved = bench.save(10)
+    assert saved.manifest.rows == 3
+    assert sum(part.size_bytes for part in saved.manifest.parts) < 3 * 20 + 64
+    write_origin(bench.store, origin(1))
+    _, home = bench.restore(bench.choices()[0])
+    assert same(bench.values(home), bench.values())
+    assert ShardBench(MemoryStore()).save(10).manifest.parts == ()
+
+
+def test_whatever_is_put_last_nothing_counts_before_the_manifest() -> None:
+    bench, puts = Bench(), itertools.count()
+
+    def dies_at(fatal: int) -> Callable[[str], None]:
+        def before_put(_key: str) -> None:
+            if next(puts) == fatal:
+                raise StoreUnreachableError("gone.", "")
+
+        return before_put
+
+    for fatal in range(4):  # three parts and the manifest
+        puts = itertools.count()
+        bench.memory.before_put = dies_at(fatal)
+        with pytest.raises(StoreUnreachableError):
+            bench.save(10)
+        assert [candidate.kind for candidate in bench.choices()] == ["Seed"]
+        assert read_shard_manifest(bench.store, "uid", 1, 0, 1, 10) is None
+    bench.memory.before_put = lambda _key: None
+    saved = bench.save(10)
+    assert read_shard_manifest(bench.store, "uid", 1, 0, 1, 10) == (saved.manifest, saved.ref)
+    assert bench.save(10) == saved, "a lost answer: the second attempt finds its own manifest"
+    with pytest.raises(ExistsError):
+        bench.save(10, samples=641)
+
+
+def test_a_writer_insists_on_every_object_and_keeps_its_memory() -> None:
+    bench = Bench()
+    failures = iter([True] * 5)
+
+    def flaky(_key: str) -> None:
+        if next(failures, False):
+            raise StoreUnreachableError("not now.", "")
+
+    def insist(attempt: Callable[[], object]) -> object:
+        while True:
+            try:
+                return attempt()
+            except StoreUnreachableError:
+                continue
+
+    bench.memory.before_put = flaky
+    for step in range(10, 15):
+        capture = bench.arena.capture_changes(0)
+        write(bench.writer, bench.draft(step), capture, insist)  # type: ignore[arg-type]
+    _, home = bench.restore(bench.choices()[0])
+    assert same(bench.values(home), bench.values())
+
+
+def flip(data: bytes) -> bytes:
+    return data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]
+
+
+DAMAGES: dict[str, Callable[[MemoryStore, str], object]] = {
+    "one bit flipped": lambda s, f: s.put(f + "part-00001", flip(s.get(f + "part-00001"))),
+    "cut short": lambda s, f: s.put(f + "part-00002", s.get(f + "part-00002")[:-1]),
+    "longer": lambda s, f: s.put(f + "part-00000", s.get(f + "part-00000") + b"\0"),
+    "missing": lambda s, f: s.delete([f + "part-00001"]),
+    "swapped": lambda s, f: s.put(f + "part-00000", s.get(f + "part-00001")),
+    "manifest cut short": lambda s, f: s.put(f + "manifest.json", s.get(f + "manifest.json")[:-9]),
+    "manifest missing": lambda s, f: s.delete([f + "manifest.json"]),
+    "manifest empty": lambda s, f: s.put(f + "manifest.json", b""),
+    "manifest of another step": lambda s, f: edit(s, f, step=11),
+    "manifest of another shard": lambda s, f: edit(s, f, index=1),
+    "manifest of another job": lambda s, f: edit(s, f, job_uid="other"),
+    "manifest of another generation": lambda s, f: edit(s, f, generation=2),
+    "manifest of another layout": lambda s, f: edit(s, f, layout="other"),
+    "manifest of other places": lambda s, f: edit(s, f, first_place=1),
+    "manifest of fewer places": lambda s, f: edit(s, f, places=11_999),
+    "manifest of a version to come": lambda s, f: edit(s, f, contract=9),
+    "manifest that leaves out a part": lambda s, f: edit(s, f, drop=True),
+    "manifest whose parts lie elsewhere": lambda s, f: edit(s, f, shift=True),
+    "manifest on a save that is gone": lambda s, f: edit(s, f, chain=(ManifestRef(f + "gone", ""),)),
+}
+
+
+def edit(store: MemoryStore, folder: str, *, drop: bool = False, shift: bool = False, **changes: Any) -> None:
+    manifest = from_json(ShardManifest, store.get(folder + "manifest.json"))
+    parts = manifest.parts[:-1] if drop else manifest.parts
+    parts = tuple(replace(part, first=part.first + 1) for part in parts) if shift else parts
+    store.put(folder + "manifest.json", to_json(replace(manifest, parts=parts, **changes)).encode())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> None:
+    bench = Bench()
+    bench.save(10)
+    old = bench.values()
+    bench.change(*range(12_000), by=3.0)
+    saved = bench.save(20)
+    folder = saved.ref.key.removesuffix("manifest.json")
+    newest, older, _ = bench.choices()
+    DAMAGES[damage](bench.memory, folder)
+    with pytest.raises(DamagedError) as raised:
+        bench.restore(newest)
+    assert raised.value.key.startswith(folder)
+    assert raised.value.key in raised.value.message
+    restored, home = bench.restore(older)
+    assert restored.step == 10
+    assert same(bench.values(home), old)
+
+
+def anchored(store: MemoryStore, uid: str = "uid") -> tuple[AnchorRef, list[Bench]]:
+    """An anchor at step 10 of a job of two shards."""
+    benches = [Bench(store, index, 2) for index in (0, 1)]
+    refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
+    meta = replace(DENSE, job_uid=uid, layout=benches[0].layout)
+    return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
+
+
+def test_a_new_generation_starts_from_its_anchor_and_from_nothing_older() -> None:
+    store = MemoryStore()
+    anchor, (_, bench) = anchored(store)
+    before = bench.values()
+    bench.change(1, 2, 3)
+    bench.save(20)  # undone by the rollback
+    (only,) = bench.choices(1, 2, anchor)
+    restored, home = bench.restore(only)
+    assert (only.kind, only.step) == ("Anchor", 10)
+    assert (restored.step, restored.samples, restored.lost) == (10, 640, ())
+    assert same(bench.values(home), before)
+    dense = load_dense(store, *newest_dense(store, "uid", 2, anchor, bench.layout))
+    assert (dense.step, dense.samples, dense.lost) == (10, 640, ())
+    assert torch.equal(dense.tensors["dense"], torch.arange(6.0).view(2, 3))
+
+
+def test_a_pruned_or_damaged_anchor_does_not_hide_newer_saves() -> None:
+    store = MemoryStore()
+    anchor, (_, bench) = anchored(store)
+    write_origin(store, origin(1, index=1, generation=2))
+    bench.save(20, generation=2)
+    store.delete([anchor.key])
+    newer, gone = bench.choices(2, 2, anchor)
+    assert bench.restore(newer)[0].step == 20
+    with pytest.raises(DamagedError, match="missing"):
+        bench.restore(gone)
+
+
+def test_an_anchor_of_another_digest_is_damaged_and_so_is_one_whose_save_was_exchanged() -> None:
+    store = MemoryStore()
+    anchor, (_, bench) = anchored(store)
+    (only,) = bench.choices(1, 2, replace(anchor, digest="0" * 64))
+    with pytest.raises(DamagedError, match="digest"):
+        bench.restore(only)
+    ref = read_shard_manifest(store, "uid", 1, 1, 1, 10)
+    assert ref is not None
+    store.put(ref[1].key, store.get(ref[1].key).replace(b'"lost":[[64,128]]', b'"lost":[[64,129]]'))
+    (only,) = bench.choices(1, 2, anchor)
+    with pytest.raises(DamagedError, match="digest"):
+        bench.restore(only)
+
+
+def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
+    store = MemoryStore()
+    anchor, (_, bench) = anchored(store, uid="yesterday")
+    job = replace(bench.job, snapshots=replace(bench.job.snapshots, restore_from=anchor.key))
+    (only,) = candidates(store, job, shard_roster(index=1), bench.placement)
+    restored, home = bench.restore(only)
+    assert same(bench.values(home), bench.values())
+    assert (restored.step, restored.samples, restored.applied, restored.lost) == (0, 0, (), ())
+    assert restored.chain == (), "that job may delete what it wrote"
+    dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
+    assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
+    assert resolve_anchor(store, anchor.key, bench.layout) == anchor
+    with pytest.raises(LayoutError, match="other tables"):
+        resolve_anchor(store, anchor.key, "other layout")
+    with pytest.raises(DamagedError, match="missing"):
+        newest_dense(store, "uid", 1, None, "layout", restore_from=anchor.key + "x")
+    own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
+    with pytest.raises(DamagedError, match="no anchor"):
+        resolve_anchor(store, own.ref.key, "layout")
+
+
+def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
+    store = MemoryStore()
+    anchor, (bench, _) = anchored(store)
+    save_dense(store, replace(DENSE, step=15, samples=960, layout=bench.layout), {"dense": torch.ones(1)})
+    newest, older, seed = newest_dense(store, "uid", 1, None, bench.layout)
+    restored = load_dense(store, newest)
+    assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
+    assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
+    assert load_dense(store, seed).tensors == {}
+    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout", at_most_step=14)] == [10, 0]
+
+
+def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:
+    store = MemoryStore()
+    save_dense(store, DENSE, {"dense": torch.ones(1)})
+    anchor, _ = anchored(store)
+    assert find_anchor(store, "uid", 1, 10) == anchor
+    assert find_anchor(store, "uid", 1, 11) is None
+    assert find_anchor(store, "uid", 2, 10) is None
+    with pytest.raises(ValueError, match="all shards"):
+        commit_anchor(store, DENSE, {}, (), ())
+
+
+def test_a_dense_save_that_is_committed_stays_what_it_is() -> None:
+    """Without lockstep the state may change while the step that all have reached stays."""
+    store = MemoryStore()
+    saved = save_dense(store, DENSE, {"dense": torch.ones(1)})
+    assert save_dense(store, DENSE, {"dense": torch.ones(1)}) == saved
+    with pytest.raises(ExistsError):
+        save_dense(store, DENSE, {"dense": torch.zeros(1)})
+    restored = load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+    assert restored.tensors["dense"].item() == 1
+
+
+@pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda _data: b"x" * 2000])
+def test_a_damaged_dense_save_is_named(damage: Callable[[bytes], bytes]) -> None:
+    store = MemoryStore()
+    saved = save_dense(store, DENSE, {"dense": torch.ones(1000)})
+    (part,) = saved.manifest.parts
+    store.put(part.key, damage(store.get(part.key)))
+    with pytest.raises(DamagedError, match=part.key):
+        load_dense(store, newest_dense(store, "uid", 1, None, "layout")[0])
+
+
+def test_an_origin_is_written_once() -> None:
+    store = MemoryStore()
+    ref = ManifestRef("uid/gen-0001/shard-0000/inc-0001/step-000000010/manifest.json", "d")
+    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
+    write_origin(store, origin(2, parent=ref, parent_incarnation=1))
+    with pytest.raises(ExistsError):
+        write_origin(store, origin(2))
+
+
+def test_an_origin_that_lies_elsewhere_is_not_believed() -> None:
+    bench = Bench()
+    bench.save(10)
+    own = "uid/gen-0001/shard-0000/inc-0001/origin.json"
+    bench.store.put(own.replace("inc-0001", "inc-0002"), bench.store.get(own))
+    broken, seed = bench.choices(incarnation=3)
+    assert seed.kind == "Seed"
+    with pytest.raises(DamagedError, match="origin for incarnation 2"):
+        bench.restore(broken)
+
+
+def test_the_manifest_has_the_checksums_of_what_was_put() -> None:
+    store = MemoryStore()
+    bench = Bench(store)
+    saved = write(bench.writer, bench.draft(10), bench.arena.capture_changes(0))
+    assert [part.crc32c for part in saved.manifest.parts] == [
+        checksum(store.objects[part.key]) for part in saved.manifest.parts
+    ]

@@ -1,0 +1,203 @@
+"""The thread of a writer, over a store in memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from cpr_contract.manifests import Origin
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
+from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.store import BucketMissingError, StoreFullError
+from support.memory_store import MemoryStore
+from support.saves import ShardBench, origin
+
+WAIT_S = 20.0
+Told = SimpleQueue[News]
+
+
+class Bench(ShardBench):
+    """A shard, and the thread that writes its rows."""
+
+    def __init__(self, before_put: Callable[[str], None] = lambda _key: None) -> None:
+        super().__init__(MemoryStore(before_put))
+        self.news = Told()
+        self.writing = WriterThread(Writer(self.store, self.arena), self.news.put, random.Random(1))
+
+    def submit(
+        self,
+        step: int,
+        *,
+        may_commit: bool = True,
+        base: tuple[Link, ...] = (),
+        record: Origin | None = None,
+        **changes: Any,
+    ) -> Save:
+        self.change(step)
+        epoch = self.arena.epochs.now
+        capture = self.arena.capture_changes(base[-1].epoch if base else 0)
+        save = Save(self.draft(step, base, **changes), capture, epoch, capture, None, record)
+        if may_commit:
+            save.may_commit.set()
+        self.writing.submit(save)
+        return save
+
+    def told(self) -> News:
+        return self.news.get(timeout=WAIT_S)
+
+
+def test_a_save_is_committed_and_told() -> None:
+    bench = Bench()
+    save = bench.submit(3)
+    told = bench.told()
+    assert isinstance(told, Committed)
+    assert told.save is save
+    assert (told.saved.manifest.rows, told.saved.manifest.step) == (1, 3)
+    assert bench.store.get(told.saved.ref.key)
+    bench.writing.close()
+
+
+def test_a_failed_save_is_told_and_tried_again() -> None:
+    failures = iter(range(2))
+
+    def full(_key: str) -> None:
+        if next(failures, None) is not None:
+            raise StoreFullError("No room.", "Make room.")
+
+    bench = Bench(full)
+    bench.submit(3)
+    told = [bench.told() for _ in range(3)]
+    assert [type(one) for one in told] == [SaveFailed, SaveFailed, Committed]
+    assert isinstance(told[0], SaveFailed)
+    assert told[0].problem.reason == "StoreFull"
+    bench.writing.close()
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_newer_save_or_a_rollback_replaces_one_that_cannot_be_written(*, discard: bool) -> None:
+    def full(key: str) -> None:
+        if "step-000000003" in key:
+            raise StoreFullError("No room.", "Make room.")
+
+    bench = Bench(full)
+    bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    assert not bench.writing.idle
+    if discard:
+        bench.writing.discard()
+        assert bench.writing.idle
+    bench.submit(6)
+    while not isinstance(told := bench.told(), Committed):
+        assert isinstance(told, SaveFailed)
+    assert (told.save.draft.step, told.saved.manifest.rows) == (6, 2)
+    bench.writing.close()
+
+
+def test_a_save_that_training_outruns_is_given_up() -> None:
+    def full(_key: str) -> None:
+        raise StoreFullError("No room.", "Make room.")
+
+    bench = Bench(full)
+    save = bench.submit(3)
+    assert isinstance(bench.told(), SaveFailed)
+    save.capture.outrun = True
+    while isinstance(told := bench.told(), SaveFailed):
+        pass
+    assert isinstance(told, GivenUp)
+    assert told.save is save
+    assert told.problem.reason == "SaveOutrun"
+    assert bench.writing.idle
+    bench.writing.close()
+
+
+def missing(_key: str) -> None:
+    raise BucketMissingError("The store has no bucket.", "Create it.")
+
+
+def test_a_save_whose_bucket_vanishes_is_given_up() -> None:
+    bench = Bench(missing)
+    save = bench.submit(3)
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert (told.save, told.problem.reason) == (save, "BucketMissing")
+    assert bench.writing.idle
+    bench.writing.close()
+
+
+def test_a_flush_waits_for_its_bucket() -> None:
+    failures = iter(range(2))
+    bench = Bench(lambda key: missing(key) if next(failures, None) is not None else None)
+    bench.submit(3, kind="Flush")
+    assert [type(bench.told()) for _ in range(3)] == [SaveFailed, SaveFailed, Committed]
+    bench.writing.close()
+
+
+def test_a_save_is_not_committed_on_one_that_is_gone() -> None:
+    bench = Bench()
+    base = bench.submit(3)
+    told = bench.told()
+    assert isinstance(told, Committed)
+    link = Link(told.saved.ref, base.epoch, 1, 1)
+    bench.store.delete([link.ref.key])
+    bench.submit(6, base=(link,))
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert link.ref.key in told.problem.message
+    assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
+    bench.writing.close()
+
+
+def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone() -> None:
+    bench = Bench()
+    bench.submit(3, record=origin(1))
+    assert isinstance(bench.told(), Committed)
+    assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
+    bench.submit(6, record=origin(1))
+    assert isinstance(bench.told(), Committed), "one that is there is left alone"
+    bench.writing.close()
+
+
+def test_an_error_that_nobody_foresaw_is_told() -> None:
+    def broken(_key: str) -> None:
+        raise ZeroDivisionError
+
+    bench = Bench(broken)
+    bench.submit(3)
+    assert isinstance(bench.told(), ZeroDivisionError)
+    bench.writing.close()
+
+
+def test_the_manifest_waits_for_leave() -> None:
+    bench = Bench()
+    save = bench.submit(3, may_commit=False)
+    while not bench.store.list("uid/"):
+        pass
+    assert not [entry for entry in bench.store.list("uid/") if entry.key.endswith("manifest.json")]
+    assert not bench.writing.idle
+    save.may_commit.set()
+    assert isinstance(bench.told(), Committed)
+    bench.writing.close()
+
+
+def test_it_is_busy_until_the_commit() -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    def wait(_key: str) -> None:
+        started.set()
+        assert gate.wait(WAIT_S)
+
+    bench = Bench(wait)
+    assert bench.writing.idle
+    bench.submit(3)
+    assert (started.wait(WAIT_S), bench.writing.idle) == (True, False)
+    gate.set()
+    assert isinstance(bench.told(), Committed)
+    assert bench.writing.idle
+    bench.writing.close()

@@ -1,0 +1,248 @@
+"""The leader's saves, aside of training: anchors when all shards have committed a cut, and the dense state in between.
+
+A thread does all the writing. A store that fails is tried again and reported; training does not wait for it. Any other
+error is raised on the main thread: without saves a job must not look healthy.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+from torch import Tensor
+
+from cpr_contract.exits import Problem
+from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
+from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.retention import Retention
+from cpr_trainer.checkpoint.format.anchors import find_anchor
+from cpr_trainer.checkpoint.format.documents import read_shard_manifest
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.pinned import keep_data
+from cpr_trainer.exchange import SaveState
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
+
+_LOG = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+#: A shard's acknowledgements say when it has committed; without traffic the store is asked this often.
+_ASK_STORE_S = 5.0
+#: The dense state of a cut is not saved alone before so many times as long as that took last have passed: a large one
+#: would keep anchors waiting.
+_DENSE_PAUSE = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseCopy:
+    """The dense state after a step, copied."""
+
+    meta: DenseMeta
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class Cut:
+    """A cut on its way to an anchor. `shards[i]` is the incarnation of shard i that must commit it."""
+
+    dense: DenseCopy
+    shards: tuple[int, ...]
+    began: float
+    found: dict[int, tuple[ShardManifest, ManifestRef]] = field(default_factory=dict)
+    asked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """What has been saved so far; the fields are those of the leader's report.
+
+    `void` is the step of the last cut that a shard did not survive, 0 without one.
+    """
+
+    anchors: tuple[AnchorRef, ...] = ()
+    dense_save: SaveRef | None = None
+    saves: int = 0
+    commit_s: float | None = None
+    void: int = 0
+    problem: Problem | None = None
+
+
+class AnchorCommitter:
+    """Saves of one generation, by the leader of one group.
+
+    `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
+    names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
+    `pinned` is the data that the saves are of. `failing`: the store did not take the last thing that was to be saved.
+    """
+
+    def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
+        self,
+        store: Store,
+        saved: Callable[[], tuple[SaveState, ...]],
+        incarnations: Callable[[], tuple[int, ...]],
+        keep: int,
+        *,
+        pruner: Pruner,
+        anchors: tuple[AnchorRef, ...],
+        rng: random.Random,
+        pinned: DataManifest | None = None,
+    ) -> None:
+        self.state = Saves(anchors=anchors)
+        self.failing = False
+        self._store = store
+        self._saved = saved
+        self._incarnations = incarnations
+        self._keep = keep
+        self._retention = Retention(pruner, rng)
+        self._rng = rng
+        self._pinned = pinned
+        self._failure: BaseException | None = None
+        self._cut: Cut | None = None
+        self._dense: DenseCopy | None = None
+        self._dense_began = self._dense_s = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to save what is offered."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the thread, on the thread that trains."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Finish the store call under way, and end; a cut that is not committed is forgotten."""
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cut is not committed yet."""
+        return self._cut is not None
+
+    def offer_cut(self, dense: DenseCopy) -> None:
+        """Commit an anchor of this state once all shards have committed the same step.
+
+        Until then it is saved alone: a lone trainer that dies goes back to the cut, whatever becomes of the anchor.
+        """
+        now = monotonic()
+        self._cut = Cut(dense, self._incarnations(), now)
+        if now - self._dense_began >= _DENSE_PAUSE * self._dense_s:
+            self._dense = dense
+
+    def offer_dense(self, dense: DenseCopy) -> None:
+        """Save this state when there is time; a newer one replaces it."""
+        self._dense = dense
+
+    def anchor_of(self, step: int) -> AnchorRef | None:
+        """Return the anchor of a step, if it is committed."""
+        return next((anchor for anchor in self.state.anchors if anchor.step == step), None)
+
+    def _run(self) -> None:
+        try:
+            self._save()
+        except BaseException as error:  # noqa: BLE001 -- the main thread raises it
+            self._failure = error
+
+    def _save(self) -> None:
+        delays: Iterator[float] | None = None
+        while not self._ended.is_set():
+            try:
+                self._advance()
+            except (StoreError, DamagedError) as error:
+                if isinstance(error, BucketMissingError):
+                    self._cut = None  # what shards committed of it is gone; the next cut comes at its time
+                self.failing = True
+                self._note(problem=problem_of(error))
+                delays = delays or backoff(self._rng, first_s=0.2, cap_s=5.0)
+                self._ended.wait(next(delays))
+                continue
+            delays, self.failing = None, False
+            self._retention.turn()
+            if self.state.problem != self._retention.problem:
+                self._note(problem=self._retention.problem)
+            self._ended.wait(_POLL_S)
+
+    def _note(self, **fields: object) -> None:
+        self.state = replace(self.state, **fields)  # type: ignore[arg-type]
+
+    def _advance(self) -> None:
+        """Do what can be done now. Raises StoreError: it is done again."""
+        dense = self._dense
+        if dense is not None:
+            self._dense_began = monotonic()
+            self._note(dense_save=write_dense(self._store, dense) or self.state.dense_save)
+            self._dense_s = monotonic() - self._dense_began
+            if self._dense is dense:
+                self._dense = None
+        if self._cut is not None:
+            self._advance_cut(self._cut)
+
+    def _advance_cut(self, cut: Cut) -> None:
+        self._find_manifests(cut)
+        missing = [index for index in range(len(cut.shards)) if index not in cut.found]
+        replaced = [i for i, now in enumerate(self._incarnations()) if i in missing and now != cut.shards[i]]
+        if replaced:
+            _LOG.info("cut %d is void: shards %s were replaced before they committed it", cut.dense.meta.step, replaced)
+            self._cut = None
+            self._note(void=cut.dense.meta.step)
+        elif given_up := [i for i in missing if self._saved()[i].given_up_step == cut.dense.meta.step]:
+            # The next cut comes at its time: one at once would only be outrun as well.
+            _LOG.warning("cut %d is void: training outran the saves of shards %s", cut.dense.meta.step, given_up)
+            self._cut = None
+        elif not missing:
+            self._commit(cut)
+
+    def _find_manifests(self, cut: Cut) -> None:
+        """Read the manifests of shards that say they have committed, of replaced ones, and now and then of all."""
+        meta, now = cut.dense.meta, monotonic()
+        incarnations, saved = self._incarnations(), self._saved()
+        ask_all = now - cut.asked > _ASK_STORE_S
+        if ask_all:
+            cut.asked = now
+        for index, incarnation in enumerate(cut.shards):
+            due = ask_all or incarnations[index] != incarnation or saved[index].step >= meta.step
+            if index not in cut.found and due:
+                found = read_shard_manifest(self._store, meta.job_uid, meta.generation, index, incarnation, meta.step)
+                if found is not None:
+                    cut.found[index] = found
+
+    def _commit(self, cut: Cut) -> None:
+        meta = cut.dense.meta
+        found = [cut.found[index] for index in range(len(cut.shards))]
+        refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
+        keep_data(self._store, self._pinned)
+        try:
+            anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
+        except ExistsError:
+            existing = find_anchor(self._store, meta.job_uid, meta.generation, meta.step)
+            if existing is None:
+                raise
+            anchor = existing
+        anchors = (*(a for a in self.state.anchors if a.key != anchor.key), anchor)[-self._keep :]
+        self._note(
+            anchors=anchors,
+            dense_save=SaveRef(anchor.key, anchor.step, anchor.samples),
+            saves=self.state.saves + 1,
+            commit_s=monotonic() - cut.began,
+        )
+        self._cut = None
+        self._retention.keep(anchors, (manifest for manifest, _ in found))
+
+
+def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:
+    """Save a dense state; None if an anchor of that very step is there already. Raises StoreError."""
+    try:
+        saved = save_dense(store, dense.meta, dense.tensors)
+    except ExistsError:
+        return None
+    return SaveRef(saved.ref.key, dense.meta.step, dense.meta.samples)

@@ -1,0 +1,94 @@
+"""The dense state written, and anchors committed, which name every shard's save of the same step as well."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import safetensors.torch
+import torch
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.format.documents import is_there, write_once
+from cpr_trainer.checkpoint.format.names import dense_save, part_name
+from cpr_trainer.store import Store, checksum
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMeta:
+    """What the leader says of a dense save, but for its parts: the fields of `DenseManifest`."""
+
+    job_uid: str
+    generation: int
+    group: int
+    step: int
+    samples: int
+    total_samples: int
+    layout: str
+    dense_lost: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class SavedDense:
+    """A committed dense save."""
+
+    manifest: DenseManifest
+    ref: ManifestRef
+
+
+def save_dense(store: Store, meta: DenseMeta, tensors: Mapping[str, torch.Tensor]) -> SavedDense:
+    """Write the dense state alone: CPU tensors of any dtype and shape, none sharing memory with another.
+
+    Raises StoreError; ExistsError if this group committed another state at this step.
+    """
+    return _save(store, meta, tensors, (), ())
+
+
+def commit_anchor(
+    store: Store,
+    meta: DenseMeta,
+    tensors: Mapping[str, torch.Tensor],
+    shards: tuple[ManifestRef, ...],
+    lost: tuple[Ranges, ...],
+) -> AnchorRef:
+    """Write the dense state of a cut and commit its anchor: `shards[i]` is shard i's save, `lost[i]` its lost ranges.
+
+    Raises StoreError; ExistsError if this group committed another anchor at this step.
+    """
+    if not shards:
+        raise ValueError("an anchor names the saves of all shards")
+    ref = _save(store, meta, tensors, shards, lost).ref
+    return AnchorRef(ref.key, ref.digest, meta.generation, meta.step, meta.samples)
+
+
+def _save(
+    store: Store,
+    meta: DenseMeta,
+    tensors: Mapping[str, torch.Tensor],
+    shards: tuple[ManifestRef, ...],
+    lost: tuple[Ranges, ...],
+) -> SavedDense:
+    manifest = DenseManifest(
+        contract=CONTRACT_VERSION,
+        job_uid=meta.job_uid,
+        generation=meta.generation,
+        group=meta.group,
+        step=meta.step,
+        samples=meta.samples,
+        total_samples=meta.total_samples,
+        layout=meta.layout,
+        parts=(),
+        shards=shards,
+        lost=lost,
+        dense_lost=meta.dense_lost,
+    )
+    name = dense_save(manifest)
+    data = safetensors.torch.save(dict(tensors))
+    part = Part(name.folder + part_name(0), len(data), checksum(data))
+    manifest = dataclasses.replace(manifest, parts=(part,))
+    if not is_there(store, name.manifest):  # What is committed is never written over.
+        store.put(part.key, data)
+    return SavedDense(manifest, write_once(store, name.manifest, manifest))

@@ -1,0 +1,181 @@
+"""Deletes saves that no restore can need any more: mark what is needed, sweep the rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+
+from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.anchor.written import Written, listing_pause_s
+from cpr_trainer.checkpoint.format.documents import read_document
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save
+from cpr_trainer.store import Entry, MissingError, Store, in_parallel
+
+#: What is younger stays: somebody may be about to read it.
+GRACE_S = 60.0
+
+
+class Pruner:
+    """Prunes the saves of one job. Remembers which saves stand on which, so that each manifest is read once.
+
+    Where a job has many objects they are listed rarely, and in between only saves go that were noted. `clock` returns
+    seconds.
+    """
+
+    def __init__(
+        self, store: Store, job_uid: str, grace_s: float = GRACE_S, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._store = store
+        self._job_uid = job_uid
+        self._grace_s = grace_s
+        self._clock = clock
+        self._chains: dict[str, tuple[ManifestRef, ...]] = {}
+        self._written = Written()
+        self._list_at_s = clock()
+        self._objects = 0
+
+    def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest]) -> None:
+        """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
+        self._written.note(anchor, shards, self._clock())
+
+    def prune(self, keep: tuple[AnchorRef, ...]) -> int:
+        """Delete what is superfluous, as far as that is known or it is time to list; return how many objects went.
+
+        Raises as `superfluous` does.
+        """
+        if not keep:
+            return 0
+        oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
+        if now_s >= self._list_at_s:
+            doomed = tuple(entry.key for entry in self.superfluous(oldest_step))
+            self._list_at_s = now_s + listing_pause_s(self._objects)
+        else:
+            doomed = self._written.stale(oldest_step, self._live_chains(oldest_step), now_s - self._grace_s)
+        delete_objects(self._store, doomed)
+        self._written.forget(doomed)
+        return len(doomed)
+
+    def superfluous(self, oldest_step: int, now_s: float = 0.0) -> tuple[Entry, ...]:
+        """Return the objects of saves before `oldest_step`, that of an anchor, on which no later save stands.
+
+        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Raises
+        StoreError; DamagedError if a save that is needed cannot be read: nobody knows what it stands on.
+        """
+        entries = self._store.list(f"{self._job_uid}/")
+        self._objects = len(entries)
+        live = [save.manifest for save in committed_in(entry.key for entry in entries) if save.step >= oldest_step]
+        self._read([key for key in live if "/shard-" in key and key not in self._chains])
+        self._chains = {key: self._chains[key] for key in live if key in self._chains}
+        return stale(entries, oldest_step, self._chains, self._grace_s, now_s)
+
+    def _live_chains(self, oldest_step: int) -> Iterator[tuple[ManifestRef, ...]]:
+        """Yield the chains of the saves that were live at the last listing and are still."""
+        for key, chain in self._chains.items():
+            save = parse_save(key)
+            if save is not None and save.step >= oldest_step:
+                yield chain
+
+    def _read(self, keys: list[str]) -> None:
+        read = in_parallel(lambda key: read_document(self._store, ShardManifest, key)[0].chain, keys)
+        self._chains |= dict(zip(keys, read, strict=True))
+
+
+def stale(
+    entries: Iterable[Entry],
+    oldest_step: int,
+    chains: Mapping[str, tuple[ManifestRef, ...]],
+    grace_s: float,
+    now_s: float = 0.0,
+) -> tuple[Entry, ...]:
+    """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
+
+    A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
+    state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard. A
+    save goes whole, once its newest object is older than `grace_s`; the newest object of all tells the store's time, or
+    `now_s` if that is later.
+    """
+    needed = {ref.key for chain in chains.values() for ref in chain}
+    entries = tuple(entries)
+    committed = committed_in(entry.key for entry in entries)
+    doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
+    old: dict[SaveName, list[Entry]] = defaultdict(list)
+    touched_s: dict[SaveName, float] = defaultdict(float)
+    for entry in entries:
+        now_s = max(now_s, entry.modified_s)
+        save = parse_save(entry.key)
+        if save is None or save.manifest in needed:
+            continue
+        if save.step < oldest_step or save.folder in doubled:
+            old[save].append(entry)
+            touched_s[save] = max(touched_s[save], entry.modified_s)
+    return tuple(entry for save, found in old.items() if touched_s[save] <= now_s - grace_s for entry in found)
+
+
+def on_line(anchors: Iterable[tuple[int, int]], forks: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return those anchors (generation, step) that the newest generation can go back to, oldest first.
+
+    `forks` says at which step each generation but the first began. Of a generation, only anchors up to the step at
+    which a later one began are on the line. Raises KeyError naming a generation whose beginning is not known.
+    """
+    found = sorted(anchors)
+    limits, limit = dict[int, float](), float("inf")
+    for generation in sorted({generation for generation, _ in found} | set(forks), reverse=True):
+        limits[generation] = limit
+        if generation > 1:
+            limit = min(limit, forks[generation])
+    return tuple((generation, step) for generation, step in found if step <= limits[generation])
+
+
+def everything(store: Store, job_uid: str, spared: Iterable[str] = ()) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """Return all objects of a job but those that the anchors `spared` (keys of their manifests) need.
+
+    And those of the keys that cannot be read, so that nothing is kept for them: other jobs name them, who may name
+    anything. Raises StoreError.
+    """
+    kept, unreadable = set[str](), list[str]()
+    for anchor in spared:
+        if not _names_anchor(job_uid, anchor):
+            unreadable.append(anchor)
+            continue
+        try:
+            kept.update(needed_by(store, anchor))
+        except DamagedError:
+            unreadable.append(anchor)
+    return tuple(entry for entry in store.list(f"{job_uid}/") if entry.key not in kept), tuple(unreadable)
+
+
+def _names_anchor(job_uid: str, key: str) -> bool:
+    """Whether a key is that of an anchor's manifest: no other object of the store is looked at."""
+    save = parse_save(key)
+    inside = key.startswith(f"{job_uid}/") and ".." not in key.split("/")
+    return inside and save is not None and (save.kind, save.manifest) == ("Anchor", key)
+
+
+def needed_by(store: Store, anchor: str) -> tuple[str, ...]:
+    """Return the keys of all objects that an anchor is restored from; none if it is not there.
+
+    Raises StoreError; DamagedError if it is there and cannot be read.
+    """
+    try:
+        dense, _ = read_document(store, DenseManifest, anchor)
+        saves = in_parallel(lambda ref: read_document(store, ShardManifest, ref.key)[0], dense.shards)
+        bases = {ref.key for save in saves for ref in save.chain}
+        saves += in_parallel(lambda key: read_document(store, ShardManifest, key)[0], bases)
+    except MissingError:  # nobody can restore it
+        return ()
+    parts = (*dense.parts, *(part for save in saves for part in save.parts))
+    return (anchor, *(ref.key for ref in dense.shards), *bases, *(part.key for part in parts))
+
+
+def delete_saves(store: Store, entries: Iterable[Entry]) -> None:
+    """Delete objects, manifests before parts, so that nothing half deleted looks like a save. Raises StoreError."""
+    delete_objects(store, [entry.key for entry in entries])
+
+
+def delete_objects(store: Store, keys: Sequence[str]) -> None:
+    """Delete objects by their keys as `delete_saves` does. Raises StoreError."""
+    store.delete(key for key in keys if key.endswith("/" + MANIFEST))
+    store.delete(key for key in keys if not key.endswith("/" + MANIFEST))

@@ -1,0 +1,133 @@
+"""The parts of a shard's save: how large they are, and the bytes of one.
+
+A part is a head, the rows, then what their optimizers keep of them: float32, little-endian, as they lie in memory; rows
+of fewer bits as records (`quantise`). The head is 40 bytes that say what follows, and the places of the rows: nothing
+if they follow one another, else a bitmap of the part's span or an offset of 4 bytes per row, whichever is shorter,
+padded to 8 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpr_contract.manifests import Part
+from cpr_contract.spec import Bits
+from cpr_trainer.arrays import Ints
+from cpr_trainer.checkpoint.format.quantise import record_bytes
+
+MIB = 1 << 20
+_LARGEST = 64 * MIB
+_SMALLEST = MIB
+_FEWEST = 96  # parts of a save that is neither small nor huge
+
+_MAGIC = b"CPRPART2"
+_HEADER = struct.Struct("<8sIHHQQQ")  # magic, dim, bits, state, rows, first place, span
+_OFFSET = np.dtype("<u4")
+_ALIGNMENT = 8
+
+
+class PartError(ValueError):
+    """A part's bytes are not what its manifest says; the message says what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a part holds: `rows` rows, at places in [first, first + span).
+
+    Each is `dim` values of `bits` bits, and `state` float32 of its optimizer.
+    """
+
+    dim: int
+    bits: Bits
+    state: int
+    rows: int
+    first: int
+    span: int
+
+    @classmethod
+    def of(cls, part: Part, dim: int, bits: Bits, *, state: int) -> Shape:
+        """Return the shape that a manifest gives a part."""
+        return cls(dim, bits, state, part.rows, part.first, part.span)
+
+    @classmethod
+    def read(cls, head: bytes | bytearray) -> Shape:
+        """Return the shape that a part states in its head. Raises PartError."""
+        if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+            raise PartError(f"begins with {bytes(head[: len(_MAGIC)])!r}, not {_MAGIC!r}")
+        _, dim, bits, state, rows, first, span = _HEADER.unpack_from(head)
+        return cls(dim, bits, state, rows, first, span)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the rows follow one another."""
+        return self.rows == self.span
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the head."""
+        return _HEADER.size + -(-self._places_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the part."""
+        return self.head_bytes + self.rows * (record_bytes(self.dim, self.bits) + 4 * self.state)
+
+    @property
+    def _bitmap(self) -> bool:
+        return self.span <= 8 * _OFFSET.itemsize * self.rows
+
+    @property
+    def _places_bytes(self) -> int:
+        if self.contiguous:
+            return 0
+        return -(-self.span // 8) if self._bitmap else _OFFSET.itemsize * self.rows
+
+    def head(self, places: Ints) -> bytes:
+        """Return the head of a part with rows at these places, ascending."""
+        offsets = places - self.first
+        if self.contiguous:
+            encoded = b""
+        elif self._bitmap:
+            bits = np.zeros(self.span, np.bool_)
+            bits[offsets] = True
+            encoded = np.packbits(bits).tobytes()
+        else:
+            encoded = offsets.astype(_OFFSET).tobytes()
+        return (self._header() + encoded).ljust(self.head_bytes, b"\0")
+
+    def places(self, head: bytes | bytearray) -> Ints:
+        """Return the places of the rows, ascending, int64 [rows], out of a head. Raises PartError."""
+        if bytes(head[: _HEADER.size]) != self._header():
+            raise PartError(f"begins with {_HEADER.unpack_from(head)}, not {_HEADER.unpack(self._header())}")
+        encoded = memoryview(head)[_HEADER.size : _HEADER.size + self._places_bytes]
+        if self.contiguous:
+            offsets = np.arange(self.rows)
+        elif self._bitmap:
+            offsets = np.flatnonzero(np.unpackbits(np.frombuffer(encoded, np.uint8), count=self.span))
+        else:
+            offsets = np.frombuffer(encoded, _OFFSET).astype(np.int64)
+        if len(offsets) != self.rows or offsets.max(initial=0) >= self.span:
+            raise PartError(f"names {len(offsets)} places for {self.rows} rows")
+        return offsets + self.first
+
+    def _header(self) -> bytes:
+        return _HEADER.pack(_MAGIC, self.dim, self.bits, self.state, self.rows, self.first, self.span)
+
+
+def shape_of(places: Ints, dim: int, bits: Bits, *, state: int) -> Shape:
+    """Return the shape of a part with rows at these places, ascending, at least one."""
+    first, last = int(places[0]), int(places[-1])
+    return Shape(dim, bits, state, len(places), first, last - first + 1)
+
+
+def rows_per_part(rows: int, row_bytes: int) -> int:
+    """Rows in a part of a shard of `rows` rows: 64 MiB or a 96th of the whole, but at least 1 MiB.
+
+    Large enough for an object store to be fast; small enough that the parts under way take little memory, and that a
+    reader of some of the places reads little else. `row_bytes` is the size of one row with its state.
+    """
+    by_size = min(_LARGEST // row_bytes, -(-rows // _FEWEST))
+    return max(1, by_size, -(-_SMALLEST // row_bytes))

@@ -1,0 +1,1 @@
+"""Restores: the candidates of a lineage, and loading the newest that verifies."""

@@ -1,0 +1,58 @@
+"""Which saves of a shard there are, and what a generation starts from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cpr_contract.manifests import ManifestRef
+from cpr_contract.roster import AnchorRef, ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.anchors import read_anchor_manifest, resolve_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.names import committed_in, origins_in, shard_folder
+from cpr_trainer.checkpoint.format.origins import read_origin
+from cpr_trainer.checkpoint.restore.lineage import Candidate, shard_lineage
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.store import Store
+
+
+def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Placement) -> tuple[Candidate, ...]:
+    """What the incarnation that `roster` names may restore, newest first; never empty.
+
+    Ends with the generation's anchor; without one with the job's `restore_from`; without that with `Seed`. Parts are
+    not looked at. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is gone.
+    """
+    layout, generation = layout_hash(job.model), roster.counters.generation
+    keys = tuple(entry.key for entry in store.list(shard_folder(job.job_uid, generation, roster.index)))
+    origins = {n: read_origin(store, key) for n, key in origins_in(keys).items() if n < roster.incarnation}
+    line = shard_lineage(origins, committed_in(keys), roster.incarnation, layout)
+    start = dense_start(store, roster.anchor, job.snapshots.restore_from, layout)
+    start = shard_start(store, start, placement, roster.index)
+    return (*line.candidates, replace(start, priority=line.priority))
+
+
+def dense_start(store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str) -> Candidate:
+    """Name the dense state that a generation starts from. Raises as `resolve_anchor` does, for `restore_from`."""
+    if anchor is not None:
+        return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
+    if restore_from is not None:
+        other = resolve_anchor(store, restore_from, layout)
+        return Candidate("RestoreFrom", layout, 0, (ManifestRef(other.key, other.digest),))
+    return Candidate("Seed", layout, 0)
+
+
+def shard_start(store: Store, start: Candidate, placement: Placement, index: int) -> Candidate:
+    """Name what shard `index` of `placement` starts from, where the dense state does from `start`.
+
+    These are all saves that hold some of its places. An anchor of this job that cannot be read makes a candidate with
+    that damage: there may be newer saves before it. Raises DamagedError for `RestoreFrom`.
+    """
+    if start.kind == "Seed":
+        return start
+    try:
+        manifest, _ = read_anchor_manifest(store, start.saves[0].key, start.saves[0].digest)
+    except DamagedError as error:
+        if start.kind == "RestoreFrom":
+            raise
+        return replace(start, damage=error.what)
+    return replace(start, saves=tuple(manifest.shards[i] for i in placement.holders(index, len(manifest.shards))))

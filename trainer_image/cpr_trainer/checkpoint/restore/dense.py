@@ -1,0 +1,82 @@
+"""The dense state read back: the saves of a generation, newest first, and the tensors of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import safetensors
+import safetensors.torch
+import torch
+
+from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, dense_prefix
+from cpr_contract.roster import AnchorRef
+from cpr_trainer.checkpoint.format.documents import read_manifest, read_part
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.names import committed_in
+from cpr_trainer.checkpoint.restore.candidates import dense_start
+from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage
+from cpr_trainer.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredDense:
+    """Where the dense state stands after a restore.
+
+    `tensors` is empty for `Seed`: the caller makes first values. `step`, `samples` and `lost` are those to go on with:
+    0 and empty after `RestoreFrom` and `Seed`; `lost` is empty after `Anchor` too, since it counts from there.
+    """
+
+    step: int
+    samples: int
+    lost: Ranges
+    tensors: dict[str, torch.Tensor]
+    manifest: DenseManifest | None
+    ref: ManifestRef | None
+
+
+def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
+    store: Store,
+    job_uid: str,
+    generation: int,
+    anchor: AnchorRef | None,
+    layout: str,
+    *,
+    restore_from: str | None = None,
+    at_most_step: int | None = None,
+) -> tuple[Candidate, ...]:
+    """Dense saves of this generation (anchors included), newest group and step first; never empty.
+
+    Ends with the generation's anchor; without one with `restore_from` (another job's anchor, by key); without that with
+    `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
+    """
+    saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
+    return (*dense_lineage(saves, layout, at_most_step), dense_start(store, anchor, restore_from, layout))
+
+
+def load_dense(store: Store, candidate: Candidate) -> RestoredDense:
+    """Verify and read a candidate of `newest_dense`. Raises DamagedError, StoreError."""
+    if candidate.kind == "Seed":
+        return RestoredDense(0, 0, (), {}, None, None)
+    manifest, ref = read_manifest(store, DenseManifest, candidate.saves[0], candidate.layout)
+    tensors = read_tensors(store, manifest)
+    match candidate.kind:
+        case "RestoreFrom":
+            return RestoredDense(0, 0, (), tensors, manifest, ref)
+        case "Anchor":
+            return RestoredDense(manifest.step, manifest.samples, (), tensors, manifest, ref)
+        case "Save":
+            return RestoredDense(manifest.step, manifest.samples, manifest.dense_lost, tensors, manifest, ref)
+        case _:
+            assert_never(candidate.kind)
+
+
+def read_tensors(store: Store, manifest: DenseManifest) -> dict[str, torch.Tensor]:
+    """Return the tensors of a dense save by name. Raises DamagedError, StoreError."""
+    tensors: dict[str, torch.Tensor] = {}
+    for part in manifest.parts:
+        try:
+            tensors |= safetensors.torch.load(read_part(store, part))
+        except safetensors.SafetensorError as error:
+            raise DamagedError(part.key, f"holds no tensors: {error}") from error
+    return tensors

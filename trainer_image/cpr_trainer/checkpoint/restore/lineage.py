@@ -1,0 +1,106 @@
+"""Which saves a restore may take, newest first: pure decisions on what was listed.
+
+A save of an incarnation is on the lineage if nobody chose before it was written: all saves of the newest incarnation
+that ever served, then those of its parent up to the save it restored, and so on. `origin.json` records each choice, and
+the priority saves that came on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cpr_contract.manifests import ManifestRef, Origin
+from cpr_trainer.checkpoint.format.names import SaveName, parse_save
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One state that may be restored; whether it verifies shows when it is loaded.
+
+    `kind`: `Save` is of this generation, `Anchor` the one that this generation starts from, `RestoreFrom` another job's
+    anchor, `Seed` the first values. `saves` are the manifests that hold it: one, but none for `Seed`, and several for a
+    shard of an anchor that was taken with other shards. A `Save` has no digest. `priority` are the priority saves to
+    put on top, oldest first. `writer` is the incarnation (of a shard's save) or the group (of a dense save) of a
+    `Save`, else None. `step` is where training stands once it is restored. A `damage` that is known already is raised
+    when it is loaded.
+    """
+
+    kind: Literal["Save", "Anchor", "RestoreFrom", "Seed"]
+    layout: str
+    step: int
+    saves: tuple[ManifestRef, ...] = ()
+    priority: tuple[ManifestRef, ...] = ()
+    writer: int | None = None
+    damage: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of the first manifest; empty for `Seed`."""
+        return self.saves[0].key if self.saves else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A shard's lineage in one generation: complete saves, newest first, and all priority saves on it, oldest first."""
+
+    candidates: tuple[Candidate, ...]
+    priority: tuple[ManifestRef, ...]
+
+
+def shard_lineage(
+    origins: Mapping[int, Origin | None], saves: Iterable[SaveName], incarnation: int, layout: str
+) -> Line:
+    """Return what `incarnation` may restore of one shard and generation.
+
+    `origins` holds what each incarnation restored, None where the record cannot be read; an incarnation without one
+    never served. `saves` are the committed saves, in any order. Only incarnations below `incarnation` count. Where the
+    line breaks (an unreadable record), a candidate with its `damage` stands last.
+    """
+    saves = tuple(saves)
+    candidates: list[Candidate] = []
+    priority: list[ManifestRef] = []  # newest first
+    writer = max((number for number in origins if number < incarnation), default=None)
+    chosen: SaveName | None = None  # of `writer`, by the child visited last; None for the newest: nobody has chosen yet
+    while writer is not None:
+        own = (save for save in saves if save.writer == writer and (chosen is None or save.age <= chosen.age))
+        for save in sorted(own, key=lambda save: save.age, reverse=True):
+            ref = ManifestRef(save.manifest, "")
+            if save.kind == "Priority":
+                priority.append(ref)
+            else:
+                candidates.append(Candidate("Save", layout, save.step, (ref,), tuple(reversed(priority)), writer))
+        origin = origins.get(writer)
+        if origin is None or not _leads_back(origin):
+            candidates.append(_broken(writer, layout))
+            break
+        priority += reversed(origin.replayed)
+        writer = origin.parent_incarnation
+        chosen = parse_save(origin.parent.key) if origin.parent else None
+    return Line(tuple(candidates), tuple(reversed(priority)))
+
+
+def dense_lineage(saves: Iterable[SaveName], layout: str, at_most_step: int | None) -> tuple[Candidate, ...]:
+    """Return the dense saves of one generation, newest group first, each group's newest step first.
+
+    A later group began with the state it names, so a late save of an earlier leader never comes before its successor's.
+    """
+    usable = (save for save in saves if at_most_step is None or save.step <= at_most_step)
+    return tuple(
+        Candidate("Save", layout, save.step, (ManifestRef(save.manifest, ""),), writer=save.writer)
+        for save in sorted(usable, key=lambda save: (save.writer, save.age), reverse=True)
+    )
+
+
+def _leads_back(origin: Origin) -> bool:
+    """Tell whether an origin names either no parent, or an earlier incarnation and a save of it."""
+    if origin.parent is None or origin.parent_incarnation is None:
+        return origin.parent is None and origin.parent_incarnation is None
+    chosen = parse_save(origin.parent.key)
+    return chosen is not None and chosen.writer == origin.parent_incarnation < origin.incarnation
+
+
+def _broken(writer: int, layout: str) -> Candidate:
+    damage = f"records no readable origin for incarnation {writer}: its parent's saves cannot be told from late ones"
+    return Candidate("Save", layout, 0, (ManifestRef("the lineage", ""),), writer=writer, damage=damage)

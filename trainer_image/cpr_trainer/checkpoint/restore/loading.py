@@ -1,0 +1,232 @@
+"""Reads a shard's save back: the chain it stands on, the save, the priority saves on top; then first values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.manifests import ManifestRef, Part, Ranges, RowUpdates, ShardManifest
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.documents import read_manifest
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.parts import PartError, Shape
+from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.store import MissingError, Store, in_parallel
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.segments import Segment
+
+Found = tuple[ShardManifest, ManifestRef]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredShard:
+    """Where a shard stands after a restore.
+
+    `step`, `samples`, `applied` and `lost` are those to go on with: 0 and empty after `RestoreFrom` and `Seed`; `lost`
+    is empty after `Anchor` too, since it counts from there. `ref` is the save's manifest, None for first values and
+    where several were read. `chain`, oldest first, is what the next save may stand on. `replayed` are the priority
+    saves on top; `damaged` says what was wrong with those that are not among them. `row_updates` go on from the save's
+    too, over rollbacks; they begin anew where the shard held other places then. What priority saves hold is taken off
+    what is lost: below 0 until the ranks have pushed again, and told what they pushed before.
+    """
+
+    step: int
+    samples: int
+    applied: tuple[int, ...]
+    lost: Ranges
+    ref: ManifestRef | None
+    chain: tuple[Link, ...] = ()
+    replayed: tuple[ManifestRef, ...] = ()
+    damaged: tuple[DamagedError, ...] = ()
+    row_updates: RowUpdates = RowUpdates()  # noqa: RUF009 -- frozen
+
+    @property
+    def top(self) -> str:
+        """The key of the last save that was put on top; empty for first values."""
+        below = "" if self.ref is None else self.ref.key
+        return self.replayed[-1].key if self.replayed else below
+
+
+def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
+    """Verify a candidate and fill the arena with it: every row, and the epochs of those that are not first values.
+
+    Parts are verified one by one as they come, so that memory for some parts is enough: after a DamagedError the arena
+    holds a mixture, and must be loaded from another candidate before it is used. A priority save that is damaged is
+    left out, but for its parts that verify. Raises DamagedError, StoreError.
+    """
+    if candidate.damage:
+        raise DamagedError(candidate.key, candidate.damage)
+    home.arena.epochs.clear()
+    found = tuple(read_manifest(store, ShardManifest, save, candidate.layout) for save in candidate.saves)
+    chain = _load_complete(store, candidate, home, found)
+    on_top, damaged = _load_priority(store, candidate, home)
+    home.arena.seed(home.placement, home.index, home.seeding)
+    ref = found[0][1] if len(found) == 1 else None
+    replayed = tuple(ref for _, ref in on_top)
+    below = found[0][0].row_updates if chain else RowUpdates()
+    updates = _with_priority(below, "" if ref is None else ref.key, on_top, whole=not damaged)
+    match candidate.kind:
+        case "RestoreFrom" | "Seed":
+            return RestoredShard(0, 0, (), (), ref, chain, replayed, damaged, updates)
+        case "Anchor":
+            manifest = found[0][0]
+            step, samples, applied = manifest.step, manifest.samples, manifest.applied
+            return RestoredShard(step, samples, applied, (), ref, chain, replayed, damaged, updates)
+        case "Save":
+            m = found[0][0]
+            return RestoredShard(m.step, m.samples, m.applied, m.lost, ref, chain, replayed, damaged, updates)
+        case _:
+            assert_never(candidate.kind)
+
+
+def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[Found, ...]) -> tuple[Link, ...]:
+    """Load the saves and the chains they stand on; return the chain to go on with.
+
+    It is empty, and the next save a full one, after saves of another job, or of shards that held other places.
+    """
+    if found:
+        _check_cover(home, found)
+    goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == home.spans
+    links: list[Link] = []
+    for manifest, ref in found:
+        below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, candidate.layout), manifest.chain)
+        for save, its_ref in (*below, (manifest, ref)):
+            if save.kind == "Priority" or save.spans != manifest.spans:
+                raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
+            epoch = len(links) + 1 if goes_on else 1
+            _load_parts(store, (save, its_ref), home, epoch)
+            links.append(Link(its_ref, epoch, save.rows, home.arena.epochs.changed_rows))
+    home.arena.epochs.now = len(links) + 1 if goes_on else 2
+    return tuple(links) if goes_on else ()
+
+
+def _load_priority(
+    store: Store, candidate: Candidate, home: Home
+) -> tuple[tuple[Found, ...], tuple[DamagedError, ...]]:
+    """Put the priority saves on top, as changes that no complete save holds; return which did, and what was wrong."""
+    replayed: list[Found] = []
+    damaged: list[DamagedError] = []
+    for wanted in candidate.priority:
+        try:
+            found = read_manifest(store, ShardManifest, wanted, candidate.layout)
+            _check_cover(home, (found,))
+            _load_parts(store, found, home, home.arena.epochs.now)
+        except DamagedError as error:
+            damaged.append(error)
+        else:
+            replayed.append(found)
+    return tuple(replayed), tuple(damaged)
+
+
+def _with_priority(account: RowUpdates, below: str, saves: tuple[Found, ...], *, whole: bool) -> RowUpdates:
+    """Return the account with what priority saves hold beyond the save `below` (its key).
+
+    It is exact where each was made after the one that it is put on, tells how much it adds, and is `whole`. Otherwise
+    they hold more than can be told, and what is lost is a bound.
+    """
+    for manifest, ref in saves:
+        if manifest.after != below or manifest.added_updates is None:
+            return replace(account, exact=False)
+        account, below = replace(account, lost=account.lost - manifest.added_updates), ref.key
+    return account if whole else replace(account, exact=False)
+
+
+def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
+    """Raise DamagedError unless these saves hold every place of the shard, without a gap."""
+    for band, (start, end) in enumerate(home.spans):
+        reached = start
+        for manifest, ref in found:
+            if len(manifest.spans) != len(home.spans):
+                raise DamagedError(ref.key, f"holds rows of {len(manifest.spans)} dims, not {len(home.spans)}")
+            first, last = manifest.spans[band]
+            if len(home.spans) > 1 and not (first < end and start < last):
+                continue  # it is there for rows of another dim
+            if not first <= reached < last:
+                raise DamagedError(ref.key, f"holds places {first} to {last}, not {reached}")
+            reached = last
+        if reached < end:
+            raise DamagedError(found[-1][1].key, f"ends at place {reached}, not {end}")
+
+
+def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
+    """Load those parts of one save that hold places of this shard, several at once: their rows are not the same."""
+    manifest, ref = found
+    if sum(part.rows for part in manifest.parts) != manifest.rows:
+        raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")
+    loaders = [
+        _PartLoader(store, manifest, home.arena, segment, span, epoch)
+        for segment, span in zip(home.arena.segments, home.spans, strict=True)
+    ]
+    wanted = [(loader, part) for part in manifest.parts for loader in loaders if loader.wants(part)]
+    in_parallel(lambda item: item[0].load(item[1]), wanted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PartLoader:
+    """Loads parts of one save into the segment whose places are those of `span`, as changes of `epoch`."""
+
+    store: Store
+    manifest: ShardManifest
+    arena: Arena
+    segment: Segment
+    span: tuple[int, int]
+    epoch: int
+
+    def wants(self, part: Part) -> bool:
+        """Whether a part holds rows of the segment."""
+        first, last = self.span
+        return max(part.first, first) < min(part.first + part.span, last)
+
+    def load(self, part: Part) -> None:
+        """Load the rows of a part that lie in the segment. Raises DamagedError."""
+        segment, (first, last) = self.segment, self.span
+        shape = Shape.of(part, segment.dim, self.manifest.bits, state=segment.state.shape[1])
+        if self._fits(shape):
+            at = slice(part.first - first, part.first - first + part.rows)
+            _read(self.store, part, shape, segment.rows[at], segment.state[at])
+            self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch
+            return
+        records = np.empty((shape.rows, record_bytes(shape.dim, shape.bits)), np.uint8)
+        state = np.empty((shape.rows, shape.state), np.float32)
+        places = _read(self.store, part, shape, records, state)
+        mine = np.flatnonzero((first <= places) & (places < last))
+        rows = decode_rows(records, shape.dim, shape.bits)
+        inside = places[mine] - first
+        segment.rows[inside] = rows[mine]
+        segment.state[inside] = state[mine]
+        self.arena.epochs.of[inside + segment.first] = self.epoch
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether the bytes of the rows can go straight to where they belong.
+
+        Those of a priority save never do: if they are damaged, they must not spoil what lies below.
+        """
+        first, last = self.span
+        inside = first <= shape.first and shape.first + shape.span <= last
+        return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
+
+
+def _read(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats) -> Ints:
+    """Fill rows [k, ...] and state [k, W] with a part's bytes; return the places, int64 [k]. Raises DamagedError."""
+    if part.size_bytes != shape.size_bytes:
+        raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
+    head = bytearray(shape.head_bytes)
+    pieces = [memoryview(head), rows.data, state.data]
+    try:
+        received = store.get_into(part.key, pieces)
+    except MissingError as error:
+        raise DamagedError(part.key, "is missing") from error
+    if received.size_bytes != part.size_bytes:
+        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
+    if received.crc32c != part.crc32c:
+        raise DamagedError(part.key, "has another checksum than its manifest says")
+    try:
+        return shape.places(head)
+    except PartError as error:
+        raise DamagedError(part.key, str(error)) from error

@@ -1,0 +1,165 @@
+"""How a shard gets its state: the newest save on its lineage that verifies, on a thread of its own.
+
+A store that is down is waited for: only a new roster or the end of the process ends a restore early.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.exits import Problem
+from cpr_contract.manifests import Origin, Ranges, RowUpdates
+from cpr_contract.reports import SaveRef
+from cpr_contract.roster import ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.store import Store, StoreError
+from cpr_trainer.store.errors import ExistsError
+from cpr_trainer.tables.home import Home
+
+_LOG = logging.getLogger(__name__)
+
+_LAST_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The rows are loaded, and it is recorded from where.
+
+    `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
+    last save that was put on top, empty for none. `origin` is that record.
+    """
+
+    save: SaveRef | None
+    step: int
+    samples: int
+    applied: tuple[int, ...]
+    lost: Ranges
+    row_updates: RowUpdates
+    load_s: float
+    top: str = ""
+    chain: tuple[Link, ...] = ()
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BelowFloor:
+    """The newest save that verifies is older than the floor; None is step 0."""
+
+    offer: SaveRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class NothingVerifies:
+    """Neither a save of this generation nor the anchor that it starts from verifies."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The restore was called off before it chose."""
+
+
+Outcome = Restored | BelowFloor | NothingVerifies | Cancelled
+
+#: What a restore follows of a roster: if that changes, it must be done again.
+Aim = tuple[int, int, bool]
+
+
+def aim_of(roster: ShardRoster) -> Aim:
+    """Return what a restore under this roster would follow."""
+    return roster.counters.generation, roster.floor_samples, roster.may_restore
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restorer:
+    """Restores one shard into its home. `report` is told of problems on the way, from the restoring thread."""
+
+    store: Store
+    job: JobSpec
+    home: Home
+    report: Callable[[Problem], None]
+    rng: random.Random
+
+    def restore(self, roster: ShardRoster, cancel: threading.Event) -> Outcome:
+        """Restore what `roster` allows. Raises SnapshotError if `restoreFrom` cannot be used, StoreError if fenced."""
+        delays = backoff(self.rng, cap_s=_LAST_RETRY_S)
+        while not cancel.is_set():
+            try:
+                return self._attempt(roster)
+            except ExistsError:
+                raise
+            except StoreError as error:
+                _LOG.warning("restore: %s", error)
+                self.report(problem_of(error))
+                cancel.wait(next(delays))
+        return Cancelled()
+
+    def _attempt(self, roster: ShardRoster) -> Outcome:
+        started = monotonic()
+        for candidate in candidates(self.store, self.job, roster, self.home.placement):
+            try:
+                restored = load_shard(self.store, candidate, self.home)
+            except DamagedError as error:
+                if candidate.kind == "RestoreFrom":
+                    raise
+                _LOG.warning("restore: %s", error)
+                damage = problem_of(error)
+                self.report(damage)
+                continue
+            return self._take(roster, candidate, restored, started)
+        return NothingVerifies(Problem("AnchorDamaged", damage.message, "An older anchor is used; check the store."))
+
+    def _take(self, roster: ShardRoster, candidate: Candidate, restored: RestoredShard, started: float) -> Outcome:
+        for damage in restored.damaged:
+            _LOG.warning("restore: a priority save is left out: %s", damage)
+            self.report(problem_of(damage))
+        # A save of another job is where this one starts, not one of its own.
+        own = candidate.kind in {"Save", "Anchor"}
+        save = SaveRef(candidate.key, restored.step, restored.samples) if own else None
+        if restored.samples < roster.floor_samples:
+            return BelowFloor(save)
+        origin = Origin(
+            contract=CONTRACT_VERSION,
+            job_uid=self.job.job_uid,
+            generation=roster.counters.generation,
+            index=roster.index,
+            incarnation=roster.incarnation,
+            parent_incarnation=candidate.writer if candidate.kind == "Save" else None,
+            parent=restored.ref if candidate.kind == "Save" else None,
+            step=restored.step,
+            samples=restored.samples,
+            replayed=restored.replayed,
+        )
+        write_origin(self.store, origin)
+        none = (0,) * roster.trainers
+        applied, updates = restored.applied or none, restored.row_updates
+        if len(applied) != roster.trainers:  # an anchor of other trainers: all had completed its step
+            applied = (restored.step,) * roster.trainers
+        if len(updates.pushed) != roster.trainers:
+            updates = replace(updates, pushed=none)  # ranks count on from what they are told
+        return Restored(
+            save,
+            restored.step,
+            restored.samples,
+            applied,
+            restored.lost,
+            updates,
+            load_s=monotonic() - started,
+            top=restored.top,
+            chain=restored.chain,
+            origin=origin,
+        )

@@ -1,0 +1,1 @@
+"""A shard's saves: the main thread decides and marks rows, one thread writes them."""

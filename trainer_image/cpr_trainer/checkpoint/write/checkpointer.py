@@ -1,0 +1,218 @@
+"""What a serving shard saves, and when: all that changed, at a cut and at the end; between cuts the rows that matter.
+
+Everything here runs on the main thread, which never waits for the store. It marks what a save will hold and hands it to
+the writer's thread; whatever becomes of it comes back as mail.
+
+A priority save freshens rows above the last complete save; it moves neither the floor nor what a loss costs. Choose,
+mark, write, manifest, forget: one that fails forgets nothing. Its manifest waits until every rank is so many steps
+further that nobody can send again what its rows hold already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any, Literal
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.manifests import Origin, ShardManifest
+from cpr_contract.roster import ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.chain import Link, basis
+from cpr_trainer.checkpoint.format.quantise import EXACT
+from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.metrics import SaveMetrics
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.exchange import WINDOW
+from cpr_trainer.placement import layout_hash
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.priority import Claim, Tracker
+
+#: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.
+_REPEATABLE = WINDOW + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watched:
+    """The rows of a capture, of which a tracker learns."""
+
+    capture: Capture
+    tracker: Tracker
+
+    @property
+    def urgent(self) -> bool:
+        return self.capture.urgent
+
+    def fill(self, buffer: RowBuffer) -> bool:
+        filled = self.capture.fill(buffer)
+        if filled:
+            self.tracker.wrote(*buffer.filled)
+        return filled
+
+
+class ShardCheckpointer:
+    """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
+
+    `stored_bits` are those of each value in the next save; whoever follows the roster sets them.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
+        self,
+        job: JobSpec,
+        roster: ShardRoster,
+        home: Home,
+        writer: WriterThread,
+        metrics: SaveMetrics,
+        chooser: Chooser | None,
+    ) -> None:
+        self.stored_bits = roster.stored_bits
+        self._rules = job.snapshots
+        self._arena = home.arena
+        self._writer = writer
+        self._metrics = metrics
+        self._chooser = chooser
+        self._links: tuple[Link, ...] = ()
+        self._top = ""  # the key of the newest save, on which a priority save is put
+        self._origin: Origin | None = None
+        self._under_way: Save | None = None
+        (first_place, end), *further = home.spans
+        self._blank = ShardManifest(
+            contract=CONTRACT_VERSION,
+            job_uid=job.job_uid,
+            generation=0,
+            index=roster.index,
+            incarnation=roster.incarnation,
+            kind="Anchor",
+            step=0,
+            samples=0,
+            layout=layout_hash(job.model),
+            first_place=first_place,
+            places=end - first_place,
+            applied=(),
+            lost=(),
+            further=tuple(further),
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._writer.idle
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a complete save is not committed yet."""
+        return self._under_way is not None and self._under_way.draft.kind != "Priority"
+
+    def start(self, links: tuple[Link, ...], top: str, now_s: float, origin: Origin | None = None) -> None:
+        """Go on from the restore that `origin` records, in which the save `top` was put on last.
+
+        The next save may stand on `links`.
+        """
+        self._links, self._top, self._origin = links, top, origin
+        if self._chooser is not None:
+            self._chooser.start(now_s)
+
+    def stop(self) -> None:
+        """Drop what is not committed: the rows are about to be restored, or all of them are saved."""
+        self._writer.discard()
+        self._under_way = None
+
+    def save(self, kind: Literal["Anchor", "Flush"], mark: Mark) -> None:
+        """Save all that changed since the save that this one stands on; it takes the place of one under way."""
+        started_s = monotonic()
+        arena = self._arena
+        if arena.epochs.used_up:
+            arena.forget_epochs()
+            self._links = ()
+        # What the finished model is read from is exact, down to the first row.
+        last = mark.last and self.stored_bits != EXACT
+        base = () if last else basis(self._rules.rebase, self._links)
+        stops = kind == "Flush" or mark.standing
+        bits = EXACT if last or stops else self.stored_bits
+        draft = self._draft(kind, mark, bits=bits, chain=tuple(link.ref for link in base))
+        epoch = arena.epochs.now
+        capture = arena.capture_changes(base[-1].epoch if base else 0)
+        capture.hurried = stops
+        self._submit(draft, capture, epoch, None if self._chooser is None else self._chooser.tracker.everything())
+        self._metrics.mark_seconds.set(monotonic() - started_s)
+
+    def turn(self, now_s: float, interval_s: float, position: Position | None) -> None:
+        """Let a priority save be committed, or ask for the rows of the next, when the time has come.
+
+        interval_s: time between two of them, 0 for none. `position` is None while nothing is served.
+        """
+        under_way = self._under_way
+        if position is None:
+            return
+        if under_way is not None:
+            steps = (now - marked for now, marked in zip(position.applied, under_way.draft.applied, strict=True))
+            if min(steps) >= _REPEATABLE:
+                under_way.may_commit.set()
+        elif self._chooser is not None and interval_s > 0:
+            self._chooser.ask_if_due(now_s, interval_s, position)
+
+    def on_chosen(self, chosen: Chosen, mark: Mark | None) -> None:
+        """Save the rows that were chosen, unless a cut came between, or nothing is served. Raises what went wrong."""
+        started_s = monotonic()
+        arena = self._arena
+        claim = None if self._chooser is None else self._chooser.take(chosen, mark)
+        if claim is None or claim.slots is None or mark is None or self._under_way is not None:
+            return
+        mark = replace(mark, step=min(mark.applied))
+        draft = self._draft("Priority", mark, bits=self.stored_bits, strategy=self._rules.strategy)
+        changed = claim.slots[arena.epochs.of[claim.slots] > (self._links[-1].epoch if self._links else 0)]
+        self._submit(draft, arena.capture_rows(changed), arena.epochs.now, claim)
+        self._metrics.mark_seconds.set(monotonic() - started_s)
+
+    def on_commit(self, committed: Committed) -> None:
+        """Forget what is saved, and stand on it, unless another save has taken its place by now."""
+        save, saved = committed.save, committed.saved
+        self._metrics.committed.labels(save.draft.kind).inc()
+        self._metrics.rows.inc(saved.manifest.rows)
+        self._metrics.seconds.set(committed.save_s)
+        if save is not self._under_way:
+            return
+        self._under_way, self._top = None, saved.ref.key
+        if self._chooser is not None and save.claim is not None:
+            self._chooser.tracker.forget(save.claim)
+        if save.draft.kind != "Priority":
+            link = Link(saved.ref, save.epoch, saved.manifest.rows, saved.full_rows)
+            self._links = (*self._links, link) if save.draft.chain else (link,)
+
+    def on_given_up(self, given_up: GivenUp) -> None:
+        """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
+        self._metrics.given_up.inc()
+        if given_up.groundless:
+            self._links = ()
+        if given_up.save is self._under_way:
+            self._under_way = None
+
+    def _submit(self, draft: ShardManifest, capture: Capture, epoch: int, claim: Claim | None) -> None:
+        save = Save(draft, capture, epoch, capture, claim)
+        if self._chooser is not None and claim is not None:
+            self._chooser.tracker.mark(claim)
+            save = replace(save, source=_Watched(capture, self._chooser.tracker))
+            if draft.kind == "Priority":
+                draft = replace(draft, after=self._top, added_updates=claim.added_updates)
+                save = replace(save, draft=draft)
+        if draft.kind != "Priority":
+            save.may_commit.set()
+            save = save if draft.chain else replace(save, origin=self._origin)
+        self._under_way = save
+        self._writer.submit(save)
+
+    def _draft(self, kind: Literal["Anchor", "Flush", "Priority"], mark: Mark, **fields: Any) -> ShardManifest:
+        return replace(
+            self._blank,
+            kind=kind,
+            generation=mark.generation,
+            step=mark.step,
+            samples=mark.samples,
+            applied=mark.applied,
+            lost=mark.lost,
+            row_updates=mark.row_updates,
+            **fields,
+        )

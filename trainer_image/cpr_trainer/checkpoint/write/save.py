@@ -1,0 +1,118 @@
+"""A save of a shard on its way: what it holds, and what the threads that write it tell the main thread."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cpr_contract.exits import Problem
+from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates, ShardManifest
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.store import BucketMissingError
+from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.priority import Claim
+
+
+class Position(Protocol):
+    """Where the rows stand in a generation."""
+
+    @property
+    def generation(self) -> int:
+        """The generation."""
+        ...
+
+    @property
+    def applied(self) -> tuple[int, ...]:
+        """The last step applied of each rank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a save of the rows holds: its manifest says the same.
+
+    `last`: nothing is trained after it. `standing`: all ranks stand at its step, because the job stops there.
+    """
+
+    generation: int
+    step: int
+    samples: int
+    applied: tuple[int, ...]
+    lost: Ranges
+    row_updates: RowUpdates
+    last: bool = False
+    standing: bool = False
+
+
+class Source(Protocol):
+    """Rows to save."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether they must go as fast as the store takes them, for now."""
+        ...
+
+    def fill(self, buffer: RowBuffer) -> bool:
+        """Fill an empty buffer with rows of one segment, ascending; False if there are none left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A committed save of a shard; a full one would hold `full_rows` rows."""
+
+    manifest: ShardManifest
+    ref: ManifestRef
+    full_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Save:
+    """A save to be written: the rows of `source`, under a manifest that is `draft` but for its parts.
+
+    They are those that `capture` holds; `epoch` is the arena's epoch that it ends; `claim` is the tracker's. The
+    manifest is not written before `may_commit` is set, nor without `origin`, if there is one.
+    """
+
+    draft: ShardManifest
+    capture: Capture
+    epoch: int
+    source: Source
+    claim: Claim | None
+    origin: Origin | None = None
+    may_commit: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Committed:
+    """A save is in the store, complete."""
+
+    save: Save
+    saved: SavedShard
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """An attempt failed and will be repeated."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUp:
+    """A save failed and will not be repeated: the rows, or the store, are not as they were any more."""
+
+    save: Save
+    problem: Problem
+
+    @property
+    def groundless(self) -> bool:
+        """Whether what it stands on, or was written of it already, is gone from the store."""
+        return self.problem.reason in {BucketMissingError.reason, DamagedError.reason}
+
+
+#: What becomes of a save; an error that nobody foresaw ends the process.
+News = Committed | SaveFailed | GivenUp | BaseException
