@@ -130,6 +130,7 @@ EXAMPLES: dict[str, Any] = {
         replayed_samples=2048,
         replayed_in_order=False,
         overdue=("trainer/0", "trainer/1"),
+        lives=2,
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -165,6 +166,7 @@ EXAMPLES: dict[str, Any] = {
         new_files=2,
         forgotten=(6144000, 6144000, 6144000, -1),
         overdue=("shard/3",),
+        shard_lives=(1, 2),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

@@ -79,6 +79,7 @@ class ShardReport:
     replayed_samples: int = 0
     replayed_in_order: bool = True
     overdue: tuple[str, ...] = ()
+    lives: int = 1
 
     @property
     def applied_step(self) -> int:
@@ -147,6 +148,7 @@ class TrainerReport:
     new_files: int = 0
     forgotten: tuple[int, ...] = ()
     overdue: tuple[str, ...] = ()
+    shard_lives: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def look(
         report,
         problem=report.problem or saves.problem,
         shard_saves=_saves(exchange),
+        shard_lives=exchange.lives(),
         dense_save=saves.dense_save or report.dense_save,
         anchors=saves.anchors,
         saves=saves.saves,
