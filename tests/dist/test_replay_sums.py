@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ class Ranks:
 
 
 @contextmanager
-def running(folder: Path, kind: str, rate: float) -> Iterator[Ranks]:
+def running(folder: Path, kind: Literal["SGD", "RowWiseAdagrad"], rate: float) -> Iterator[Ranks]:
     job = small_job(folder, shards=2, trainers=2, dim=DIM)
     optimizer = replace(job.model.sparse_optimizer, kind=kind, learning_rate=rate)
     job = replace(job, model=replace(job.model, sparse_optimizer=optimizer), replay_bytes=8 << 20)

@@ -25,7 +25,7 @@ from cpr_trainer.checkpoint.format.errors import OvertakenError, SnapshotError
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.placement import Placement, layout_hash
-from cpr_trainer.store import StoreUnreachableError
+from cpr_trainer.store import Entry, StoreUnreachableError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.seeding import Seeding
@@ -227,8 +227,14 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
             news.append(True)
 
     listing = bench.store.list
+
+    def list_later(prefix: str) -> tuple[Entry, ...]:
+        if prefix.endswith("shard-0000/"):
+            wake_up("list")
+        return listing(prefix)
+
     bench.store.before_put = wake_up
-    bench.store.list = lambda prefix: (prefix.endswith("shard-0000/") and wake_up("list"), listing(prefix))[1]  # type: ignore[method-assign]
+    bench.store.list = list_later
     restored = bench.restore()
     assert isinstance(restored, Restored)
     assert news == ([False, True] if told else [False])
