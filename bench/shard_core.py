@@ -32,7 +32,8 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.bench.train.machine import usage
-from cpr_operator.cli.bench.train.presets import Preset, document
+from cpr_operator.cli.bench.train.presets import document
+from cpr_operator.cli.options import TrainPreset
 from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
@@ -88,7 +89,7 @@ class Figures:
     gather_rows_per_s: float
 
 
-def job_of(preset: Preset, rows: int, folder: Path, precision: str, data: Path | None) -> JobSpec:
+def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: Path | None) -> JobSpec:
     """A job of one trainer and one shard over Criteo rows, or synthetic samples, that never end."""
     manifest = document(
         preset,
@@ -206,7 +207,7 @@ def loopback_gib_s(seconds: float) -> float:
         return got / GIB / (time.monotonic() - began_s)
 
 
-def measure(preset: Preset, options: argparse.Namespace) -> Figures:
+def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
     """Measure one preset."""
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
@@ -294,7 +295,7 @@ def main() -> None:
     parser.add_argument("--samples-per-s", type=float, default=32_000.0, help="of one trainer, for the second table")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    presets = track(Preset, "presets", console=Console(stderr=True))
+    presets = track(TrainPreset, "presets", console=Console(stderr=True))
     found = {str(preset): measure(preset, options) for preset in presets}
     loopback = loopback_gib_s(options.seconds)
     if options.json:

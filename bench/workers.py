@@ -25,7 +25,8 @@ from torch import Tensor
 from cpr_contract.spec import ModelSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli.bench.train.presets import BATCH_SIZE, Preset, document
+from cpr_operator.cli.bench.train.presets import BATCH_SIZE, document
+from cpr_operator.cli.options import TrainPreset
 from cpr_trainer.access import Access, BandedAccess, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.model.replica import DenseReplica
@@ -45,7 +46,7 @@ class Work:
     vectors: Tensor
 
 
-def model_of(preset: Preset) -> ModelSpec:
+def model_of(preset: TrainPreset) -> ModelSpec:
     """The model of a preset, with small tables."""
     nowhere = Path("/nowhere")
     manifest = document(
@@ -115,7 +116,7 @@ def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseRep
 def main() -> None:
     """Measure all three in turn, and print medians, and ratios of windows of the same repeat."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--preset", type=Preset, choices=list(Preset), default=Preset.KAGGLE)
+    parser.add_argument("--preset", type=TrainPreset, choices=list(TrainPreset), default=TrainPreset.KAGGLE)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0)

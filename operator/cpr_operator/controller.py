@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, parse_spec, parse_status
@@ -63,6 +64,8 @@ REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
 ROSTERS_AT_ONCE = 8
 #: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
 FEW_PODS = 64
+#: The same of so many ranges of lost samples, and of a report of so many bytes.
+FEW_RANGES, SHORT_REPORT = 1024, 16 << 10
 #: After a conflict the pass is run again at once.
 AGAIN_S = 0.1
 #: A regular pass for which the API server has no room is put off so long.
@@ -236,8 +239,11 @@ class Controller:
 
         All are asked side by side. Those who answer first may be the ones who call others silent.
         """
+        spec, known = observed.job.spec, len(observed.before.members)
+        max_bytes = longest_report(max(spec.shards.replicas + spec.trainers.replicas, known))
         async with asyncio.TaskGroup() as group:
-            asked = {pod.uid: group.create_task(self._report(pod)) for pod in pods}
+            reading = asyncio.Lock()
+            asked = {pod.uid: group.create_task(self._report(pod, max_bytes, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
             for uid in missed_by_peers(heard(observed, asked)) & asked.keys():
@@ -250,10 +256,16 @@ class Controller:
             return observed
         return replace(observed, lost_node=pods[0].node if pods else "")
 
-    async def _report(self, pod: PodView) -> Report | None:
-        """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others."""
-        answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
-        return None if answer is None else read_report(pod, answer)
+    async def _report(self, pod: PodView, max_bytes: int, reading: asyncio.Lock) -> Report | None:
+        """One pod's report, read as it comes in: reading those of a large job in one go would hold up all others.
+
+        Long ones are read in a thread, one of a job at a time.
+        """
+        answer = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, max_bytes)
+        if answer is None or len(answer) <= SHORT_REPORT:
+            return None if answer is None else read_report(pod, answer)
+        async with reading:
+            return await asyncio.to_thread(read_report, pod, answer)
 
     async def _write(self, view: JobView, before: Status, outcome: Outcome, memory: Memory) -> JobView:
         """Write the status, if it changed. Raises ConflictError: then nothing of the outcome is done."""
@@ -343,8 +355,9 @@ def read_job(view: JobView) -> Job:
 
 async def decide(observed: PassInput) -> Outcome:
     """`reconcile`. Over a large job it takes a while, so it runs in a thread: other jobs' polls and probes go on."""
-    spec = observed.job.spec
-    if max(len(observed.pods), spec.shards.replicas + spec.trainers.replicas) <= FEW_PODS:
+    spec, ranges = observed.job.spec, sum(len(report.lost) for report in observed.reports.values())
+    pods = max(len(observed.pods), spec.shards.replicas + spec.trainers.replicas)
+    if pods <= FEW_PODS and ranges <= FEW_RANGES:
         return reconcile(observed)
     return await asyncio.to_thread(reconcile, observed)
 
@@ -362,5 +375,6 @@ def read_report(pod: PodView, answer: bytes) -> Report | None:
     try:
         return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
     except ContractError as error:
-        logger.warning("%s returned an invalid report: %s", pod.name, error)
+        # As text: where a log keeps its records, the error would keep all that was parsed.
+        logger.warning("%s returned an invalid report: %s", pod.name, str(error))
         return None

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
+from cpr_contract.limits import MAX_RANGES as MOST_IN_STATUS
+from cpr_operator.api.model import EXACT
+
 #: A set of samples as sorted, disjoint, non-adjacent ranges [first, end).
 Ranges = tuple[tuple[int, int], ...]
 
@@ -53,11 +56,6 @@ class Verdict:
     reason: str
 
 
-def opened(total: int, shards: int, portion: float) -> Ledger:
-    """An empty account for a budget of `portion` of all samples, in [0, 1)."""
-    return Ledger(total=total, limit=limit_of(portion, total, shards), lost=((),) * shards)
-
-
 def limit_of(portion: float, total: int, shards: int) -> int:
     """floor(portion * total * shards), of the decimal that the user wrote: 0.1 of 30 is 3."""
     return int(Fraction(repr(portion)) * total * shards)
@@ -93,14 +91,39 @@ def add(ledger: Ledger, shard: int, ranges: Iterable[tuple[int, int]]) -> Ledger
 
 def add_by_shard(ledger: Ledger, lost: Mapping[int, Iterable[tuple[int, int]]]) -> Ledger:
     """With these samples lost on each of these shards. Adding them again changes nothing."""
-    added = tuple(union(old, lost[index]) if index in lost else old for index, old in enumerate(ledger.lost))
-    return replace(ledger, lost=added)
+    return _charged(ledger, tuple(tuple(lost.get(index, ())) for index in range(len(ledger.lost))))
 
 
 def add_everywhere(ledger: Ledger, ranges: Iterable[tuple[int, int]]) -> Ledger:
     """With these samples lost on every shard, because the dense network lost them."""
-    lost = union(ranges)
-    return replace(ledger, lost=tuple(union(old, lost) for old in ledger.lost))
+    shards = len(ledger.lost)
+    return _charged(ledger, (_within(tuple(ranges), MOST_IN_STATUS // max(shards, 1)),) * shards)
+
+
+def _charged(ledger: Ledger, told: tuple[Ranges, ...]) -> Ledger:
+    """The ledger with these ranges, by shard, added. They come from pods, so they may be anything."""
+    end = ledger.total or EXACT
+    added = (union(old, clip(new, end)) if new else old for old, new in zip(ledger.lost, bounded(told), strict=True))
+    return replace(ledger, lost=bounded(tuple(added)))
+
+
+def bounded(lost: tuple[Ranges, ...]) -> tuple[Ranges, ...]:
+    """The sets, by shard; if a status cannot hold so many ranges, a set with more than its share becomes one range.
+
+    That range covers the whole set, so too much is charged rather than too little. No report of ours comes near: the
+    account is full before (MAX_RANGES).
+    """
+    if sum(map(len, lost)) <= MOST_IN_STATUS:
+        return lost
+    return tuple(_within(ranges, MOST_IN_STATUS // len(lost)) for ranges in lost)
+
+
+def _within(ranges: Ranges, share: int) -> Ranges:
+    """The ranges, or one that covers them if there are more than `share`."""
+    if len(ranges) <= share:
+        return ranges
+    held = [each for each in ranges if each[0] < each[1]]
+    return ((min(first for first, _ in held), max(end for _, end in held)),) if held else ()
 
 
 def rolled_back(ledger: Ledger, samples: int) -> Ledger:

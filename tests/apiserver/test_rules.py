@@ -101,7 +101,7 @@ def test_kubectl_columns_show_a_job_in_training(api: httpx.Client) -> None:
         plan=Plan(mode="Partial", interval_seconds=90.0),
         budget=Budget(limit=0.1, spent=0.033333334, remaining=0.066666666),
     )
-    name = create(api, edited({}), with_shown(status).to_dict())["metadata"]["name"]
+    name = create(api, edited({}), with_shown(status, "shown").to_dict())["metadata"]["name"]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     table = api.get(f"{PATH}/{name}", headers={"Accept": accept}).json()
     row = dict(zip((column["name"] for column in table["columnDefinitions"]), table["rows"][0]["cells"], strict=True))

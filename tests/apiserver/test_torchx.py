@@ -56,7 +56,7 @@ class TestAJobFromRunToDelete:
     def test_run_creates_what_the_file_says(self, torchx: TorchX, api: httpx.Client) -> None:
         assert submit(torchx, "asked", "--trainers", "3") == "cprjob://torchx/default:asked"
         spec, wanted = job(api, "asked")["spec"], yaml.safe_load(EXAMPLE.read_text("utf-8"))["spec"]
-        assert spec["model"]["tables"] == wanted["model"]["tables"]
+        assert spec["model"]["tables"] == [{"ids": "CPR64", **table} for table in wanted["model"]["tables"]]
         assert spec["snapshots"]["store"] == wanted["snapshots"]["store"] | {"prefix": ""}
         assert (spec["trainers"]["replicas"], spec["shards"]["replicas"]) == (3, 2)
 

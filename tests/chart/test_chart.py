@@ -77,8 +77,9 @@ def test_users_rights_are_added_to_the_cluster_s_own_roles() -> None:
                     added.setdefault(label.rpartition("-")[2], {}).setdefault(what, set()).update(verbs)
     read = {"get", "list", "watch"}
     change = {"create", "update", "patch", "delete", "deletecollection"}
-    view = {("cprjob.io", "cprjobs"): read, ("cprjob.io", "cprjobs/status"): read}
-    edit = view | {("cprjob.io", "cprjobs"): read | change}
+    scale = ("cprjob.io", "cprjobs/scale")
+    view = {("cprjob.io", "cprjobs"): read, ("cprjob.io", "cprjobs/status"): read, scale: {"get"}}
+    edit = view | {("cprjob.io", "cprjobs"): read | change, scale: {"get", "update", "patch"}}
     assert added == {"view": view, "edit": edit, "admin": edit}
     assert of_kind(render("rbac.create=false"), "ClusterRole") == []
 

@@ -7,7 +7,7 @@
 #   kind.sh load NAME [N...] an image of the daemon onto nodes (all of them, or those named)
 #   kind.sh ctr N ARGS...    containerd's own client on that node
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-name=cprjob
+name=cprjob-test # cprjob is that of docs/kind.md
 
 node() { echo "$name-worker$([ "$1" = 1 ] || echo "$1")"; }
 containers() { kind get nodes --name "$name" 2>/dev/null | grep "^$name-"; }

@@ -70,8 +70,9 @@ class TestOperatorNode:
             record_property("measured", f"decided {time.monotonic() - before:.1f} s after the leader was stopped")
         finally:
             cluster.nodes.signal(leader, "CONT")
-        space.delete_pod(run.pod("shard", 0).name, force=True)
-        run.wait("replaced", lambda status: status["shards"][0]["incarnation"] == 2, within_s=60)
+        run.wait("trains on", lambda status: status["phase"] == "Running" and not status.get("recovery"), within_s=60)
+        victim = run.pod("shard", 0).name
+        assert run.recover_from("a shard lost", lambda: space.delete_pod(victim, force=True))
         cluster.wait_operator()
         # The stopped one did not lead again, so between the two decisions nobody but its heir wrote.
         assert cluster.lease()["leaseTransitions"] == lease["leaseTransitions"] + 1

@@ -1,47 +1,37 @@
 """The commands of README.md and docs/get-started.md, run in a shell as they are printed, by a user who has the role
 `edit` in one namespace. What the pages ask of an administrator, the test cluster has done.
 
-Only the images have other names: those that the test cluster has. Its nodes pull nothing.
+Its nodes pull nothing: the images that they have get the names that the examples print.
 """
 
 import json
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from cluster.harness import Cluster, Space, until
 from cluster.harness.pods import TRAINER_IMAGE
 from cluster.jobs import failures
-from support.pages import Block, of_a_user
+from support.pages import image, of_a_user
+from support.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 STORE_IMAGE = "localhost/cprjob-versitygw:dev"
 USER = "reader"
-COMMANDS_S = 420
+
+pytestmark = [pytest.mark.usefixtures("images"), pytest.mark.timeout(840, func_only=True)]
 
 
-def tree(folder: Path) -> Path:
-    """The examples in a folder of their own, with the test cluster's images."""
-    shutil.copytree(ROOT / "examples", folder / "examples")
-    for name, image in (("quickstart.yaml", TRAINER_IMAGE), ("store.yaml", STORE_IMAGE)):
-        path = folder / "examples" / name
-        text = path.read_text("utf-8")
-        (printed,) = images(yaml.safe_load_all(text))
-        path.write_text(text.replace(f"image: {printed}\n", f"image: {image}\n"), "utf-8")
-        assert images(yaml.safe_load_all(path.read_text("utf-8"))) == {image}
-    return folder
-
-
-def images(node: Any) -> set[str]:
-    """All values of fields named image."""
-    if isinstance(node, dict):
-        own = {node["image"]} if isinstance(node.get("image"), str) else set()
-        return own.union(*map(images, node.values()))
-    return set().union(*map(images, node)) if not isinstance(node, str) and hasattr(node, "__iter__") else set()
+@pytest.fixture(scope="module")
+def images(cluster: Cluster) -> Iterator[None]:
+    """The images of the examples, on all nodes."""
+    with (
+        cluster.nodes.also_named(TRAINER_IMAGE, image(EXAMPLES / "quickstart.yaml")),
+        cluster.nodes.also_named(STORE_IMAGE, image(EXAMPLES / "store.yaml")),
+    ):
+        yield
 
 
 def kubeconfig(cluster: Cluster, space: Space, folder: Path) -> Path:
@@ -74,39 +64,23 @@ def may(cluster: Cluster, space: Space, verb: str, what: str) -> bool:
     return "yes" in said.split()
 
 
-def run(blocks: tuple[Block, ...], folder: Path, environment: dict[str, str]) -> None:
-    """Run the blocks in a shell that ends with the first command that fails."""
-    script = "".join(block.text for block in blocks)
-    done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", script],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=COMMANDS_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 def follow(page: str, cluster: Cluster, space: Space, folder: Path) -> None:
     """Do as the page says, and look at the job before it is deleted."""
     blocks = of_a_user(ROOT / page)
-    begun = tuple(block for block in blocks if block.section != "Delete")
+    assert blocks[-1].section == "Delete"
     environment = {**cluster.kubectl.environment, "KUBECONFIG": str(kubeconfig(cluster, space, folder))}
-    run(begun, tree(folder), environment)
-    status = space.job("quickstart")["status"]
-    assert status["phase"] == "Succeeded"
-    assert status["progress"]["samples"] == status["progress"]["totalSamples"]
-    assert failures(status) == [("shard", 1, 1, "Vanished")]
-    assert status["budget"]["spent"] <= status["budget"]["limit"]
-    run(blocks[len(begun) :], folder, environment)
+    with Terminal(ROOT, environment) as terminal:
+        for block in blocks[:-1]:
+            terminal.run(block.text)
+        status = space.job("quickstart")["status"]
+        assert status["phase"] == "Succeeded"
+        assert status["progress"]["samples"] == status["progress"]["totalSamples"]
+        assert failures(status) == [("shard", 1, 1, "Vanished")]
+        assert status["budget"]["spent"] <= status["budget"]["limit"]
+        terminal.run(blocks[-1].text)
     assert space.kubectl("get", "cprjobs,deployments", "-o", "name") == ""
 
 
-@pytest.mark.timeout(2 * COMMANDS_S, func_only=True)
 class TestReadme:
     def test_its_commands_lead_a_user_from_a_store_to_a_finished_job(
         self, cluster: Cluster, space: Space, tmp_path: Path
@@ -114,7 +88,6 @@ class TestReadme:
         follow("README.md", cluster, space, tmp_path)
 
 
-@pytest.mark.timeout(2 * COMMANDS_S, func_only=True)
 class TestGetStarted:
     def test_its_commands_lead_a_user_from_a_store_to_a_finished_job(
         self, cluster: Cluster, space: Space, tmp_path: Path

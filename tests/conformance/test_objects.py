@@ -178,4 +178,4 @@ async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(ben
 async def test_a_pod_without_an_address_reports_nothing(bench: Bench) -> None:
     job = await bench.make_job("silent")
     pod = await bench.cluster.create_pod(pod_manifest(job))
-    assert await bench.cluster.fetch_report(pod, 0.1) is None
+    assert await bench.cluster.fetch_report(pod, 0.1, 1024) is None

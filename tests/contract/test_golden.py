@@ -54,8 +54,16 @@ EXAMPLES: dict[str, Any] = {
             bottom_mlp=(64, 16),
             top_mlp=(64, 1),
             tables=(
-                TableSpec("user", 100000),
-                TableSpec("page", 5000, "Mean", SparseOptimizerSpec("Adam", 0.01, 1e-6, 0.8, 0.99), 8),
+                TableSpec("user", 100000, ids="XXH64", hash_seed=7),
+                TableSpec(
+                    "page",
+                    5000,
+                    "Mean",
+                    SparseOptimizerSpec("Adam", 0.01, 1e-6, 0.8, 0.99),
+                    8,
+                    "RowNumber",
+                    "DefaultRow",
+                ),
             ),
             dense_optimizer=OptimizerSpec("Adagrad", 0.01),
             sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
@@ -202,6 +210,7 @@ EXAMPLES: dict[str, Any] = {
         shards=(ManifestRef(f"{SHARD}/manifest.json", "cd" * 32),),
         lost=(((1024, 2048),),),
         dense_lost=((0, 512),),
+        ids=(("user", "XXH64 with seed 7"), ("page", "RowNumber")),
     ),
     "origin": Origin(
         contract=1,
@@ -310,6 +319,18 @@ def test_what_is_from_before_tables_had_dims_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "shard_manifest.json").read_text())
     del document["further"]
     assert from_dict(ShardManifest, document).spans == ((78750, 105000),)
+
+
+def test_what_is_from_before_tables_had_ids_is_hashed_by_cpr64() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    for table in document["model"]["tables"]:
+        for name in ("ids", "out_of_range", "hash_seed"):
+            del table[name]
+    model = from_dict(JobSpec, document).model
+    assert [table.ids for table in model.tables] == ["CPR64", "CPR64"]
+    manifest = json.loads((GOLDEN / "v1" / "dense_manifest.json").read_text())
+    del manifest["ids"]
+    assert from_dict(DenseManifest, manifest).ids == model.table_ids == ()
 
 
 def test_every_document_has_an_example() -> None:

@@ -30,6 +30,18 @@ def add_day(folder: Path, day: int, rows: int) -> None:
     (folder / "log" / f"day={day}.csv").write_bytes(as_text(clicks(rows, seed=day), ","))
 
 
+def test_a_file_that_comes_before_an_anchor_is_told_without_a_restart(tmp_path: Path) -> None:
+    with LocalJob(log_job(tmp_path), tmp_path, interval_s=3600.0) as running:
+        running.start()
+        running.reach(ROWS // 20)
+        assert running.trainer(0).anchors == ()
+        add_day(tmp_path, 3, 600)
+        running.interval_s = 0.5
+        running.publish()
+        running.wait_for(lambda: running.trainer(0).new_files == 1, "the leader tells of the file")
+        assert running.trainer(0).incarnation == 1
+
+
 def test_replaced_trainers_go_on_with_the_rows_that_the_job_began_with(tmp_path: Path) -> None:
     with LocalJob(log_job(tmp_path), tmp_path) as running:
         running.start()

@@ -11,11 +11,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpr
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where it listens, and a kubeconfig whose user may do everything."""
+    """Where it listens, its process, and a kubeconfig whose user may do everything."""
 
     url: str
     ca_file: Path
     kubeconfig: Path
+    pid: int = 0
 
     def kubeconfig_of(self, user: str) -> Path:
         """A kubeconfig of one of USERS: all may do everything."""
@@ -48,6 +50,15 @@ class ApiServer:
         """Everything that one of USERS has written, as VERB PATH, in order."""
         events = [json.loads(line) for line in self.kubeconfig.with_name("audit.log").read_text().splitlines()]
         return [f"{each['verb']} {each['requestURI']}" for each in events if each["user"]["username"] == user]
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process stands still: connections are accepted by the kernel alone, and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def client(self) -> httpx.Client:
         """A client that is logged in; the caller closes it."""
@@ -87,7 +98,7 @@ def running_apiserver(folder: Path, *, tokens: Mapping[str, str] | None = None) 
             _process(_apiserver_command(apiserver, folder, port, etcd_port), folder / "apiserver.log") as process,
         ):
             _wait_ready(server, process, folder / "apiserver.log")
-            yield server
+            yield replace(server, pid=process.pid)
 
 
 def install_crd(client: httpx.Client, crd: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, OWN_MODEL, PARQUET
+from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, NUMBERED, OWN_MODEL, PARQUET
 from support.rule_cases import Case
 
 BOUNDS = (
@@ -110,6 +110,17 @@ BOUNDS = (
         "spec.model.tables[1].pooling",
         PARQUET | BAG | {"spec.model.tables.1.pooling": "Sum"},
         PARQUET | {"spec.model.tables.1.pooling": "Max"},
+    ),
+    Case(
+        "spec.model.tables[0].hashSeed",
+        CRITEO | {"spec.model.tables.0.ids": "XXH64", "spec.model.tables.0.hashSeed": 2**31 - 1},
+        CRITEO | {"spec.model.tables.0.ids": "XXH64", "spec.model.tables.0.hashSeed": -1},
+    ),
+    Case("spec.model.tables[0].ids", CRITEO | NUMBERED, CRITEO | {"spec.model.tables.0.ids": "MD5"}),
+    Case(
+        "spec.model.tables[0].outOfRange",
+        CRITEO | NUMBERED | {"spec.model.tables.0.outOfRange": "Fail"},
+        CRITEO | NUMBERED | {"spec.model.tables.0.outOfRange": "Clip"},
     ),
     Case(
         "spec.data.columns.separator",

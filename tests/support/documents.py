@@ -54,5 +54,6 @@ PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/"
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
 OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}
 BAG: Edits = {"spec.model.tables.1.pooling": "Mean"}
+NUMBERED: Edits = {"spec.model.tables.0.ids": "RowNumber"}
 SEPARATED: Edits = {"spec.data.columns.separator": "|"}
 AUC_DROP: Edits = {"spec.accuracyBudget": {"type": "AUCDrop", "aucDrop": {"limit": 0.0005, "sensitivity": 0.002}}}

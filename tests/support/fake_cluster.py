@@ -194,7 +194,7 @@ class FakeCluster(FakeNodes):
 
         self._call("emit", publish)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         held = self.pods.get(pod.name)
         return self.report(held) if held is not None else None
 

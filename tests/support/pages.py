@@ -1,4 +1,4 @@
-"""The commands that a page of the documentation prints: its fenced blocks of sh, by section."""
+"""The commands that a page of the documentation prints, by section, and the images that examples name."""
 
 from __future__ import annotations
 
@@ -67,3 +67,9 @@ def of_a_user(page: Path) -> tuple[Block, ...]:
         for block in blocks(page)
         if not block.section.endswith(_ADMINISTRATOR) and block.section not in _NO_CLUSTER
     )
+
+
+def image(example: Path) -> str:
+    """The image that a manifest names, as containerd writes it."""
+    (name,) = re.findall(r"^ +image: (\S+)$", example.read_text("utf-8"), re.MULTILINE)
+    return f"docker.io/{name if '/' in name else f'library/{name}'}"

@@ -30,7 +30,7 @@ class Count:
         ids = single_ids(self._dataset.take(self.order.indices_of(samples)))
         changed = {(table, row) for sample in ids.tolist() for table, row in enumerate(sample)}
         numbers = np.array([self._placement.offsets[table] + row for table, row in changed])
-        return int((self._placement.shards_of(numbers) == 1).sum())
+        return int((self._placement.locate(numbers)[0] == 1).sum())
 
     def by_rank(self, wanted: Callable[[int, int], bool]) -> tuple[int, ...]:
         """Row updates of all wanted pushes, (step, rank), summed for each rank."""

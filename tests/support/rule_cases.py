@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
-from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, OWN_MODEL, PARQUET, SEPARATED, Edits
+from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, NUMBERED, OWN_MODEL, PARQUET, SEPARATED, Edits
 
 THIRTEEN = [str(number) for number in range(1, 14)]
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
@@ -174,6 +174,19 @@ RULES = (
         CSV | BAG | SEPARATED,
         PARQUET | BAG | SEPARATED,
         "only CSV and TSV have a separator of ids",
+    ),
+    Case("spec.data", CRITEO | NUMBERED, NUMBERED, "Synthetic data has texts as ids"),
+    Case(
+        "spec.model.tables[0].outOfRange",
+        CRITEO | NUMBERED | {"spec.model.tables.0.outOfRange": "DefaultRow"},
+        CRITEO | {"spec.model.tables.0.outOfRange": "Fail"},
+        "only the ids RowNumber have a range",
+    ),
+    Case(
+        "spec.model.tables[0].hashSeed",
+        CRITEO | {"spec.model.tables.0.ids": "Murmur3", "spec.model.tables.0.hashSeed": 7},
+        CRITEO | {"spec.model.tables.0.hashSeed": 7},
+        "only the hashes XXH64 and Murmur3 have a seed",
     ),
     Case("spec.data", PARQUET | BAG, BAG, "a table with pooling needs bags of ids"),
     Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table with pooling needs bags of ids"),

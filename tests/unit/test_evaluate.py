@@ -74,6 +74,13 @@ def anchor(job: JobSpec) -> AnchorRef:
     return anchored(job)
 
 
+def test_rows_of_other_ids_are_not_scored(job: JobSpec, anchor: AnchorRef) -> None:
+    tables = replace(TABLES[0], ids="XXH64", hash_seed=7), TABLES[1]
+    other = replace(job, model=replace(job.model, tables=tables))
+    with pytest.raises(LayoutError, match="ids of CPR64 in table user; this job has XXH64 with seed 7"):
+        evaluate(other, SyntheticDataset(1000, SEED, TABLES), the_store(job), anchor.key)
+
+
 def anchored(job: JobSpec) -> AnchorRef:
     placement, layout = Placement.of(job.model, SHARDS), layout_hash(job.model)
     refs = []

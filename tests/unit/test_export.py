@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +40,7 @@ from support.saves import draft, full_save
 DIM, SHARDS = 4, 3
 TABLES = (TableSpec("user", 101), TableSpec("a/b", 1), TableSpec("page", 57))
 SEED = 7
+NO_STREAM = io.BytesIO()
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def anchor(job: JobSpec) -> AnchorRef:
 
 def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder)
+    run(environ(job), anchor.key, folder, NO_STREAM)
     for number, (table, file) in enumerate(zip(TABLES, ("user", "a%2Fb", "page"), strict=True)):
         weight = load_file(folder / "tables" / f"{file}.safetensors")["weight"]
         assert np.array_equal(weight.numpy(), value_of(number, np.arange(table.rows)).astype(np.float32))
@@ -115,24 +118,40 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
     }
 
 
+def test_a_model_goes_out_as_an_archive_of_the_same_files(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    run(environ(job), anchor.key, Path("-"), stream)
+    run(environ(job), anchor.key, tmp_path / "out", NO_STREAM)
+    stream.seek(0)
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        found = {each.name: file.read() for each in archive if (file := archive.extractfile(each))}
+    assert list(found)[-1] == "model.json"
+    assert found == {
+        str(path.relative_to(tmp_path / "out")): path.read_bytes()
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file()
+    }
+    assert not Path("-").exists()
+
+
 def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder)
+    run(environ(job), anchor.key, folder, NO_STREAM)
     part = next(
         entry.key for entry in the_store(job).list("uid/") if "shard-0002" in entry.key and "part-" in entry.key
     )
     the_store(job).delete([part])
     with pytest.raises(DamagedError, match=part):
-        run(environ(job), anchor.key, folder)
+        run(environ(job), anchor.key, folder, NO_STREAM)
     assert not (folder / "model.json").exists()
 
 
 def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     other = replace(job, model=replace(job.model, tables=TABLES[:2]))
     with pytest.raises(LayoutError):
-        run(environ(other), anchor.key, tmp_path / "out")
+        run(environ(other), anchor.key, tmp_path / "out", NO_STREAM)
     wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
     with pytest.raises(ModelError, match="is of another network"):
-        run(environ(wider), anchor.key, tmp_path / "out")
+        run(environ(wider), anchor.key, tmp_path / "out", NO_STREAM)
     with pytest.raises(DamagedError, match="missing"):
-        run(environ(job), "uid/no/such/manifest.json", tmp_path / "out")
+        run(environ(job), "uid/no/such/manifest.json", tmp_path / "out", NO_STREAM)

@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_contract.limits import MAX_RANGES
 from cpr_operator import ledger
+from cpr_operator.api.model import EXACT
 from cpr_operator.ledger import Ledger, Ranges
 
 TOTAL = 60
 RANGE = st.tuples(st.integers(0, TOTAL), st.integers(0, TOTAL))
 SETS = st.lists(RANGE, max_size=6).map(tuple)
+
+
+def opened(total: int, shards: int, portion: float) -> Ledger:
+    """An empty account for a budget of `portion` of all samples."""
+    return Ledger(total=total, limit=ledger.limit_of(portion, total, shards), lost=((),) * shards)
 
 
 def samples(ranges: Ranges) -> set[int]:
@@ -42,7 +49,7 @@ def test_length_counts_each_sample_once(ranges: Ranges) -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), SETS), max_size=5), st.randoms(use_true_random=False))
 def test_losses_count_once_in_whatever_order_they_come(losses: list[tuple[int, Ranges]], random: object) -> None:
     def booked(order: list[tuple[int, Ranges]]) -> Ledger:
-        book = ledger.opened(TOTAL, 3, 0.5)
+        book = opened(TOTAL, 3, 0.5)
         for shard, ranges in order:
             book = ledger.add(book, shard, ranges)
         return book
@@ -61,7 +68,7 @@ def test_losses_count_once_in_whatever_order_they_come(losses: list[tuple[int, R
 def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
     losses: list[tuple[int, int, int]], portion: float
 ) -> None:
-    book = ledger.opened(TOTAL, 3, portion)
+    book = opened(TOTAL, 3, portion)
     for shard, now, saved in losses:
         charge = max(now - saved, 0)
         if ledger.fits(book, 0, charge).fits:
@@ -74,7 +81,7 @@ def test_spent_never_exceeds_the_limit_when_only_fitting_losses_are_taken(
 
 @given(SETS, st.integers(0, TOTAL))
 def test_a_rollback_gives_back_what_is_trained_again(ranges: Ranges, anchor: int) -> None:
-    book = ledger.add_everywhere(ledger.opened(TOTAL, 2, 0.5), ranges)
+    book = ledger.add_everywhere(opened(TOTAL, 2, 0.5), ranges)
     after = ledger.rolled_back(book, anchor)
     assert after.spent == 2 * len([sample for sample in samples(ranges) if sample < anchor])
     assert (after.total, after.limit) == (book.total, book.limit)
@@ -100,23 +107,52 @@ def test_the_limit_is_that_of_the_decimal_the_user_wrote(portion: float, total: 
     [(0, 0, 20, True), (0, 0, 21, False), (10, 5, 5, True), (10, 5, 6, False), (20, 0, 0, True), (20, 0, 1, False)],
 )
 def test_a_charge_fits_up_to_the_last_sample(spent: int, reserved: int, charge: int, *, fits: bool) -> None:
-    book = ledger.add(ledger.opened(100, 2, 0.1), 1, ((0, spent),))
+    book = ledger.add(opened(100, 2, 0.1), 1, ((0, spent),))
     verdict = ledger.fits(book, reserved, charge)
     assert verdict.fits is fits
     assert verdict.reason
 
 
 def test_a_full_ledger_takes_no_more_charges() -> None:
-    scattered = tuple((2 * i, 2 * i + 1) for i in range(ledger.MAX_RANGES))
-    book = ledger.add(ledger.opened(10**6, 1, 0.5), 0, scattered)
+    book = ledger.add(opened(10**6, 1, 0.5), 0, scattered(ledger.MAX_RANGES))
     assert not ledger.fits(book, 0, 1).fits
     assert "ranges" in ledger.fits(book, 0, 1).reason
     assert ledger.fits(ledger.rolled_back(book, 10), 0, 1).fits
 
 
+def scattered(count: int) -> ledger.Ranges:
+    return tuple((2 * i, 2 * i + 1) for i in range(count))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 64])
+def test_no_more_ranges_are_held_than_a_status_may_hold_and_those_held_cover_all(shards: int) -> None:
+    book = ledger.add(opened(10**6, shards, 0.5), 0, ((20_000, 20_001),))
+    told = {index: scattered(8000 if index % 2 == 0 else 2) for index in range(shards)}
+    for held in (ledger.add_by_shard(book, told), ledger.add_everywhere(book, scattered(8000))):
+        assert sum(map(len, held.lost)) <= MAX_RANGES
+        assert all(ledger.length((*now, (0, 1))) == ledger.length(now) for now in held.lost)
+        assert ledger.union(held.lost[0], scattered(8000), book.lost[0]) == held.lost[0]
+    if shards > 1:
+        assert ledger.add_by_shard(book, told).lost[1] == scattered(2), "who tells little is charged exactly"
+
+
+def test_what_lies_outside_of_the_job_is_not_charged() -> None:
+    told = ((-5, 10), (90, 2**60), (7, 3))
+    book = opened(100, 2, 0.5)
+    assert ledger.add(book, 0, told).lost == (((0, 10), (90, 100)), ())
+    assert ledger.add_everywhere(book, told).spent == 40
+    assert ledger.add(opened(0, 1, 0.5), 0, told).lost == (((0, 10), (90, EXACT)),), "no total is known yet"
+
+
+def test_what_a_status_can_hold_is_held_exactly() -> None:
+    book = ledger.add(opened(10**6, 2, 0.5), 0, scattered(MAX_RANGES))
+    assert book.spent == MAX_RANGES
+    assert ledger.add(book, 1, ((5, 6),)).lost == (((0, 2 * MAX_RANGES - 1),), ((5, 6),))
+
+
 def test_portions_are_0_while_the_total_is_unknown() -> None:
-    assert ledger.portion(7, ledger.opened(0, 4, 0.1)) == 0.0
-    assert ledger.portion(30, ledger.opened(100, 3, 0.5)) == 0.1
+    assert ledger.portion(7, opened(0, 4, 0.1)) == 0.0
+    assert ledger.portion(30, opened(100, 3, 0.5)) == 0.1
 
 
 @given(st.integers(1, 10**12), st.integers(1, 1024), st.fractions(0, 1), st.fractions(0, 1))
@@ -132,7 +168,7 @@ def test_a_limit_of_exactly_what_is_shown_as_lost_allows_it(
 
 
 def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None:
-    book = ledger.opened(100, 2, 0.5)
+    book = opened(100, 2, 0.5)
     for _ in range(2):
         book = ledger.recovered(ledger.add(book, 0, ((60, 80),)), 20)
     book = ledger.rolled_back(book, 50)
@@ -140,7 +176,7 @@ def test_the_running_sum_counts_what_is_lost_again_and_forgets_nothing() -> None
 
 
 def test_what_other_shards_lost_is_carried_over_as_a_number_rounded_up() -> None:
-    book = ledger.recovered(ledger.add(ledger.opened(1000, 3, 0.5), 1, ((0, 100), (300, 400))), 230)
+    book = ledger.recovered(ledger.add(opened(1000, 3, 0.5), 1, ((0, 100), (300, 400))), 230)
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.5, 1000, 2))
     assert fewer == Ledger(total=1000, limit=1000, lost=((), ()), running=154, carried=134)
     assert (fewer.spent, fewer.left) == (134, 866)
@@ -149,7 +185,7 @@ def test_what_other_shards_lost_is_carried_over_as_a_number_rounded_up() -> None
 
 def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None:
     """A seventh of a sample may be lost: 1 sample-shard of 7, and of 2 none, though 2 / 7 are lost."""
-    book = ledger.add(ledger.opened(10, 7, 0.0143), 0, ((0, 1),))
+    book = ledger.add(opened(10, 7, 0.0143), 0, ((0, 1),))
     fewer = ledger.resharded(book, 2, ledger.limit_of(0.0143, 10, 2))
     assert (fewer.limit, fewer.carried, fewer.left) == (1, 1, 0), "the limit is rounded up as well"
     assert ledger.shown(fewer.spent, fewer) <= ledger.shown(fewer.limit, fewer)
@@ -166,7 +202,7 @@ def test_a_carried_loss_that_its_rounding_puts_above_the_limit_is_none() -> None
 def test_over_any_numbers_of_shards_the_account_says_no_less_than_is_lost_and_the_promise_holds(
     layouts: list[tuple[int, list[tuple[int, int]]]], portion: float
 ) -> None:
-    book, lost, now = ledger.opened(TOTAL, 3, portion), Fraction(0), 0
+    book, lost, now = opened(TOTAL, 3, portion), Fraction(0), 0
     for shards, losses in layouts:
         book = ledger.resharded(book, shards, ledger.limit_of(portion, TOTAL, shards))
         for shard, samples in losses:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
+from cpr_contract.limits import AtMost
+
 T = TypeVar("T")
 #: Reads one plain JSON value.
 Decoder = Callable[[Any], Any]
@@ -56,7 +58,7 @@ def from_json(cls: type[T], text: str | bytes) -> T:
     """Read a document; unknown keys are ignored, a missing or mistyped one raises `ContractError`."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets in brackets
         raise ContractError(f"{cls.__name__} is not JSON: {error}") from error
     return from_dict(cls, value)
 
@@ -78,19 +80,19 @@ def _decoder(kind: Any) -> Decoder:
     if dataclasses.is_dataclass(kind):
         return _dataclass_decoder(typing.cast("type", kind))
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _bounded_decoder(*parts)
     if origin in {types.UnionType, typing.Union}:
         return _optional_decoder(next(part for part in parts if part is not type(None)))
     if origin is tuple:
         return _tuple_decoder(parts)
     if origin is typing.Literal:
         return _literal_decoder(parts)
-    if issubclass(kind, enum.Enum):
-        return _enum_decoder(kind)
-    return _scalar_decoder(kind)
+    return _enum_decoder(kind) if issubclass(kind, enum.Enum) else _scalar_decoder(kind)
 
 
 def _dataclass_decoder(cls: type) -> Decoder:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = tuple((field.name, _decoder(hints[field.name]), _is_required(field)) for field in dataclasses.fields(cls))
 
     def decode(value: Any) -> Any:
@@ -129,6 +131,17 @@ def _tuple_decoder(kinds: tuple[Any, ...]) -> Decoder:
         if len(_list(value)) != len(readers):
             raise _MismatchError(f": expected {len(readers)} items, found {len(value)}")
         return tuple(_item(read, i, item) for i, (read, item) in enumerate(zip(readers, value, strict=True)))
+
+    return decode
+
+
+def _bounded_decoder(kind: Any, bound: AtMost) -> Decoder:
+    read = _decoder(kind)
+
+    def decode(value: Any) -> Any:
+        if len(_list(value)) > bound.items:
+            raise _MismatchError(f": expected at most {bound.items} items, found {len(value)}")
+        return read(value)
 
     return decode
 

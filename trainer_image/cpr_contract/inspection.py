@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DataFigures:
-    """All rows of some files. `faults` are the first of the `bad` rows, each with its place."""
+    """All rows of some files. `faults` are the first of the `bad` rows, each with its place. `advice`: sentences."""
 
     format: str
     header: bool
@@ -56,3 +56,4 @@ class DataFigures:
     faults: tuple[str, ...]
     columns: tuple[ColumnFigures, ...]
     reading: Reading | None
+    advice: tuple[str, ...] = ()

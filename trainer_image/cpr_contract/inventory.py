@@ -1,7 +1,8 @@
 """What `cprjob snapshots` asks `python -m cpr_trainer inventory`, and is told.
 
-Both ends are of one installation, on one machine: these documents carry no contract version. A `Request` as JSON comes
-in by the standard input; the answer, as JSON too, goes out by the standard output.
+A `Request` as JSON on one line comes in by the standard input; the answer, as JSON too, goes out by the standard
+output. These documents carry no contract version: both ends are of one installation, or `cprjob` and the image of a job
+on a cluster are of one release.
 """
 
 from __future__ import annotations

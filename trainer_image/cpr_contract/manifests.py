@@ -23,6 +23,8 @@ DATA = "data.json"
 
 #: Half-open ranges of global samples, sorted and merged.
 Ranges = tuple[tuple[int, int], ...]
+#: The `table_ids` of a model.
+TableIds = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class ShardManifest:
 class DenseManifest:
     """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
 
-    `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state.
+    `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
+    `table_ids` of its model.
     """
 
     contract: int
@@ -145,6 +148,7 @@ class DenseManifest:
     shards: tuple[ManifestRef, ...] = ()
     lost: tuple[Ranges, ...] = ()
     dense_lost: Ranges = ()
+    ids: TableIds = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Annotated
 
 from cpr_contract.exits import Problem
+from cpr_contract.limits import (
+    MAX_ANCHORS,
+    MAX_MEMBERS,
+    MAX_METRICS,
+    MAX_RANGES,
+    MAX_SHARDS,
+    MAX_TRAINERS,
+    AtMost,
+)
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import AnchorRef, Counters
+
+Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES)]
+Names = Annotated[tuple[str, ...], AtMost(MAX_MEMBERS)]
+ByShard = Annotated[tuple[int, ...], AtMost(MAX_SHARDS)]
+ByRank = Annotated[tuple[int, ...], AtMost(MAX_TRAINERS)]
+Metrics = Annotated[tuple[tuple[str, float], ...], AtMost(MAX_METRICS)]
+#: Pruning comes after a commit, so for a while there are more than are kept.
+Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS)]
 
 
 class ShardState(enum.StrEnum):
@@ -67,18 +85,18 @@ class ShardReport:
     incarnation: int
     counters: Counters
     state: ShardState
-    applied: tuple[int, ...]
+    applied: ByRank
     newest_save: SaveRef | None
     restored_samples: int | None
     resumed_samples: int | None
-    lost: tuple[tuple[int, int], ...]
+    lost: Ranges
     load_s: float | None
-    silent: tuple[str, ...]
+    silent: Names
     problem: Problem | None
     row_updates: RowUpdates | None = None
     replayed_samples: int = 0
     replayed_in_order: bool = True
-    overdue: tuple[str, ...] = ()
+    overdue: Names = ()
 
     @property
     def applied_step(self) -> int:
@@ -105,11 +123,11 @@ class TrainerReport:
     is the mean number of steps that this trainer takes between two averages of the dense copies, in
     a shadow mode. `degraded_samples` are those of steps that this process trained without a shard,
     in this generation. `new_files` are those that data.uri names and which came after the job had
-    begun, as the leader found them when it started: they are not trained. With replay,
-    `shard_saves` is told by every trainer, `shard_incarnations[i]` is the incarnation of shard i
-    that told it (-1 if unknown), and `forgotten[i]` are the samples up to which this trainer cannot push to shard i
-    again; what comes after them it keeps, or knows to be saved. -1 before its first push. Without
-    lockstep `step` and `samples` are the leader's knowledge of what all
+    begun, as the leader found them when it started, or after an anchor since then: they are not
+    trained. With replay, `shard_saves` is told by every trainer, `shard_incarnations[i]` is the
+    incarnation of shard i that told it (-1 if unknown), and `forgotten[i]` are the samples up to
+    which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
+    saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
     ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
     `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
     of each where there are several labels, then the network's own.
@@ -125,17 +143,17 @@ class TrainerReport:
     samples: int
     samples_started: int
     total_samples: int
-    waiting_for: tuple[str, ...]
-    silent: tuple[str, ...]
-    lost: tuple[tuple[int, int], ...]
+    waiting_for: Names
+    silent: Names
+    lost: Ranges
     problem: Problem | None
     samples_per_s: float | None = None
     loss: float | None = None
     auc: float | None = None
     logloss: float | None = None
-    shard_saves: tuple[int, ...] = ()
+    shard_saves: ByShard = ()
     dense_save: SaveRef | None = None
-    anchors: tuple[AnchorRef, ...] = ()  # restorable, oldest first, of this generation and its past
+    anchors: Anchors = ()  # restorable, oldest first, of this generation and its past
     result: AnchorRef | None = None
     met: AnchorRef | None = None
     saves: int = 0
@@ -143,12 +161,12 @@ class TrainerReport:
     commit_s: float | None = None
     paused_s: float = 0.0
     sync_gap: float | None = None
-    metrics: tuple[tuple[str, float], ...] = ()
+    metrics: Metrics = ()
     degraded_samples: int = 0
     new_files: int = 0
-    forgotten: tuple[int, ...] = ()
-    overdue: tuple[str, ...] = ()
-    shard_incarnations: tuple[int, ...] = ()
+    forgotten: ByShard = ()
+    overdue: Names = ()
+    shard_incarnations: ByShard = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +179,8 @@ class Result:
     """
 
     anchor: AnchorRef
-    lost: tuple[tuple[int, int], ...]
+    lost: Ranges
     loss: float | None
     auc: float | None
     logloss: float | None
-    metrics: tuple[tuple[str, float], ...] = ()
+    metrics: Metrics = ()

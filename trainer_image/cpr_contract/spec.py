@@ -14,6 +14,11 @@ MAX_PREDICTED = 8
 
 #: How the vectors of a bag become one.
 Pooling = Literal["Sum", "Mean"]
+#: How an id becomes a row of its table: it is the row's number, or it is hashed.
+Ids = Literal["CPR64", "RowNumber", "XXH64", "Murmur3"]
+#: What an id does that is not the number of a row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
+OutOfRange = Literal["Fail", "DefaultRow"]
+DEFAULT_ROW = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ class TableSpec:
     """One embedding table: table t takes the t-th categorical column.
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
-    it has that of the model, without a `dim` its embedding_dim.
+    it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber`,
+    `hash_seed` for `XXH64` and `Murmur3`.
     """
 
     name: str
@@ -48,6 +54,14 @@ class TableSpec:
     pooling: Pooling | None = None
     optimizer: SparseOptimizerSpec | None = None
     dim: int | None = None
+    ids: Ids = "CPR64"
+    out_of_range: OutOfRange = "Fail"
+    hash_seed: int = 0
+
+    @property
+    def id_scheme(self) -> str:
+        """What says which id has which row: rows of a save mean nothing to a table with another scheme."""
+        return f"{self.ids} with seed {self.hash_seed}" if self.ids in {"XXH64", "Murmur3"} else self.ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,11 @@ class ModelSpec:
     def table_dims(self) -> tuple[int, ...]:
         """The length of each table's vectors."""
         return tuple(table.dim or self.embedding_dim for table in self.tables)
+
+    @property
+    def table_ids(self) -> tuple[tuple[str, str], ...]:
+        """Name and `id_scheme` of each table whose ids are not CPR64."""
+        return tuple((table.name, table.id_scheme) for table in self.tables if table.ids != "CPR64")
 
     @property
     def dims(self) -> tuple[int, ...]:

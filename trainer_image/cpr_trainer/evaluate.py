@@ -58,12 +58,12 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     """Score the model of an anchor on the held-out rows.
 
     Takes the memory of one shard, and of the rows that the held-out samples need. Raises BadSpecError if the job holds
-    nothing out, DataError, LayoutError if the anchor has other tables, ModelError if it has another network,
+    nothing out, DataError, LayoutError if the anchor has other tables or ids, ModelError if it has another network,
     DamagedError, StoreError.
     """
     if not held_out(job.data, dataset.layout.rows):
         raise BadSpecError("The job holds no rows out.", "Set data.holdOut before it starts.")
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))

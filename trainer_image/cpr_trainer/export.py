@@ -8,9 +8,11 @@ DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, row
 from __future__ import annotations
 
 import json
+import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -31,24 +33,47 @@ from cpr_trainer.runtime import optional_path, read_job
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.tables.home import Home
 
+#: In the place of a folder: the standard output.
+STREAM = Path("-")
 
-def run(environ: Mapping[str, str], anchor_key: str, folder: Path) -> None:
-    """Export by the job and the store that the environment names. Raises TrainerError."""
+
+def run(environ: Mapping[str, str], anchor_key: str, folder: Path, stream: BinaryIO) -> None:
+    """Export by the job and the store that the environment names; to `stream` if the folder is `-`.
+
+    Raises TrainerError.
+    """
     job = read_job(environ)
     store = open_store(
         job.snapshots.store, optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
     )
-    export_model(store, job, anchor_key, folder)
+    if folder == STREAM:
+        stream_model(store, job, anchor_key, stream)
+    else:
+        export_model(store, job, anchor_key, folder)
+
+
+def stream_model(store: Store, job: JobSpec, anchor_key: str, stream: BinaryIO) -> None:
+    """Write the model of an anchor as a tar archive, model.json last. Raises as `export_model`.
+
+    All files are made first, in the folder for temporary files, because an archive begins each with its size.
+    """
+    with tempfile.TemporaryDirectory(prefix="model-") as scratch:
+        folder = Path(scratch)
+        export_model(store, job, anchor_key, folder)
+        with tarfile.open(fileobj=stream, mode="w|") as archive:
+            for name in ("dense.safetensors", "tables", "model.json"):
+                archive.add(folder / name, arcname=name)
+        stream.flush()
 
 
 def export_model(store: Store, job: JobSpec, anchor_key: str, folder: Path) -> None:
     """Write the model of an anchor into `folder`, model.json last; files of the same names are replaced.
 
     Takes the memory of one shard, and the disk of the tables twice. Raises LayoutError if the anchor has other
-    tables than `job`, ModelError if it has another network, DamagedError, StoreError; OSError if the folder cannot be
-    written.
+    tables or ids than `job`, ModelError if it has another network, DamagedError, StoreError; OSError if the folder
+    cannot be written.
     """
-    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model)))
+    manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "model.json").unlink(missing_ok=True)
     safetensors.torch.save_file(_dense_parameters(store, job, manifest), folder / "dense.safetensors")

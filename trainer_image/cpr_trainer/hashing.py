@@ -16,8 +16,8 @@ WORD_BYTES = 8
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
-#: _LOW_BYTES[k] keeps the first k bytes of a little-endian word.
-_LOW_BYTES = np.array([(1 << (8 * k)) - 1 for k in range(WORD_BYTES + 1)], np.uint64)
+#: LOW_BYTES[k] keeps the first k bytes of a little-endian word.
+LOW_BYTES = np.array([(1 << (8 * k)) - 1 for k in range(WORD_BYTES + 1)], np.uint64)
 
 
 def mix64(values: U64) -> U64:
@@ -62,7 +62,7 @@ def hash_strings(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: ND
     everywhere = np.ndarray((max(len(data) - WORD_BYTES + 1, 0),), "<u8", data, strides=(1,))
     loaded = everywhere[np.repeat(starts, words) + WORD_BYTES * place]
     left = np.minimum(np.repeat(lengths, words) - WORD_BYTES * place, WORD_BYTES)
-    keyed = (loaded & _LOW_BYTES[left]) + (place + 1).astype(np.uint64) * GOLDEN
+    keyed = (loaded & LOW_BYTES[left]) + (place + 1).astype(np.uint64) * GOLDEN
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mix64(keyed))))
     # An empty string has no word: its hash comes from its length, as if its one word were zero.
     totals = np.where(words > 0, sums[ends] - sums[ends - words], mix64(np.full(1, GOLDEN)))

@@ -167,10 +167,6 @@ class Placement:
         places -= places // self.total * self.total
         return places
 
-    def shards_of(self, numbers: Ints) -> Ints:
-        """Return the shard of each row number, int64 of the same shape."""
-        return self._shards_at(self.places(numbers))
-
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard and the slot of each row number, int64 of the same shape each."""
         places = self.places(numbers)

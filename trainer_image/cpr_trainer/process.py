@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             with _loading_torch(environ):
                 from cpr_trainer.export import run as export
 
-            export(environ, options.anchor, options.to)
+            export(environ, options.anchor, options.to, sys.stdout.buffer)
     return ExitCode.OK
 
 
@@ -153,5 +153,10 @@ def _parser() -> argparse.ArgumentParser:
     cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
     exporting = roles.add_parser("export", help="write the model of an anchor into a folder")
     exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
-    exporting.add_argument("--to", required=True, type=Path, help="the folder, made if it is not there")
+    exporting.add_argument(
+        "--to",
+        required=True,
+        type=Path,
+        help="the folder, made if it is not there; - writes an archive (tar) to stdout",
+    )
     return parser

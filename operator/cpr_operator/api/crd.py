@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -23,17 +23,39 @@ NAME = f"{PLURAL}.{GROUP}"
 HASH_ANNOTATION = f"{GROUP}/schema-hash"
 HEADER = "# Generated from cpr_operator.api by `make crds`: do not edit.\n"
 
-#: The columns of `kubectl get cprjobs`: name, type, path.
+
+class Column(NamedTuple):
+    """A printer column; a wide one is shown by `kubectl get -o wide` only."""
+
+    name: str
+    type: str
+    path: str
+    wide: bool = False
+
+
+#: The columns of `kubectl get cprjobs`.
 COLUMNS = (
-    ("Phase", "string", ".status.phase"),
-    ("Progress", "string", ".status.shown.progress"),
-    ("Interval", "string", ".status.shown.interval"),
-    ("Spent", "string", ".status.shown.spent"),
-    ("Limit", "string", ".status.shown.limit"),
-    ("AUC", "string", ".status.shown.auc"),
-    ("Restarts", "integer", ".status.restarts"),
-    ("Age", "date", ".metadata.creationTimestamp"),
+    Column("Phase", "string", ".status.phase"),
+    Column("Progress", "string", ".status.shown.progress"),
+    Column("Interval", "string", ".status.shown.interval"),
+    Column("Spent", "string", ".status.shown.spent"),
+    Column("Limit", "string", ".status.shown.limit"),
+    Column("AUC", "string", ".status.shown.auc"),
+    Column("Restarts", "integer", ".status.restarts"),
+    Column("Mode", "string", ".status.plan.mode", wide=True),
+    Column("Speed", "string", ".status.shown.speed", wide=True),
+    Column("ETA", "string", ".status.shown.eta", wide=True),
+    Column("Shards", "integer", ".spec.shards.replicas", wide=True),
+    Column("Trainers", "integer", ".spec.trainers.replicas", wide=True),
+    Column("Age", "date", ".metadata.creationTimestamp"),
 )
+
+#: `kubectl scale` and autoscalers change the number of trainers. Its status is what the operator runs.
+SCALE = {
+    "specReplicasPath": ".spec.trainers.replicas",
+    "statusReplicasPath": ".status.scale.replicas",
+    "labelSelectorPath": ".status.scale.selector",
+}
 
 
 def build() -> dict[str, Any]:
@@ -42,8 +64,8 @@ def build() -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": [{"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS],
+        "subresources": {"status": {}, "scale": dict(SCALE)},
+        "additionalPrinterColumns": list(map(_printed, COLUMNS)),
         "schema": {"openAPIV3Schema": _schema()},
     }
     return {
@@ -102,6 +124,11 @@ def _descend(root: Schema, path: str) -> Schema:
     for name in path.split(".") if path else ():
         node = node.get("items", node)["properties"][name]
     return node
+
+
+def _printed(column: Column) -> dict[str, Any]:
+    priority = {"priority": 1} if column.wide else {}
+    return {"name": column.name, "type": column.type, "jsonPath": column.path, **priority}
 
 
 def _hash(version: dict[str, Any]) -> str:

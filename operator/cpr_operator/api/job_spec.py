@@ -46,6 +46,9 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
                 pooling=table.pooling,
                 optimizer=None if table.optimizer is None else _sparse(table.optimizer),
                 dim=table.dim,
+                ids=table.ids,
+                out_of_range=table.out_of_range or "Fail",
+                hash_seed=table.hash_seed or 0,
             )
             for table in model.tables
         ),

@@ -13,17 +13,20 @@ from typing import Annotated, Any, Never, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from cpr_contract import limits
+
 #: The maximum lengths of the lists in status.
-MAX_SHARDS = 1024
-MAX_TRAINERS = 256
+MAX_SHARDS = limits.MAX_SHARDS
+MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16
 MAX_WORKERS = 64
 MAX_FAILURES = 20
 MAX_FORKS = 64
-MAX_ANCHORS = 128
+MAX_ANCHORS = limits.MAX_ANCHORS
 MAX_RESTARTS = 1000
-MAX_RANGES = 4096
+MAX_RANGES = limits.MAX_RANGES
+MAX_METRICS = limits.MAX_METRICS
 
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import Pooling
+from cpr_contract.spec import Ids, OutOfRange, Pooling
 from cpr_operator.api import rules
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
@@ -26,7 +26,16 @@ class Table(SpecModel):
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
     """The table's name, unique in the job."""
     rows: Annotated[int, Field(ge=1, le=2**40)]
-    """Number of rows. Ids are hashed into them."""
+    """Number of rows."""
+    ids: Ids = "CPR64"
+    """How an id becomes a row. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two ids
+    share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
+    XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too."""
+    out_of_range: OutOfRange | None = None
+    """For RowNumber: what an id below 0 or above rows - 1 does, and a missing one. Fail: the row of data is a bad one,
+    see maxBadLines. DefaultRow: the id is taken as 0. Text that is no integer always makes a bad row. Default: Fail."""
+    hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None
     """How the vectors of a bag of ids are combined, for a column with any number of ids per sample: Sum or Mean. An
     empty bag gives zeros. If absent, each sample has one id."""
@@ -35,6 +44,18 @@ class Table(SpecModel):
     dim: Dim | None = None
     """Width of this table's vectors. A DLRM projects them to embeddingDim. An entrypoint gets them unchanged. Default:
     embeddingDim."""
+
+    @field_validator("out_of_range")
+    @classmethod
+    def _only_row_numbers_have_a_range(cls, value: OutOfRange | None, info: ValidationInfo) -> OutOfRange | None:
+        rules.OUT_OF_RANGE.require(value is None or info.data.get("ids", "RowNumber") == "RowNumber")
+        return value
+
+    @field_validator("hash_seed")
+    @classmethod
+    def _only_some_hashes_have_a_seed(cls, value: int | None, info: ValidationInfo) -> int | None:
+        rules.HASH_SEED.require(value is None or info.data.get("ids", "XXH64") in rules.SEEDED_IDS)
+        return value
 
 
 class ModelSpec(SpecModel):

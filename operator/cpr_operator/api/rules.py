@@ -95,6 +95,21 @@ TABLES = Rule(
     "rename the tables that share a name",
     "",  # the API server enforces it by the list type `map`
 )
+OUT_OF_RANGE = Rule(
+    "spec.model.tables",
+    "spec.model.tables.outOfRange",
+    "only the ids RowNumber have a range",
+    "remove it, or set ids to RowNumber",
+    "self.all(t, t.ids == 'RowNumber' || !has(t.outOfRange))",
+)
+SEEDED_IDS = ("XXH64", "Murmur3")
+HASH_SEED = Rule(
+    "spec.model.tables",
+    "spec.model.tables.hashSeed",
+    "only the hashes XXH64 and Murmur3 have a seed",
+    "remove it, or set ids to one of these",
+    f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
+)
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
 #: By the path of the optimizer.
 EPSILON = {
@@ -222,6 +237,13 @@ SEPARATOR = Rule(
     "remove spec.data.columns.separator, because bags are lists in Parquet",
     "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
 )
+SYNTHETIC_IDS = Rule(
+    "spec",
+    "spec.data",
+    "Synthetic data has texts as ids, which are hashed by CPR64",
+    "remove ids from spec.model.tables, or train data in files",
+    "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
+)
 BAGS = Rule(
     "spec",
     "spec.data",
@@ -334,6 +356,8 @@ STATIC = (
     BOTTOM_MLP,
     TOP_MLP,
     TABLES,
+    OUT_OF_RANGE,
+    HASH_SEED,
     *EPSILON.values(),
     *BETAS.values(),
     ROWS,
@@ -350,6 +374,7 @@ STATIC = (
     CATEGORIES,
     ONE_LABEL,
     SEPARATOR,
+    SYNTHETIC_IDS,
     BAGS,
     POOLED,
     DENSE_SYNC,

@@ -290,6 +290,8 @@ class CPRJobSpec(SpecModel):
             has_separator = value.columns is not None and value.columns.separator is not None
             rules.BAGS.require(not pools or value.format == "Parquet" or has_separator)
             rules.POOLED.require(pools or not has_separator)
+            hashed = all(table.ids == "CPR64" for table in model.tables)
+            rules.SYNTHETIC_IDS.require(value.format != "Synthetic" or hashed)
         return value
 
     @field_validator("recovery")

@@ -19,6 +19,7 @@ from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_FAILURES,
     MAX_FORKS,
+    MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
     MAX_TRAINERS,
@@ -203,7 +204,7 @@ class Progress(Model):
     """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
     logloss: float | None = None
     """Log loss over the same samples."""
-    metrics: Annotated[dict[FigureName, float], Field(max_length=32)] = Field(default={})
+    metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
     """Other figures over the same samples, by name: LABEL.auc and LABEL.logloss if there are several labels, and the
     network's own metrics."""
     eta_seconds: Seconds | None = None
@@ -229,6 +230,19 @@ class Shown(Model):
     """budget.limit to four digits, rounded up."""
     auc: Word = ""
     """progress.auc, such as 0.8586."""
+    speed: Word = ""
+    """progress.samplesPerSecond, such as 12300/s."""
+    eta: Word = ""
+    """progress.etaSeconds, such as 12.5 min."""
+
+
+class Scale(Model):
+    """What the subresource scale shows of the trainers."""
+
+    replicas: Count = 0
+    """The number of trainers that the job has now."""
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """The labels of their pods."""
 
 
 class Recovery(Model):
@@ -338,6 +352,8 @@ class Status(Model):
     """The progress of training."""
     shown: Shown = Shown()
     """Figures for people."""
+    scale: Scale | None = None
+    """The present number of trainers, for `kubectl scale` and autoscalers."""
     leader: Count | None = None
     """The index of the trainer that leads."""
     shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)] = ()

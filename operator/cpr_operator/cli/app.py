@@ -1,4 +1,7 @@
-"""The commands of `cprjob`. They parse options; the modules beside this one do the work."""
+"""The commands of `cprjob`. They parse options; the modules beside this one do the work.
+
+Each command imports its own code alone, so that `cprjob --help` and completion load none of it.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,30 @@ import typer
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_operator.cli.bench import bench
-from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
-from cpr_operator.cli.calibrate import calibrate as calibrate_job
 from cpr_operator.cli.console import err, out, usage_errors
 from cpr_operator.cli.data import data
-from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.evaluate import evaluate as evaluate_model
-from cpr_operator.cli.export import export as export_model
-from cpr_operator.cli.export import find_job, source_of
+from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
-from cpr_operator.cli.plan import plan as plan_job
-from cpr_operator.cli.run import RunOptions
-from cpr_operator.cli.run import run as run_job
-from cpr_operator.cli.simulate import Preset, SimulateOptions
-from cpr_operator.cli.simulate import simulate as simulate_jobs
+from cpr_operator.cli.options import SimulatePreset
 from cpr_operator.cli.snapshots import snapshots
-from cpr_operator.cli.validate import validate_files
+from cpr_operator.cli.where import Where, on_cluster
 
 app = typer.Typer(
     name="cprjob",
     help="Fault-tolerant training of recommendation models.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # loading what draws boxes takes as long as all the rest of a --help
 )
+
+Source = Annotated[
+    str | None,
+    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
+]
+Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
+
+app.add_typer(jobs)
 app.add_typer(bench)
 app.add_typer(data)
 app.add_typer(snapshots)
@@ -44,7 +47,8 @@ app.add_typer(snapshots)
 @app.command()
 def run(  # noqa: PLR0913 -- one parameter per option
     file: Annotated[
-        Path | None, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)
+        Path | None,
+        typer.Argument(help="A YAML file with one CPRJob; - is stdin.", exists=True, dir_okay=False, allow_dash=True),
     ] = None,
     *,
     kill: Annotated[
@@ -60,6 +64,10 @@ def run(  # noqa: PLR0913 -- one parameter per option
     resume: Annotated[bool, typer.Option("--resume", help="Resume the job in --workdir.")] = False,
 ) -> None:
     """Train on this machine, with processes for pods and a folder for the store."""
+    from cpr_operator.cli.document import DocumentError
+    from cpr_operator.cli.run import RunOptions
+    from cpr_operator.cli.run import run as run_job
+
     with usage_errors():
         if (file is None) != resume:
             raise DocumentError("give either FILE to start a job, or --resume --workdir DIR to resume one, not both")
@@ -70,44 +78,65 @@ def run(  # noqa: PLR0913 -- one parameter per option
 
 @app.command()
 def validate(
-    files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs.")],
+    files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs; - is stdin.")],
 ) -> None:
     """Check manifests and report every invalid field."""
+    from cpr_operator.cli.validate import validate_files
+
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
 
 @app.command()
+@on_cluster
 def export(
-    file: Annotated[
-        Path | None, typer.Argument(help="A CPRJob with its status, as written by kubectl get -o yaml.", exists=True)
-    ] = None,
+    source: Source = None,
     *,
-    to: Annotated[Path, typer.Option(help="Folder to write the model to.")],
-    workdir: Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of FILE.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder to write the model to.", file_okay=False)],
+    workdir: Workdir = None,
+    where: Where,
 ) -> None:
     """Write a finished job's model as safetensors."""
+    from cpr_operator.cli.asking import trainer_pod
+    from cpr_operator.cli.export import export as export_model
+    from cpr_operator.cli.export import export_from, model_of
+    from cpr_operator.cli.source import find_job, is_on_cluster
+
     with usage_errors():
-        source = source_of(find_job(file, workdir))
-        raise typer.Exit(export_model(source, to, os.environ))
+        model = model_of(find_job(source, workdir, where))
+        if is_on_cluster(source):
+            with trainer_pod(source, where) as pod:
+                export_from(pod, model, to)
+        else:
+            raise typer.Exit(export_model(model, to, os.environ))
 
 
 @app.command()
+@on_cluster
 def evaluate(
-    file: Annotated[
-        Path | None, typer.Argument(help="A CPRJob with its status, as written by kubectl get -o yaml.", exists=True)
-    ] = None,
+    source: Source = None,
     *,
-    workdir: Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of FILE.")] = None,
+    workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
 ) -> None:
     """Score a finished job's model on the held-out rows."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.evaluate import evaluate as evaluate_model
+    from cpr_operator.cli.export import model_of
+    from cpr_operator.cli.source import find_job
+
     with usage_errors():
-        evaluate_model(source_of(find_job(file, workdir)), out, os.environ, as_json=json)
+        model = model_of(find_job(source, workdir, where))
+        with asking(source, where, os.environ) as ask:
+            evaluate_model(model, out, ask, as_json=json)
 
 
 @app.command()
 def calibrate(  # noqa: PLR0913 -- one parameter per option
-    file: Annotated[Path, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file with one CPRJob; - is stdin.", exists=True, dir_okay=False, allow_dash=True),
+    ],
     *,
     levels: Annotated[str, typer.Option(help="Fractions of samples to lose, separated by commas.")] = "0.05,0.1,0.2",
     seeds: Annotated[int, typer.Option(min=2, help="Number of data orders to run each level with.")] = 5,
@@ -116,28 +145,64 @@ def calibrate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the runs to this file.")] = None,
 ) -> None:
     """Measure how much AUC lost samples cost: the sensitivity of an AUCDrop budget."""
+    from cpr_operator.cli.calibrate import CalibrateOptions, parse_levels
+    from cpr_operator.cli.calibrate import calibrate as calibrate_job
+
     with usage_errors():
         options = CalibrateOptions(file, parse_levels(levels), seeds, samples, json, plot)
         calibrate_job(options, out, err, os.environ)
 
 
 @app.command()
+@on_cluster
 def plan(
-    file: Annotated[Path, typer.Argument(help="A YAML file with one CPRJob.", exists=True, dir_okay=False)],
+    source: Source = None,
     *,
+    workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
 ) -> None:
     """Show how a job would recover and save, the expected cost, and what would change the plan."""
+    from cpr_operator.cli.plan import plan as plan_job
+    from cpr_operator.cli.source import find_job
+
     with usage_errors():
-        plan_job(file, as_json=json, out=out)
+        plan_job(find_job(source, workdir, where), as_json=json, out=out)
+
+
+@app.command()
+@on_cluster
+def report(
+    source: Source = None,
+    *,
+    workdir: Workdir = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
+) -> None:
+    """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
+    from cpr_operator.cli.outcome import show_outcome
+    from cpr_operator.cli.source import find_job
+
+    with usage_errors():
+        show_outcome(find_job(source, workdir, where), workdir, where, out, as_json=json)
 
 
 @app.command()
 def simulate(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")] = None,
+    preset: Annotated[
+        SimulatePreset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")
+    ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A YAML file with one CPRJob.", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A YAML file with one CPRJob; - is stdin.",
+            exists=True,
+            dir_okay=False,
+            allow_dash=True,
+        ),
     ] = None,
     hours: Annotated[float | None, typer.Option(min=0.01, help="Hours of useful training.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of shards.")] = None,
@@ -161,6 +226,9 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
     plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
 ) -> None:
     """Compare recovery strategies by simulating many jobs with the operator's policy."""
+    from cpr_operator.cli.simulate import SimulateOptions
+    from cpr_operator.cli.simulate import simulate as simulate_jobs
+
     with usage_errors():
         options = SimulateOptions(
             preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
@@ -172,3 +240,19 @@ def simulate(  # noqa: PLR0913 -- one parameter per option
 def show_version() -> None:
     """Print the version of cprjob and of its contract with the trainer image."""
     out.print(f"cprjob {version('cprjob')}, contract {CONTRACT_VERSION}", highlight=False)
+
+
+def _show_version_and_exit(*, wanted: bool) -> None:
+    if wanted:
+        show_version()
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    *,
+    version_: Annotated[
+        bool, typer.Option("--version", callback=_show_version_and_exit, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Fault-tolerant training of recommendation models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from cpr_operator.api.changes import refused
+from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, validate
 
@@ -17,6 +19,8 @@ STORE = ("snapshots", "store")
 FOLDER_SCHEME = "file://"
 LOCAL_BUCKET = "saves"
 DEFAULT_NAMESPACE = "default"
+#: The file name that stands for the standard input.
+STDIN = Path("-")
 
 
 class DocumentError(ValueError):
@@ -32,19 +36,29 @@ class InvalidDocumentError(ValueError):
 
 
 def read_documents(path: Path) -> tuple[Any, ...]:
-    """All YAML documents of a file. Raises DocumentError."""
+    """All objects in the YAML documents of a file, those of lists one by one; `-` is stdin. Raises DocumentError."""
     try:
-        return tuple(each for each in yaml.safe_load_all(path.read_text("utf-8")) if each is not None)
+        text = sys.stdin.read() if path == STDIN else path.read_text("utf-8")
+        documents = tuple(each for each in yaml.safe_load_all(text) if each is not None)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DocumentError(f"cannot read {path}: {error}") from error
+    return tuple(item for each in documents for item in _items_of(each))
+
+
+def jobs_of(documents: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The CPRJobs among the documents, which may describe a store or a Secret, too.
+
+    A single document is returned whatever it is, so that validation says what it lacks.
+    """
+    return documents if len(documents) == 1 else tuple(filter(_is_job, documents))
 
 
 def read_single(path: Path) -> Any:
-    """The one YAML document of a file. Raises DocumentError."""
-    documents = read_documents(path)
-    if len(documents) != 1:
-        raise DocumentError(f"{path} contains {len(documents)} documents; it must contain exactly one CPRJob")
-    return documents[0]
+    """The one CPRJob of a file. Raises DocumentError."""
+    jobs = jobs_of(read_documents(path))
+    if len(jobs) != 1:
+        raise DocumentError(f"{path} contains {len(jobs)} CPRJobs; it must contain exactly one")
+    return jobs[0]
 
 
 def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any]:
@@ -116,6 +130,25 @@ def set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
             place[int(keys[-1])] = value
         case _:
             raise DocumentError(f"--set {shown}: cannot set {keys[-1]}, because its parent is a plain value")
+
+
+def _items_of(document: Any) -> tuple[Any, ...]:
+    match document:
+        case {"kind": str(kind), "items": list(items)} if kind.endswith("List"):
+            return tuple(items)
+        case _:
+            return (document,)
+
+
+def _is_job(document: Any) -> bool:
+    """Whether it is meant to be a CPRJob: a wrong version or kind is for validation to name."""
+    match document:
+        case {"kind": kind} if kind == KIND:
+            return True
+        case {"apiVersion": str(version)}:
+            return version.partition("/")[0] == GROUP
+        case _:
+            return False
 
 
 def _step(place: Any, key: str, shown: str) -> Any:

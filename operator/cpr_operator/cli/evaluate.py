@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import closing
 
 from rich.console import Console
@@ -11,14 +10,14 @@ from rich.console import Console
 from cpr_contract.codec import from_json, to_dict
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
-from cpr_operator.cli.export import Source
-from cpr_operator.cli.trials import ask_trainer_image
+from cpr_operator.cli.export import Model
+from cpr_operator.cli.trials import Ask
 
 
-def evaluate(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> None:
+def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None:
     """Print the score. Raises TrialError if the model or the data cannot be read, or nothing is held out."""
-    job = from_json(JobSpec, source.job_spec)
-    with closing(ask_trainer_image("evaluate", job, EvaluationRequest(source.anchor), environment)) as lines:
+    job = from_json(JobSpec, model.job_spec)
+    with closing(ask("evaluate", job, EvaluationRequest(model.anchor))) as lines:
         (found,) = (from_json(Evaluation, line) for line in lines)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))

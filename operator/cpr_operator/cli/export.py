@@ -1,59 +1,77 @@
-"""`cprjob export`: the model of a finished job as files, written by the trainer image's own code."""
+"""`cprjob export`: the model of a finished job as files, written by the trainer image's own code.
+
+For a job on a cluster that code runs in a pod with the job's own mounts, and the files come here as an archive.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.status import Status
-from cpr_operator.cli.document import DocumentError, read_single
+from cpr_operator.api.validate import parse_status
+from cpr_operator.cli.asking import TrainerPod
+from cpr_operator.cli.document import DocumentError
 from cpr_operator.cli.needs import check_trainer_image
+from cpr_operator.cli.trials import TrialError
+
+#: The file that is written when all others are.
+LAST = "model.json"
+#: In the place of a folder: the standard output, as an archive.
+STREAM = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Model:
     """Which anchor of which job: `job_spec` is the contract's JobSpec as JSON."""
 
     job_spec: str
     anchor: str
 
 
-def source_of(job: Any) -> Source:
+def model_of(job: Any) -> Model:
     """The anchor that holds the model of a CPRJob object. Raises DocumentError without a result."""
-    status = Status.model_validate(job.get("status", {}) if isinstance(job, dict) else {})
+    status = parse_status(job.get("status") or {} if isinstance(job, dict) else {})
     if status.runtime is None or status.result is None:
         raise DocumentError("the job has no status.result; only a job that succeeded has a model")
-    return Source(status.runtime.job_spec, status.result.key)
+    return Model(status.runtime.job_spec, status.result.key)
 
 
-def find_job(file: Path | None, workdir: Path | None) -> Any:
-    """The CPRJob object in the file, or in the working folder of a local run. Raises DocumentError."""
-    if (file is None) == (workdir is None):
-        raise DocumentError("give either a file with the job and its status, or --workdir DIR of a local run")
-    if file is None and workdir is not None:
-        paths = tuple(workdir.glob("jobs/*/*.json"))
-        if len(paths) != 1:
-            raise DocumentError(f"there is no job in {workdir}")
-        file = paths[0]
-    return read_single(Path(str(file)))
-
-
-def export(source: Source, folder: Path, environment: Mapping[str, str]) -> int:
+def export(model: Model, folder: Path, environment: Mapping[str, str]) -> int:
     """Write the model into the folder; returns the exporter's exit code.
 
     Credentials are read as pods read them: from the files in the folder that CPR_CREDENTIALS_DIR names.
     Raises NeedError if the trainer's packages are not installed.
     """
     check_trainer_image()
-    command = (sys.executable, "-m", "cpr_trainer", "export", "--anchor", source.anchor, "--to", str(folder))
+    command = (sys.executable, "-m", "cpr_trainer", "export", "--anchor", model.anchor, "--to", str(folder))
     variables = {
         env.TERMINATION_FILE: "/dev/stderr",
         **environment,
-        env.SPEC: source.job_spec,
+        env.SPEC: model.job_spec,
     }
     return subprocess.run(command, env=variables, check=False).returncode  # noqa: S603 -- our own program
+
+
+def export_from(pod: TrainerPod, model: Model, folder: Path) -> None:
+    """Have a pod write the model, and unpack it into the folder, model.json last.
+
+    Raises TrialError if the pod cannot write it, AnswerError if it cannot be reached, DocumentError if the folder
+    cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LAST).unlink(missing_ok=True)
+        with pod.output("export", "--anchor", model.anchor, "--to", STREAM) as source:
+            with tarfile.open(fileobj=source, mode="r|") as archive:
+                archive.extractall(folder, filter="data")
+            source.read()  # the end of the process, which says whether it failed
+    except tarfile.ReadError as error:
+        raise TrialError(f"the model came incomplete ({error}); try again") from error
+    except OSError as error:
+        raise DocumentError(f"cannot write the model to {folder}: {error}") from error

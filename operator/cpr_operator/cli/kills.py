@@ -1,4 +1,4 @@
-"""`--kill ROLE/INDEX@FRACTION[:SIGNAL]`: what to kill, and when. Pure."""
+"""`--kill ROLE/INDEX@FRACTION[:SIGNAL]` and `ROLE/INDEX`: what to kill, and when. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal, cast
 from cpr_contract import env
 
 SPECIMEN = "shard/1@0.5, trainer/0@0.25:TERM"
+Role = Literal["shard", "trainer"]
+_MEMBER = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)")
 _FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
 
 
@@ -21,7 +23,7 @@ class KillError(ValueError):
 class Kill:
     """Send `number` to a member's process once `fraction` of all samples are trained."""
 
-    role: Literal["shard", "trainer"]
+    role: Role
     index: int
     fraction: float
     number: signal.Signals = signal.SIGKILL
@@ -40,8 +42,15 @@ def parse_kill(text: str) -> Kill:
     fraction = float(match["fraction"])
     if not 0 <= fraction < 1:
         raise KillError(f"{text!r}: the fraction must be at least 0 and below 1")
-    role = cast("Literal['shard', 'trainer']", match["role"])
-    return Kill(role, int(match["index"]), fraction, _signal(match["signal"] or "KILL", text))
+    return Kill(cast("Role", match["role"]), int(match["index"]), fraction, _signal(match["signal"] or "KILL", text))
+
+
+def parse_member(text: str) -> tuple[Role, int]:
+    """Parse a member, as `shard/1`, into its role and its index. Raises KillError."""
+    match = _MEMBER.fullmatch(text)
+    if match is None:
+        raise KillError(f"{text!r} is not ROLE/INDEX, as in shard/1 or trainer/0")
+    return cast("Role", match["role"]), int(match["index"])
 
 
 def check_targets(kills: tuple[Kill, ...], trainers: int, shards: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,9 +13,8 @@ from rich.table import Table
 from cpr_operator import policy
 from cpr_operator.api.replay import replay_of
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Status
-from cpr_operator.api.validate import parse_spec, validate
-from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.api.validate import parse_spec, parse_status, validate
+from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.policy import open_loop
 from cpr_operator.policy.law import Mode
 from cpr_operator.policy.whatif import WhatIf, halved_and_doubled, turns
@@ -38,12 +36,12 @@ _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def plan(file: Path, *, as_json: bool, out: Console) -> None:
-    """Print the plan of the CPRJob in the file. With its status, plan the rest of the job.
+def plan(job: Any, *, as_json: bool, out: Console) -> None:
+    """Print the plan of a CPRJob object. With its status, plan the rest of the job.
 
-    Raises DocumentError, InvalidDocumentError.
+    Raises InvalidDocumentError, InvalidStatusError.
     """
-    spec, inputs = _read(file)
+    spec, inputs = _read(job)
     replay = replay_of(spec)
     if as_json:
         out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay)}))
@@ -56,12 +54,11 @@ def plan(file: Path, *, as_json: bool, out: Console) -> None:
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
-def _read(file: Path) -> tuple[CPRJobSpec, policy.Inputs]:
-    document = read_single(file)
-    invalid = validate(document)
+def _read(job: Any) -> tuple[CPRJobSpec, policy.Inputs]:
+    invalid = validate(job)
     if invalid:
         raise InvalidDocumentError(invalid)
-    spec, status = parse_spec(document["spec"]), Status.model_validate(document.get("status") or {})
+    spec, status = parse_spec(job["spec"]), parse_status(job.get("status") or {})
     inputs = plan_inputs(spec, status)
     return spec, replace(inputs, shards=inputs.shards or spec.shards.replicas)
 

@@ -134,17 +134,18 @@ def frame(snapshot: Snapshot) -> Group:
     head.add_row(f"[bold]{escape(snapshot.job)}[/bold]", _coloured(status.phase), f"{snapshot.elapsed_s:.0f} s")
     bar = Table.grid()
     bar.add_row(ProgressBar(total=max(snapshot.total, 1), completed=snapshot.samples, width=60))
-    return Group(head, bar, Text("   ".join(figures(snapshot))), _members(status))
+    return Group(head, bar, Text("   ".join(figures(snapshot))), members(status, most=MAX_LISTED))
 
 
-def _members(status: Status) -> Table:
+def members(status: Status, most: int) -> Table:
+    """A row for each of the first `most` shards and trainers."""
     table = Table(box=None, pad_edge=False)
     for title in ("member", "state", "incarnation", "last save (samples)", "reserved"):
         table.add_column(title, header_style="dim")
-    for shard in status.shards[:MAX_LISTED]:
+    for shard in status.shards[:most]:
         reserved = sum(end - first for first, end in shard.reserved)
         _row(table, f"shard/{shard.index}", shard, shard.saved_samples, reserved)
-    for trainer in status.trainers[:MAX_LISTED]:
+    for trainer in status.trainers[:most]:
         leads = " (leads)" if trainer.index == status.leader else ""
         _row(table, f"trainer/{trainer.index}{leads}", trainer, status.dense.saved_samples, 0)
     return table

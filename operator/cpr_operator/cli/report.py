@@ -1,10 +1,17 @@
-"""`--report`: the outcome of a job, for programs. Pure."""
+"""The outcome of a job, for programs. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cpr_operator.api.status import FailureRecord, Member, Status
+
+
+def overall_speed(status: Status) -> float | None:
+    """Samples a second from the start of the first pods to the end of the job; None before the end."""
+    if status.start_time is None or status.completion_time is None or status.completion_time <= status.start_time:
+        return None
+    return status.progress.samples / (status.completion_time - status.start_time)
 
 
 def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, Any]:

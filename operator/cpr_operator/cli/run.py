@@ -18,19 +18,18 @@ from rich.console import Console
 
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.cli.console import INTERRUPTED
 from cpr_operator.cli.document import DocumentError, changed_spec, read_job
 from cpr_operator.cli.kills import Kill, check_targets
 from cpr_operator.cli.operating import open_cluster, operating
 from cpr_operator.cli.progress import open_progress
 from cpr_operator.cli.report import report
-from cpr_operator.cli.summary import print_summary
+from cpr_operator.cli.summary import next_step_here, print_summary
 from cpr_operator.cli.watch import Watch
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView
 
 RUNS = Path("cprjob-runs")
-#: The exit code that a shell gives a program that SIGINT ended.
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ async def _run(options: RunOptions, console: Console) -> int:
         _check_kills(options.kills, job.spec)
         watch, status = await _follow(cluster, job, options.kills, console)
     speed = watch.pace.samples_per_s if watch.pace else None
-    print_summary(console, job.name, status, speed, workdir)
+    print_summary(console, job.name, status, speed, next_step_here(status, workdir))
     if options.report is not None:
         options.report.write_text(json.dumps(report(job.name, status, speed), indent=2) + "\n", "utf-8")
     if status.phase == "Succeeded":

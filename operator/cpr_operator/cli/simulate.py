@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.document import InvalidDocumentError, read_single
-from cpr_operator.cli.options import OptionError, check_plot
+from cpr_operator.cli.options import OptionError, SimulatePreset, check_plot
 from cpr_operator.policy.costs import Costs
 from cpr_operator.policy.words import duration
 from cpr_operator.simulate.failures import DISTRIBUTIONS, Failures, parse_trace, recorded
@@ -23,9 +23,8 @@ from cpr_operator.simulate.plot import plot_scale, plot_study
 from cpr_operator.simulate.presets import PRESETS, SCALES, at_scale
 from cpr_operator.simulate.study import Summary, study
 
-Preset = Literal["paper", "production", "scale"]
-PAPER: Preset = "paper"
-SCALE: Preset = "scale"
+PAPER: SimulatePreset = "paper"
+SCALE: SimulatePreset = "scale"
 RUNS = 10_000
 #: Jobs on thousands of shards fail hundreds of times.
 SCALE_RUNS = 100
@@ -35,7 +34,7 @@ SCALE_RUNS = 100
 class SimulateOptions:
     """What the command line asks for. None stands for the value of the preset or the file."""
 
-    preset: Preset | None = None
+    preset: SimulatePreset | None = None
     file: Path | None = None
     hours: float | None = None
     shards: int | None = None

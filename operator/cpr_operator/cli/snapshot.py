@@ -10,7 +10,7 @@ from cpr_operator.api.status import Status
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job's status, and its leader's latest report, which is fresher. Times are seconds."""
+    """The job's status, and its leader's latest report, which is fresher where it can be asked. Times are seconds."""
 
     job: str
     elapsed_s: float
@@ -29,8 +29,10 @@ class Snapshot:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Training speed of the last seconds; None while no leader reports."""
-        return self.leader.samples_per_s if self.leader else None
+        """Training speed of the last seconds; None while nothing is trained."""
+        if self.leader:
+            return self.leader.samples_per_s
+        return self.status.progress.samples_per_second if self.status.phase == "Running" else None
 
     @property
     def auc(self) -> float | None:

@@ -13,13 +13,13 @@ from cpr_operator.api.status import Condition, FailureRecord, Status
 UNKNOWN = "-"
 
 
-def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, workdir: Path) -> None:
-    """Print the outcome of a run."""
-    console.print(_headline(job, status), highlight=False, soft_wrap=True)
-    console.print(_facts(status, samples_per_s), highlight=False)
+def print_summary(console: Console, job: str, status: Status, samples_per_s: float | None, next_step: str) -> None:
+    """Print the outcome of a job; `next_step` says what can be done with it now."""
+    console.print(headline(job, status), highlight=False, soft_wrap=True)
+    console.print(facts(status, samples_per_s), highlight=False)
     if status.failures:
-        console.print("", _failures(status.failures), "", sep="\n", highlight=False)
-    console.print(_next_step(status, workdir), highlight=False, soft_wrap=True)
+        console.print("", failures(status.failures), "", sep="\n", highlight=False)
+    console.print(next_step, markup=False, highlight=False, soft_wrap=True)
 
 
 def ended_because(status: Status) -> str:
@@ -28,7 +28,8 @@ def ended_because(status: Status) -> str:
     return _words(failed) if failed else ""
 
 
-def _headline(job: str, status: Status) -> str:
+def headline(job: str, status: Status) -> str:
+    """The job's phase, and why it failed if it did."""
     colour = {"Succeeded": "green", "Failed": "red"}.get(status.phase, "yellow")
     reason = ended_because(status)
     return f"[bold]{escape(job)}[/bold]: [{colour}]{status.phase}[/{colour}]" + (
@@ -40,7 +41,8 @@ def _words(condition: Condition) -> str:
     return f"{condition.reason}: {condition.message}" if condition.message else condition.reason
 
 
-def _facts(status: Status, samples_per_s: float | None) -> Table:
+def facts(status: Status, samples_per_s: float | None) -> Table:
+    """What was trained, how well, and what failures and saves have cost."""
     progress, plan, budget = status.progress, status.plan, status.budget
     table = Table.grid(padding=(0, 2))
     speed = f"{_figure(samples_per_s, ',.0f')} samples/s"
@@ -73,11 +75,12 @@ def _overhead(status: Status) -> str:
     )
 
 
-def _failures(failures: tuple[FailureRecord, ...]) -> Table:
+def failures(records: tuple[FailureRecord, ...]) -> Table:
+    """A row for each failure."""
     table = Table(title="Failures", title_justify="left", box=None, pad_edge=False)
     for title in ("member", "failure", "lost samples", "lost row updates", "recovered in", "action"):
         table.add_column(title, header_style="dim")
-    for each in failures:
+    for each in records:
         table.add_row(
             f"{each.role}/{each.index}",
             escape(each.kind + (f": {each.message}" if each.message else "")),
@@ -89,18 +92,34 @@ def _failures(failures: tuple[FailureRecord, ...]) -> Table:
     return table
 
 
-def _next_step(status: Status, workdir: Path) -> str:
-    shown = escape(str(workdir))
+def next_step_here(status: Status, workdir: Path) -> str:
+    """What can be done with the job of a local run."""
     match status.phase:
         case "Succeeded" if status.result is not None:
             return (
-                f"The model is anchor {escape(status.result.key)} in {shown}.\n"
-                f"To write it as files: cprjob export --workdir {shown} --to model"
+                f"The model is anchor {status.result.key} in {workdir}.\n"
+                f"To write it as files: cprjob export --workdir {workdir} --to model"
             )
         case "Failed":
-            return f"Logs of all processes: {shown}/pods/*/log.txt"
+            return f"Logs of all processes: {workdir}/pods/*/log.txt"
         case _:
-            return f"To resume the job: cprjob run --resume --workdir {shown}"
+            return f"To resume the job: cprjob run --resume --workdir {workdir}"
+
+
+def next_step_there(status: Status, job: str, options: str) -> str:
+    """What can be done with a job on a cluster; `options` name the cluster and the namespace."""
+    match status.phase:
+        case "Succeeded" if status.result is not None:
+            return (
+                f"The model is anchor {status.result.key} in the job's store.\n"
+                f"To write it as files: cprjob export cpr/{job} --to model{options}"
+            )
+        case "Failed":
+            return f"To see its log: cprjob logs {job}{options}"
+        case "Suspended":
+            return f"To resume the job: cprjob resume {job}{options}"
+        case _:
+            return f"To follow the job: cprjob top {job}{options}"
 
 
 def _at_most(value: int | None, *, exact: bool) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -21,6 +22,14 @@ from cpr_operator.cli.needs import check_trainer_image
 
 #: Lines of a log that an error message shows.
 _TAIL_LINES = 20
+
+
+class Ask(Protocol):
+    """Asks a role of the trainer image, wherever it runs, and yields the lines of its answer. Raises TrialError."""
+
+    def __call__(self, role: str, job: JobSpec | None, request: object) -> Generator[bytes]:
+        """Close the answer to end the role's process."""
+        ...
 
 
 class TrialError(RuntimeError):
@@ -75,13 +84,21 @@ def ask_trainer_image(
 def why(last_word: Path, log: Path, code: int) -> str:
     """The process's termination message; without a helpful one, the last lines of its log."""
     try:
-        problem = from_json(Problem, last_word.read_text("utf-8"))
-    except (OSError, ContractError):
+        told = last_word.read_text("utf-8")
+    except OSError:
+        told = ""
+    return why_ended(told, log.read_text("utf-8", "replace").splitlines(), code)
+
+
+def why_ended(last_word: str, log: Sequence[str], code: int) -> str:
+    """The same, of their contents."""
+    try:
+        problem = from_json(Problem, last_word)
+    except ContractError:
         problem = None
     if problem is not None and problem.reason != "Internal":
         return f"{problem.message} {problem.remedy}"
-    tail = log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join((f"the trials ended with exit code {code}", *tail))
+    return "\n".join((f"the trials ended with exit code {code}", *log[-_TAIL_LINES:]))
 
 
 def progress(console: Console) -> Progress:

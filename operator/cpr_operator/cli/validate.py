@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cpr_operator.api.validate import Invalid, validate
-from cpr_operator.cli.document import DocumentError, read_documents
+from cpr_operator.cli.document import DocumentError, jobs_of, read_documents
 
 
 def validate_files(paths: tuple[Path, ...], console: Console) -> bool:
@@ -31,11 +31,17 @@ def _validate_file(path: Path, console: Console) -> bool:
     except DocumentError as error:
         console.print(f"[red]{escape(str(error))}[/red]")
         return False
-    invalid = tuple(each for document in documents for each in validate(document))
-    if not documents:
-        invalid = validate(None)
+    jobs = jobs_of(documents)
+    if documents and not jobs:
+        console.print(f"[red]{escape(str(path))}[/red]: none of its {len(documents)} documents is a CPRJob")
+        return False
+    invalid = tuple(each for job in jobs or (None,) for each in validate(job))
     if invalid:
         show_invalid(str(path), invalid, console)
         return False
-    console.print(f"[green]{escape(str(path))}[/green]: valid")
+    console.print(f"[green]{escape(str(path))}[/green]: valid{_others(len(documents) - len(jobs))}")
     return True
+
+
+def _others(count: int) -> str:
+    return f", {count} other object{'s' if count > 1 else ''} not checked" if count else ""

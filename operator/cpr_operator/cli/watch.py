@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.limits import longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cli.kills import Kill, due
@@ -83,7 +84,9 @@ class Watch:
 
     async def _ask_leader(self, status: Status, pods: tuple[PodView, ...]) -> TrainerReport | None:
         pod = running(pods, env.ROLE_TRAINER, status.leader)
-        body = None if pod is None else await self._cluster.fetch_report(pod, REPORT_DEADLINE_S)
+        if pod is None:
+            return None
+        body = await self._cluster.fetch_report(pod, REPORT_DEADLINE_S, longest_report(len(status.members)))
         if body is None:
             return None
         try:

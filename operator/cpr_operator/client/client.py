@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from cpr_operator.client import logs
 from cpr_operator.client.connection import Connection, Place
 from cpr_operator.client.errors import ClientError, NoObjectError, TookTooLongError, UnavailableError
 from cpr_operator.client.job import Event, Job, events_of, is_over, to_create
+from cpr_operator.client.tool import Tool, opened_tool
 
 Role = Literal["trainer", "shard"]
 
@@ -175,6 +177,10 @@ class Client:
         meta = pod["metadata"]
         self._connection.delete_pod(self.namespace, meta["name"], meta["uid"], None if drain else 0)
         return str(meta["name"])
+
+    def tool(self, pod: Mapping[str, Any]) -> AbstractContextManager[Tool]:
+        """Create a pod of your own, with the manifest `pod`; it runs commands, and is deleted with the context."""
+        return opened_tool(self._connection, dict(pod))
 
     def _change(self, name: str, spec: Mapping[str, Any]) -> Job:
         return Job(self._connection.change(self.namespace, name, {"spec": dict(spec)}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
+from kubernetes.stream import stream
+from kubernetes.stream.ws_client import WSClient
 from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
@@ -126,6 +128,48 @@ class Connection:
             )
             items: list[Object] = json.loads(answer.data)["items"]
         return items
+
+    def create_pod(self, namespace: str, manifest: Object) -> Object:
+        """Create a pod; returns it as it is then."""
+        body: Any = manifest
+        with _explained(f"cannot create the pod {namespace}/{manifest['metadata']['name']}"):
+            answer: Any = self._core.create_namespaced_pod(
+                namespace, body, _preload_content=False, _request_timeout=REQUEST_S
+            )
+            created: Object = json.loads(answer.data)
+        return created
+
+    def pod(self, namespace: str, name: str) -> Object:
+        """One pod, as the API server writes it."""
+        with _explained(f"cannot read the pod {namespace}/{name}"):
+            answer: Any = self._core.read_namespaced_pod(
+                name, namespace, _preload_content=False, _request_timeout=REQUEST_S
+            )
+            found: Object = json.loads(answer.data)
+        return found
+
+    def execute(self, namespace: str, pod: str, command: Sequence[str]) -> WSClient:
+        """Start a command in a pod's main container; what it reads and writes are the frames of the answer."""
+        try:
+            opened: WSClient = stream(
+                self._core.connect_get_namespaced_pod_exec,
+                pod,
+                namespace,
+                command=list(command),
+                container=env.MAIN_CONTAINER,
+                stdin=True,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                binary=True,
+                _preload_content=False,
+            )
+        except ApiException as error:  # of the handshake: its reason is all there is
+            reason = str(error.reason).partition(" -+-+-")[0]
+            raise ClientError(
+                f"cannot run a command in the pod {namespace}/{pod}: {reason}; ask for the right to create pods/exec"
+            ) from None
+        return opened
 
     def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int | None) -> None:
         """Delete the pod of that uid; with a grace of 0 without waiting for its node. None: the pod's own grace."""

@@ -3,7 +3,8 @@
 ClientError
 ├── NoObjectError      there is no object of this name
 ├── UnavailableError   the API server cannot answer now; the same request may succeed later
-└── TookTooLongError   what was waited for did not come in time
+├── TookTooLongError   what was waited for did not come in time
+└── CommandError       a command in a pod failed
 """
 
 
@@ -21,3 +22,12 @@ class UnavailableError(ClientError):
 
 class TookTooLongError(ClientError):
     """What was waited for did not come in time."""
+
+
+class CommandError(ClientError):
+    """A command in a pod that failed; `errors` is the end of its standard error."""
+
+    def __init__(self, code: int, errors: str) -> None:
+        super().__init__(f"the command ended with exit code {code}: {errors}")
+        self.code = code
+        self.errors = errors

@@ -203,9 +203,9 @@ class KubernetesCluster:
         except NotFoundError as error:  # the namespace is gone
             raise RefusedError(str(error)) from error
 
-    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """See `Cluster`."""
-        return await self._reports.fetch(pod, deadline_s)
+        return await self._reports.fetch(pod, deadline_s, max_bytes)
 
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""

@@ -64,6 +64,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
         ready=bool(_where(conditions, "Ready", "True")),
         job_uid=labels.get(env.LABEL_JOB_UID, ""),
+        namespace=meta.get("namespace", ""),
     )
 
 

@@ -1,7 +1,8 @@
 """Asking pods for their reports over HTTP. No answer is an answer: it is never evidence of anything.
 
 Pods are other people's programs. Whatever they answer, or do not answer, costs the operator a bounded amount of memory
-and delays no other job: a job has so many polls in flight, and pods that were silent wait in a lane of their own.
+and delays no other job: a job has so many polls in flight, a namespace at most half of all, and pods that were silent
+wait in a lane of their own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +20,8 @@ from weakref import WeakValueDictionary
 import aiohttp
 
 from cpr_contract import env
+from cpr_operator.cluster.protocol import Priority
+from cpr_operator.cluster.rate import Ration
 from cpr_operator.cluster.silences import Silences
 from cpr_operator.cluster.views import PodView
 
@@ -27,8 +31,6 @@ logger = logging.getLogger(__name__)
 MAX_IN_FLIGHT, MAX_OF_JOB = 256, 32
 #: The same of pods that were silent the last time.
 MAX_SILENT, MAX_SILENT_OF_JOB = 64, 16
-#: A report is some kilobytes; more than this comes from no pod of ours.
-MAX_REPORT_BYTES = 1 << 20
 #: What is packed is not unpacked: a few bytes could become gigabytes.
 HEADERS = {"Accept-Encoding": "identity"}
 #: Deadlines are those of the caller.
@@ -76,11 +78,11 @@ class ReportFetcher:
             timeout=UNTIMED,
         )
         self._silences = Silences(clock)
-        self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB)
-        self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB)
+        self._answering = _Lane(MAX_IN_FLIGHT, MAX_OF_JOB, clock)
+        self._silent = _Lane(MAX_SILENT, MAX_SILENT_OF_JOB, clock)
 
-    async def fetch(self, pod: PodView, deadline_s: float) -> bytes | None:
-        """The body of the pod's `/status`; None without an address or without a whole answer.
+    async def fetch(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+        """The body of the pod's `/status`; None without an address, without a whole answer, or with a longer one.
 
         It waits for its turn for `deadline_s` at most, and for the answer as long again. A pod that was silent the
         last time is asked after a pause only.
@@ -91,10 +93,10 @@ class ReportFetcher:
         lane = self._silent if (job, pod.uid) in self._silences else self._answering
         asked, now = False, asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(deadline_s) as limit, lane.slot(job):
+            async with asyncio.timeout(deadline_s) as limit, lane.slot(job, pod.namespace):
                 asked = True
                 limit.reschedule(now() + deadline_s)
-                answer = await self._get(pod)
+                answer = await self._get(pod, max_bytes)
         except TimeoutError:
             if asked:
                 self._silences.was_silent(job, pod.uid, deadline_s)
@@ -104,7 +106,7 @@ class ReportFetcher:
         self._silences.answered(job, pod.uid)
         return answer
 
-    async def _get(self, pod: PodView) -> bytes | None:
+    async def _get(self, pod: PodView, max_bytes: int) -> bytes | None:
         host = f"[{pod.host}]" if ":" in pod.host else pod.host
         url = f"http://{host}:{pod.port_base + env.HTTP_PORT}/status"
         async with self._client.get(url, allow_redirects=False) as response:
@@ -117,8 +119,8 @@ class ReportFetcher:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
-                if len(body) > MAX_REPORT_BYTES:
-                    logger.warning("%s: report rejected: longer than %d bytes", pod.name, MAX_REPORT_BYTES)
+                if len(body) > max_bytes:
+                    logger.warning("%s: report rejected: longer than %d bytes", pod.name, max_bytes)
                     return None
             return bytes(body)
 
@@ -128,16 +130,16 @@ class ReportFetcher:
 
 
 class _Lane:
-    """So many at once, and so many of one job."""
+    """So many at once, so many of one job, and of a namespace what a `Ration` lets it hold."""
 
-    def __init__(self, at_once: int, of_job: int) -> None:
-        self._all = asyncio.Semaphore(at_once)
+    def __init__(self, at_once: int, of_job: int, clock: Callable[[], float]) -> None:
+        self._all = Ration(math.inf, at_once, clock)
         self._of_job = of_job
         self._jobs: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def slot(self, job: str) -> AsyncIterator[None]:
+    async def slot(self, job: str, namespace: str) -> AsyncIterator[None]:
         """A place in the lane. First the job's own: those who wait for it take no place of others."""
         own = self._jobs.setdefault(job, asyncio.Semaphore(self._of_job))
-        async with own, self._all:
+        async with own, self._all.place(Priority.RECOVERY, namespace):
             yield

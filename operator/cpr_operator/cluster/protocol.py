@@ -152,8 +152,8 @@ class Cluster(Protocol):
         """Publish an event; an event of the same key that exists is success. Raises RefusedError."""
         ...
 
-    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
-        """The pod's `/status` answer, None if it does not answer in time."""
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
+        """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`."""
         ...
 
     async def reaches(self, pod: PodView) -> bool:

@@ -24,7 +24,8 @@ class Ration:
     the others, or fail.
 
     A namespace gets a place only while it holds fewer than are free. So one whose requests hang
-    holds at most half of the places, and a second one half of the rest. `clock` gives seconds.
+    holds at most half of the places, and a second one half of the rest. `clock` gives seconds. If
+    `per_second` is infinite, only what is under way is limited.
     """
 
     def __init__(self, per_second: float, at_once: int, clock: Callable[[], float]) -> None:
@@ -126,5 +127,6 @@ class Ration:
 
     def _fill(self) -> None:
         now = self._clock()
-        self._tokens = min(self._rate, self._tokens + (now - self._filled) * self._rate)
+        if now > self._filled:  # no time times an infinite rate is no number
+            self._tokens = min(self._rate, self._tokens + (now - self._filled) * self._rate)
         self._filled = now

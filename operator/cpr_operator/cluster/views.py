@@ -28,6 +28,7 @@ class PodView:
     unschedulable: the scheduler's message.
     owner_uid: the uid of the controlling CPRJob.
     job_uid: the label of that name, which pods of version 0.1.0 lack.
+    namespace: empty in local mode, where all pods are of one person.
     roster_version: the version last written to the roster's annotation; -1 if there is none.
     ready: the kubelet's condition Ready. In local mode no kubelet sets it.
     """
@@ -53,6 +54,7 @@ class PodView:
     roster_version: int = -1
     ready: bool = False
     job_uid: str = ""
+    namespace: str = ""
 
     @property
     def ended(self) -> bool:

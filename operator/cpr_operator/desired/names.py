@@ -37,6 +37,11 @@ def cleanup_name(job: JobId, attempt: int) -> str:
     return f"{job.stem}-cleanup-{attempt}"
 
 
+def tool_name(job: JobId, suffix: str) -> str:
+    """The name of a pod in which `cprjob` looks at the job's saves."""
+    return f"{job.stem}-tool-{suffix}"
+
+
 def key_secret_name(job: JobId, digest: str) -> str:
     """The name of the Secret with the handshake key of that digest, so that different keys have different names."""
     return f"{job.stem}-key-{digest}" if digest else f"{job.stem}-key"
@@ -80,6 +85,16 @@ def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:
         env.LABEL_ROLE: env.ROLE_CLEANUP,
         env.LABEL_INDEX: "0",
         env.LABEL_INCARNATION: str(attempt),
+    }
+
+
+def tool_labels(job: JobId) -> dict[str, str]:
+    """Labels of a pod of `cprjob`: none that select members, because the operator has no part in it."""
+    return {
+        "app.kubernetes.io/name": "cprjob",
+        "app.kubernetes.io/instance": job.name,
+        "app.kubernetes.io/component": "tool",
+        "app.kubernetes.io/managed-by": "cprjob",
     }
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context
 
+from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import Result, ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, Member, Progress, Shard, Shown, Status, Trainer
+from cpr_operator.api.status import MAX_ANCHORS, Anchor, Member, Progress, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.members import Cost, M, account_of, edited, with_account, with_cost
@@ -273,17 +274,22 @@ def _termination_message(status: Status, facts: Mapping[str, Fact]) -> Result | 
         return None
 
 
-def with_shown(status: Status) -> Status:
-    """The status with its figures for people, rounded and with units."""
+def with_shown(status: Status, job_name: str) -> Status:
+    """The status with its figures for people, rounded and with units, and those of the subresource scale."""
     progress, plan, budget = status.progress, status.plan, status.budget
+    trains = status.phase == "Running"
+    speed, eta_s = (progress.samples_per_second, progress.eta_seconds) if trains else (None, None)
     shown = Shown(
         progress=f"{progress.percent}%" if progress.total_samples else "",
         interval=duration(plan.interval_seconds) if plan else "",
         spent=_portion(budget.spent) if budget else "",
         limit=_portion(budget.limit) if budget else "",
         auc="" if progress.auc is None else f"{progress.auc:.4f}",
+        speed="" if speed is None else f"{speed:.0f}/s",
+        eta="" if eta_s is None else duration(eta_s),
     )
-    return status.evolve(shown=shown)
+    selector = f"{env.LABEL_JOB}={job_name},{env.LABEL_ROLE}={env.ROLE_TRAINER}"
+    return status.evolve(shown=shown, scale=Scale(replicas=len(status.trainers), selector=selector))
 
 
 def _portion(value: float) -> str:

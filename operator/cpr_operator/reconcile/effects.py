@@ -118,7 +118,7 @@ def outcome(draft: Draft) -> Outcome:
     """What the pass wants: the status, and all that the cluster lacks of it."""
     observed = draft.observed
     status = stamped(draft.before, draft.status)
-    status = with_shown(status.evolve(observed_generation=observed.job.generation))
+    status = with_shown(status.evolve(observed_generation=observed.job.generation), observed.job.id.name)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
     return Outcome(

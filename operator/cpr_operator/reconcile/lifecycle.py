@@ -179,7 +179,7 @@ def clean_up(observed: PassInput) -> Outcome:
     left = None if ttl is None else max(ended + ttl - observed.now, 0.0)
     lingering = bool(live_pods(observed.pods))
     return Outcome(
-        with_shown(status),
+        with_shown(status, observed.job.id.name),
         deletes=_superfluous(observed, status),
         delete_job=left == 0.0,
         wake_after_s=observed.timing.running_s if lingering else left,

@@ -65,7 +65,7 @@ class Account:
 
     def charge_reserved(self) -> Account:
         """Charge all open reservations in full."""
-        return Account(replace(self.ledger, lost=self._worst()), ((),) * len(self.reserved))
+        return Account(replace(self.ledger, lost=ledgers.bounded(self._worst())), ((),) * len(self.reserved))
 
     def charge_owed(self, samples: int) -> Account:
         """Charge the worst that a model of `samples` samples can miss: no member will report its losses any more."""

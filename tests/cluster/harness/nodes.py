@@ -28,7 +28,7 @@ class Nodes:
         """Return the name of a node by its number."""
         if self.backend == "bare":
             return f"node{number}"
-        return "cprjob-worker" + (str(number) if number > 1 else "")
+        return "cprjob-test-worker" + (str(number) if number > 1 else "")
 
     def number(self, name: str) -> int:
         """Return the number of a node by its name."""
@@ -86,6 +86,17 @@ class Nodes:
             limit,
             timeout_s=within_s + 10,
         )
+
+    @contextmanager
+    def also_named(self, image: str, name: str) -> Iterator[None]:
+        """Give an image that all nodes have a second name for a while, as containerd writes it."""
+        for number in range(1, self.count + 1):
+            self._run("ctr", str(number), "images", "tag", "--force", image, name)
+        try:
+            yield
+        finally:
+            for number in range(1, self.count + 1):
+                self._run("ctr", str(number), "images", "rm", name)
 
     def signal(self, pod: Pod, signal: Signal) -> None:
         """Send a signal to the main process of a pod from its node: KILL leaves no grace."""

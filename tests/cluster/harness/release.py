@@ -20,7 +20,9 @@ class Release:
 
     def upgrade(self, image: str) -> None:
         """Let the operator run another image, and wait until it is ready."""
-        self._helm("upgrade", NAME, str(CHART), "--reuse-values", "--set", f"image.repository={image}", *_wait())
+        self._helm(
+            "upgrade", NAME, str(CHART), "--reset-then-reuse-values", "--set", f"image.repository={image}", *_wait()
+        )
 
     def test(self) -> None:
         """Run the chart's own test."""

@@ -41,7 +41,7 @@ def test_rows_are_grouped_by_shard(ids: np.ndarray) -> None:
     assert len(unique.bounds) == 4
     for shard in range(3):
         part = unique.numbers[unique.on_shard(shard)]
-        assert (PLACEMENT.shards_of(part) == shard).all()
+        assert (PLACEMENT.locate(part)[0] == shard).all()
     assert unique.bounds[-1] == len(unique)
 
 
@@ -64,7 +64,7 @@ def test_rows_shared_with_another_batch(one: np.ndarray, other: np.ndarray) -> N
     kept = mine.select(~shared)
     assert kept.numbers.tolist() == mine.numbers[~shared].tolist()
     for shard in range(3):
-        assert (PLACEMENT.shards_of(kept.numbers[kept.on_shard(shard)]) == shard).all()
+        assert (PLACEMENT.locate(kept.numbers[kept.on_shard(shard)])[0] == shard).all()
     assert kept.bounds[-1] == len(kept)
 
 

@@ -48,6 +48,7 @@ class _World:
         self.store = _FlakyStore()
         self.incarnations = [1, 1]
         self.saved = [SaveState(), SaveState()]
+        self.committed = 0
         self.saver = AnchorCommitter(
             self.store,
             lambda: tuple(self.saved),
@@ -56,8 +57,12 @@ class _World:
             pruner=Pruner(self.store, "job", grace_s=0.0),
             anchors=(),
             rng=random.Random(1),
+            committed=self._count,
         )
         self.saver.start()
+
+    def _count(self) -> None:
+        self.committed += 1
 
     def commit_shard(self, index: int, step: int, incarnation: int = 1, *, tell: bool = True) -> None:
         manifest = draft(step, job_uid="job", index=index, incarnation=incarnation, lost=((0, index),))
@@ -93,11 +98,13 @@ def test_an_anchor_is_committed_when_the_last_shard_has_saved(world: _World) -> 
     world.wait_for(lambda saves: saves.dense_save and saves.dense_save.step == 4)
     assert world.saver.state.anchors == ()
     assert world.saver.busy
+    assert world.committed == 0
     world.commit_shard(1, 5)
     world.wait_for(lambda saves: saves.anchors)
 
     anchor = world.saver.anchor_of(5)
     assert anchor is not None
+    _until(lambda: world.committed == 1)
     manifest = read_anchor(world.store, anchor)
     assert manifest.lost == (((0, 0),), ((0, 1),))
     assert [ref.key for ref in manifest.shards] == [

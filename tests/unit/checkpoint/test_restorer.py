@@ -227,14 +227,14 @@ def test_a_predecessor_that_wakes_up_tells_of_no_save_that_its_successor_passes_
             news.append(True)
 
     listing = bench.store.list
+    bench.store.before_put = wake_up
 
-    def list_later(prefix: str) -> tuple[Entry, ...]:
+    def list_objects(prefix: str) -> tuple[Entry, ...]:
         if prefix.endswith("shard-0000/"):
             wake_up("list")
         return listing(prefix)
 
-    bench.store.before_put = wake_up
-    bench.store.list = list_later
+    bench.store.list = list_objects
     restored = bench.restore()
     assert isinstance(restored, Restored)
     assert news == ([False, True] if told else [False])

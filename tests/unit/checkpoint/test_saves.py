@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.manifests import ManifestRef, ShardManifest
+from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.format.anchors import find_anchor, resolve_anchor
@@ -181,11 +181,11 @@ def test_a_damaged_save_is_named_and_the_one_before_it_is_taken(damage: str) -> 
     assert same(bench.values(home), old)
 
 
-def anchored(store: MemoryStore, uid: str = "uid") -> tuple[AnchorRef, list[Bench]]:
+def anchored(store: MemoryStore, uid: str = "uid", ids: TableIds = ()) -> tuple[AnchorRef, list[Bench]]:
     """An anchor at step 10 of a job of two shards."""
     benches = [Bench(store, index, 2) for index in (0, 1)]
     refs = tuple(bench.save(10, job_uid=uid, lost=((64, 128),)).ref for bench in benches)
-    meta = replace(DENSE, job_uid=uid, layout=benches[0].layout)
+    meta = replace(DENSE, job_uid=uid, layout=benches[0].layout, ids=ids)
     return commit_anchor(store, meta, {"dense": torch.arange(6.0).view(2, 3)}, refs, (((64, 128),), ())), benches
 
 
@@ -242,14 +242,39 @@ def test_another_jobs_anchor_gives_values_but_no_progress() -> None:
     assert restored.chain == (), "that job may delete what it wrote"
     dense = load_dense(store, *newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key))
     assert (dense.step, dense.samples, dense.lost, list(dense.tensors)) == (0, 0, (), ["dense"])
-    assert resolve_anchor(store, anchor.key, bench.layout) == anchor
+    assert resolve_anchor(store, anchor.key, bench.layout, ()) == anchor
     with pytest.raises(LayoutError, match="other tables"):
-        resolve_anchor(store, anchor.key, "other layout")
+        resolve_anchor(store, anchor.key, "other layout", ())
     with pytest.raises(DamagedError, match="missing"):
         newest_dense(store, "uid", 1, None, "layout", restore_from=anchor.key + "x")
     own = save_dense(store, DENSE, {"dense": torch.zeros(1)})
     with pytest.raises(DamagedError, match="no anchor"):
-        resolve_anchor(store, own.ref.key, "layout")
+        resolve_anchor(store, own.ref.key, "layout", ())
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted", "told"),
+    [
+        ((), (("t1", "RowNumber"),), "ids of CPR64 in table t1; this job has RowNumber"),
+        (
+            (("t0", "RowNumber"), ("t1", "RowNumber")),
+            (("t0", "RowNumber"),),
+            "RowNumber in table t1; this job has CPR64",
+        ),
+    ],
+)
+def test_rows_of_other_ids_are_refused_by_name(saved: TableIds, wanted: TableIds, told: str) -> None:
+    store = MemoryStore()
+    anchor, (_, bench) = anchored(store, uid="yesterday", ids=saved)
+    assert resolve_anchor(store, anchor.key, bench.layout, saved) == anchor
+    with pytest.raises(LayoutError, match=told):
+        newest_dense(store, "uid", 1, None, bench.layout, restore_from=anchor.key, ids=wanted)
+    numbered = dict(wanted)
+    tables = (replace(t, ids="RowNumber" if t.name in numbered else "CPR64") for t in bench.job.model.tables)
+    model, saves = replace(bench.job.model, tables=tuple(tables)), bench.job.snapshots
+    job = replace(bench.job, model=model, snapshots=replace(saves, restore_from=anchor.key))
+    with pytest.raises(LayoutError, match=told):
+        candidates(store, job, shard_roster(index=1), bench.placement)
 
 
 def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
@@ -261,7 +286,6 @@ def test_the_newest_dense_save_wins_and_says_what_it_lacks() -> None:
     assert (restored.step, restored.samples, restored.lost) == (15, 960, ((0, 64),))
     assert (older.step, older.key, seed.kind) == (10, anchor.key, "Seed")
     assert load_dense(store, seed).tensors == {}
-    assert [c.step for c in newest_dense(store, "uid", 1, None, "layout", at_most_step=14)] == [10, 0]
 
 
 def test_a_dense_save_and_an_anchor_of_one_step_do_not_meet() -> None:

@@ -19,16 +19,16 @@ from cpr_operator.cli.app import app
 from cpr_operator.cli.bench.train import command
 from cpr_operator.cli.bench.train.contenders import Program, peer_commands, read_trace
 from cpr_operator.cli.bench.train.machine import processor_s, usage
-from cpr_operator.cli.bench.train.presets import Preset, document
+from cpr_operator.cli.bench.train.presets import document
 from cpr_operator.cli.bench.train.show import as_json
 from cpr_operator.cli.bench.train.windows import Machine, TooShortError, Window, summarise, time_stages, time_steps
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.options import OptionError, TrainPreset
 from cpr_operator.cli.trials import TrialError
 
 MACHINE = Machine(100.0, 0.0)
 
 
-def job(preset: Preset = Preset.KAGGLE) -> dict[str, Any]:
+def job(preset: TrainPreset = TrainPreset.KAGGLE) -> dict[str, Any]:
     places = {"samples": Path("/data/samples.tsv"), "store": Path("/data/store")}
     return document(preset, rows=1000, trainers=1, shards=2, workers=2, precision="bf16", interval_s=5, **places)
 
@@ -43,8 +43,8 @@ def window(samples_per_s: float, p99_ms: float = 9.0, rss: int = 2**20) -> Windo
     )
 
 
-@pytest.mark.parametrize("preset", list(Preset))
-def test_each_preset_is_a_valid_job_of_26_tables_of_no_more_rows_than_asked(preset: Preset) -> None:
+@pytest.mark.parametrize("preset", list(TrainPreset))
+def test_each_preset_is_a_valid_job_of_26_tables_of_no_more_rows_than_asked(preset: TrainPreset) -> None:
     made = job(preset)
     assert not validate(made)
     parsed = to_job_spec(parse_spec(made["spec"]), uid="u", name="n")

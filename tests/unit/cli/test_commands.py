@@ -3,15 +3,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
 from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.export import Source, find_job, source_of
+from cpr_operator.cli.export import Model, model_of
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.source import find_job
+from cpr_operator.cli.where import AnswerError, Where
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
@@ -88,10 +93,77 @@ def test_the_model_of_a_job_is_its_result(tmp_path: Path) -> None:
     path = tmp_path / "jobs" / "default" / "job.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(job), "utf-8")
-    assert source_of(find_job(None, tmp_path)) == Source("{}", "uid/anchor")
-    assert find_job(path, None) == job
+    assert model_of(find_job(None, tmp_path, Where())) == Model("{}", "uid/anchor")
+    assert find_job(str(path), None, Where()) == job
     with pytest.raises(DocumentError, match="only a job that succeeded"):
-        source_of({"status": {"runtime": runtime}})
+        model_of({"status": {"runtime": runtime}})
+    with pytest.raises(OptionError, match="only a job on a cluster takes -n team; name it as cpr/NAME"):
+        find_job(str(path), None, Where(namespace="team"))
+
+
+def test_a_name_of_the_cluster_is_never_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "cpr" / "job"
+    file.parent.mkdir()
+    file.write_text(Path(QUICKSTART).read_text("utf-8"), "utf-8")
+    assert find_job("./cpr/job", None, Where())["metadata"]["name"] == "quickstart"
+    with pytest.raises(AnswerError, match="there is no cluster to ask"):
+        find_job("cpr/job", None, Where(kubeconfig=tmp_path / "none"))
+
+
+def several(*documents: object) -> str:
+    return yaml.safe_dump_all(documents)
+
+
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+
+
+def test_a_manifest_comes_by_the_standard_input_with_other_objects_beside_it() -> None:
+    text = several(SECRET, yaml.safe_load(Path(QUICKSTART).read_text("utf-8")))
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert result.exit_code == 0, result.output
+    assert "-: valid, 1 other object not checked" in result.output
+    result = runner.invoke(app, ["plan", "-"], input=text)
+    assert result.exit_code == 0, result.output
+    assert "recovery, a save every" in " ".join(result.output.split())
+    result = runner.invoke(app, ["validate", "-"], input=several(SECRET, SECRET))
+    assert result.exit_code == 1
+    assert "none of its 2 documents is a CPRJob" in result.output
+
+
+def test_each_job_of_a_list_is_checked() -> None:
+    job = yaml.safe_load(Path(QUICKSTART).read_text("utf-8"))
+    wrong = job | {"spec": job["spec"] | {"shards": {"replicas": 0}}}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [job, wrong, SECRET]}
+    result = runner.invoke(app, ["validate", "-"], input=several(listed))
+    assert result.exit_code == 1
+    assert "1 invalid field" in result.output
+    assert "spec.shards.replicas" in result.output
+    result = runner.invoke(app, ["plan", "-"], input=several(listed))
+    assert result.exit_code == 2
+    assert "contains 2 CPRJobs; it must contain exactly one" in " ".join(result.output.split())
+
+
+def test_the_short_options_of_other_programs_are_there() -> None:
+    assert runner.invoke(app, ["--version"]).output == runner.invoke(app, ["version"]).output
+    for arguments in (["-h"], ["scale", "-h"], ["snapshots", "ls", "-h"]):
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 0
+        assert "Usage" in result.output
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str, position: int) -> list[str]:
+        asked = {"_CPRJOB_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return runner.invoke(app, [], prog_name="cprjob", env=asked).output.split()
+
+    assert completed("cprjob su", 1) == ["submit", "suspend"]
+    assert completed("cprjob chaos job --k", 3) == ["--kill", "--kubeconfig"]
+
+
+def test_the_plugin_of_kubectl_is_the_same_program() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    assert scripts["kubectl-cprjob"] == scripts["cprjob"]
 
 
 def test_every_command_and_option_is_documented() -> None:
@@ -100,6 +172,18 @@ def test_every_command_and_option_is_documented() -> None:
     assert set(commands) == {
         "bench",
         "calibrate",
+        "chaos",
+        "delete",
+        "describe",
+        "events",
+        "get",
+        "logs",
+        "report",
+        "resume",
+        "scale",
+        "submit",
+        "suspend",
+        "top",
         "data",
         "evaluate",
         "run",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionReques
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import data, evaluate
+from cpr_operator.cli import evaluate, inspection
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.export import Source
+from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
 
 FIGURES = DataFigures(
@@ -35,6 +35,7 @@ FIGURES = DataFigures(
         ColumnFigures("tags", "list of int64", 0, 1.0, 9.0, 9, "table tags, 10 rows, mean of a bag", 1.75, 12),
     ),
     reading=Reading(trained=900, held_out=100, samples=1800, steps=15, windows=3),
+    advice=("Column [a] has integers.",),
 )
 
 
@@ -45,15 +46,15 @@ class TrainerImage:
         self.answer = answer
         self.asked: list[tuple[str, JobSpec | None, Any]] = []
 
-    def __call__(self, role: str, job: JobSpec | None, request: object, environment: object) -> Iterator[bytes]:
+    def __call__(self, role: str, job: JobSpec | None, request: object, environment: object = None) -> Generator[bytes]:
         self.asked.append((role, job, request))
         yield to_json(self.answer).encode()
 
 
 def run(target: str, image: TrainerImage, monkeypatch: pytest.MonkeyPatch, *, as_json: bool = False) -> tuple[int, str]:
-    monkeypatch.setattr(data, "ask_trainer_image", image)
+    monkeypatch.setattr(inspection, "ask_trainer_image", image)
     console = Console(file=io.StringIO(), width=120)
-    code = data.inspect_data(target, console, {}, as_json=as_json)
+    code = inspection.inspect_data(target, console, {}, as_json=as_json)
     assert isinstance(console.file, io.StringIO)
     return code, console.file.getvalue()
 
@@ -68,6 +69,7 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         "table user, 10 rows",
         "2 bad rows, the first:",
         "a.csv, line 3: column [x] is 'y', not 0 or 1",
+        "Column [a] has integers.",
         "1,800 samples in 15 steps from 900 rows, shuffled in 3 windows; 100 are held out",
     ):
         assert words in output
@@ -113,16 +115,15 @@ def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch,
     ("auc", "words"),
     [(0.71234567, "AUC 0.71235, log loss 0.50000"), (None, "AUC not defined, all labels are the same")],
 )
-def test_an_evaluation_is_told(monkeypatch: pytest.MonkeyPatch, auc: float | None, words: str) -> None:
+def test_an_evaluation_is_told(auc: float | None, words: str) -> None:
     image = TrainerImage(Evaluation(1500, 100, auc, 0.5))
-    monkeypatch.setattr(evaluate, "ask_trainer_image", image)
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
     console = Console(file=io.StringIO(), width=120)
-    evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=False)
+    evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=False)
     assert isinstance(console.file, io.StringIO)
     output = console.file.getvalue()
     assert "step 1,500, 100 held-out samples" in output
     assert words in output
     assert image.asked == [("evaluate", job, EvaluationRequest("the/anchor"))]
-    evaluate.evaluate(Source(to_json(job), "the/anchor"), console, {}, as_json=True)
+    evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=True)
     assert '"log_loss": 0.5' in console.file.getvalue()

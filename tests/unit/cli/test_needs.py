@@ -38,7 +38,8 @@ def test_a_plain_install_says_in_one_line_what_is_missing(tmp_path: Path, argume
 
 @pytest.mark.parametrize("package", ["typer", "rich", "pydantic", "yaml"])
 def test_the_package_is_named(package: str) -> None:
-    done = subprocess.run([sys.executable, "-c", HIDDEN, package], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", HIDDEN, package, "validate", QUICKSTART]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert f"the package {package} is not installed" in line
@@ -46,7 +47,10 @@ def test_the_package_is_named(package: str) -> None:
 
 def test_an_error_of_cprjob_itself_is_not_taken_for_a_missing_package() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", HIDDEN, "cpr_operator.cli.plan", "plan", QUICKSTART],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "Traceback" in done.stderr
     assert "pip install" not in done.stderr
@@ -65,6 +69,19 @@ def test_without_the_trainer_s_packages_a_command_that_trains_or_reads_says_so(
     (line,) = done.stderr.splitlines()
     assert "the package torch is not installed: pip install 'cprjob[local]'" in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_loads_nothing_that_only_a_command_needs() -> None:
+    """Help and completion answer at once: what takes long to import is imported by the command that needs it."""
+    shown = f"import sys; sys.argv[1:] = ['--help']\ntry:\n    {ENTRY}\nfinally:\n    print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    assert "Usage: " in done.stdout
+    loaded = {name.partition(".")[0] for name in done.stdout.splitlines()}
+    assert (
+        loaded & {"pydantic", "yaml", "aiohttp", "numpy", "kubernetes", "kopf", "scipy", "matplotlib", "torch"} == set()
+    )
+    assert "typer" in loaded
+    assert "cpr_operator.api.spec" not in done.stdout
 
 
 def test_the_extra_local_is_the_command_line_and_the_trainer() -> None:

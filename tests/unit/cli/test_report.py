@@ -14,7 +14,7 @@ from cpr_operator.api.status import Anchor, Budget, FailureRecord, Overhead, Pla
 from cpr_operator.cli.progress import PlainProgress, frame, line, states
 from cpr_operator.cli.report import report
 from cpr_operator.cli.snapshot import Pace, Snapshot
-from cpr_operator.cli.summary import print_summary
+from cpr_operator.cli.summary import next_step_here, print_summary
 
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
 FAILURE = FailureRecord(
@@ -92,7 +92,7 @@ def test_a_job_that_never_started_has_a_report_too() -> None:
 
 def summary(status: Status) -> str:
     console = Console(file=io.StringIO(), width=120)
-    print_summary(console, "job", status, 500.0, Path("/work/dir"))
+    print_summary(console, "job", status, 500.0, next_step_here(status, Path("/work/dir")))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

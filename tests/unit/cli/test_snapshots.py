@@ -15,10 +15,12 @@ from cpr_operator.cli.app import app
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.snapshots.command import check_phase
 from cpr_operator.cli.snapshots.source import Source, find_source
+from cpr_operator.cli.where import Where
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"
 runner = CliRunner()
+HERE = Where()
 
 
 def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -> Path:
@@ -38,22 +40,22 @@ def document(folder: Path, *, uid: str | None = UID, phase: str | None = None) -
 
 class TestWhichStore:
     def test_a_jobs_file_names_store_uid_model_and_what_its_status_knows(self, tmp_path: Path) -> None:
-        found = find_source(str(document(tmp_path, phase="Succeeded")), None, None, None)
+        found = find_source(str(document(tmp_path, phase="Succeeded")), None, None, None, HERE)
         assert found.store == StoreSpec(f"file://{tmp_path}", None, "saves", "a")
         assert (found.job_uid, found.keep, found.phase) == (UID, 3, "Succeeded")
         assert found.forks == ((2, 20), (3, 0))
         assert found.model is not None
 
     def test_a_file_that_was_never_applied_names_no_job(self, tmp_path: Path) -> None:
-        found = find_source(str(document(tmp_path, uid=None)), None, None, None)
+        found = find_source(str(document(tmp_path, uid=None)), None, None, None, HERE)
         assert (found.job_uid, found.phase, found.forks) == (None, None, ())
-        assert find_source(str(document(tmp_path)), None, None, "another").job_uid == "another"
+        assert find_source(str(document(tmp_path)), None, None, "another", HERE).job_uid == "another"
 
     def test_a_local_run_is_found_in_its_folder(self, tmp_path: Path) -> None:
         path = tmp_path / "jobs" / "default" / "job.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(yaml.safe_load(document(tmp_path, phase="Running").read_text("utf-8"))), "utf-8")
-        assert find_source(None, tmp_path, None, None).phase == "Running"
+        assert find_source(None, tmp_path, None, None, HERE).phase == "Running"
 
     @pytest.mark.parametrize(
         ("uri", "endpoint", "store"),
@@ -64,7 +66,7 @@ class TestWhichStore:
         ],
     )
     def test_a_bare_store_knows_no_job(self, uri: str, endpoint: str | None, store: StoreSpec) -> None:
-        assert find_source(uri, None, endpoint, None) == Source(store, None)
+        assert find_source(uri, None, endpoint, None, HERE) == Source(store, None)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,18 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from cpr_operator.cluster.pod_reports import MAX_OF_JOB, MAX_REPORT_BYTES, ReportFetcher, reaches
+from cpr_operator.cluster.pod_reports import (
+    MAX_IN_FLIGHT,
+    MAX_OF_JOB,
+    MAX_SILENT,
+    MAX_SILENT_OF_JOB,
+    ReportFetcher,
+    reaches,
+)
 from cpr_operator.cluster.views import PodView
+
+#: A report may have so many bytes.
+MOST = 1000
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,7 +56,7 @@ async def test_a_report_is_the_body(fetcher: ReportFetcher) -> None:
         return web.Response(text="report")
 
     async with pod_that(answer) as pod:
-        assert await fetcher.fetch(pod, 5.0) == b"report"
+        assert await fetcher.fetch(pod, 5.0, MOST) == b"report"
 
 
 async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> None:
@@ -54,11 +64,11 @@ async def test_an_error_and_a_flood_are_no_reports(fetcher: ReportFetcher) -> No
         return web.Response(status=503, text="not yet")
 
     async def flood(_: web.Request) -> web.Response:
-        return web.Response(body=bytes(MAX_REPORT_BYTES + 1))
+        return web.Response(body=bytes(MOST + 1))
 
     for handler in (fail, flood):
         async with pod_that(handler) as pod:
-            assert await fetcher.fetch(pod, 5.0) is None
+            assert await fetcher.fetch(pod, 5.0, MOST) is None
 
 
 async def test_a_pod_that_dribbles_does_not_stretch_its_deadline(fetcher: ReportFetcher) -> None:
@@ -71,11 +81,11 @@ async def test_a_pod_that_dribbles_does_not_stretch_its_deadline(fetcher: Report
         return response
 
     async with pod_that(dribble) as pod:
-        assert await fetcher.fetch(pod, 0.2) is None
+        assert await fetcher.fetch(pod, 0.2, MOST) is None
 
 
 async def test_nobody_listening_is_no_report(fetcher: ReportFetcher) -> None:
-    assert await fetcher.fetch(pod_at(2), 5.0) is None
+    assert await fetcher.fetch(pod_at(2), 5.0, MOST) is None
 
 
 async def test_a_packed_report_is_refused_and_never_unpacked(
@@ -97,7 +107,7 @@ async def test_a_packed_report_is_refused_and_never_unpacked(
         for body, encoding in ((gzip.compress(b"report"), "gzip"), (bomb, "gzip, gzip"), (b"report", "Identity")):
             async with pod_that(packed(body, encoding)) as pod:
                 expected = b"report" if encoding == "Identity" else None
-                assert await fetcher.fetch(pod, 20.0) == expected
+                assert await fetcher.fetch(pod, 20.0, MOST) == expected
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -118,7 +128,7 @@ async def test_requests_in_flight_are_bounded_for_each_job(fetcher: ReportFetche
         return web.Response(text="report")
 
     async with pod_that(hold) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0)) for _ in range(MAX_OF_JOB + 10)]
+        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0, MOST)) for _ in range(MAX_OF_JOB + 10)]
         async with asyncio.timeout(20):
             while running < MAX_OF_JOB:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -137,13 +147,49 @@ async def test_silent_pods_do_not_hold_up_another_job(fetcher: ReportFetcher) ->
 
     async with pod_that(say_nothing) as silent, pod_that(answer) as healthy:
         pods = [replace(silent, uid=f"s{n}", owner_uid="another") for n in range(200)]
-        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0)) for pod in pods]
+        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0, MOST)) for pod in pods]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(20):
-            assert await fetcher.fetch(healthy, 3600.0) == b"report"
+            assert await fetcher.fetch(healthy, 3600.0, MOST) == b"report"
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_many_jobs_of_one_namespace_do_not_hold_up_another_namespace(*, silent: bool) -> None:
+    now, hangs, release = 0.0, 0, asyncio.Event()
+    fetcher = ReportFetcher(lambda: now)
+
+    async def hang(_: web.Request) -> web.Response:
+        nonlocal hangs
+        hangs += 1
+        await release.wait()
+        return web.Response(text="late")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="report")
+
+    at_once, of_job = (MAX_SILENT, MAX_SILENT_OF_JOB) if silent else (MAX_IN_FLIGHT, MAX_OF_JOB)
+    async with pod_that(hang) as hung, pod_that(answer) as healthy:
+        slow = replace(hung, namespace="tenant")
+        jobs = range(2 * at_once // of_job)
+        pods = [replace(slow, uid=f"{job}-{n}", owner_uid=f"job-{job}") for job in jobs for n in range(of_job)]
+        other = replace(healthy, namespace="other", owner_uid="other")
+        if silent:
+            quiet = replace(slow, namespace="other", uid=other.uid, owner_uid="other")
+            assert [await fetcher.fetch(quiet, 0.05, MOST)] == [None]
+            assert set(await asyncio.gather(*(fetcher.fetch(pod, 0.05, MOST) for pod in pods))) == {None}
+            now, hangs = 3600.0, 0
+        asked = [asyncio.create_task(fetcher.fetch(pod, 3600.0, MOST)) for pod in pods]
+        async with asyncio.timeout(20):
+            while hangs < at_once // 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await fetcher.fetch(other, 3600.0, MOST) == b"report"
+        assert hangs == at_once // 2
+        release.set()
+        assert set(await asyncio.gather(*asked)) == {b"late"}
+    await fetcher.close()
 
 
 async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> None:
@@ -156,15 +202,15 @@ async def test_a_pod_that_had_no_turn_was_not_silent(fetcher: ReportFetcher) -> 
         return web.Response(text="report")
 
     async with pod_that(hold) as pod:
-        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0)) for _ in range(MAX_OF_JOB)]
+        asked = [asyncio.create_task(fetcher.fetch(pod, 20.0, MOST)) for _ in range(MAX_OF_JOB)]
         async with asyncio.timeout(20):
             while heard < MAX_OF_JOB:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         other = replace(pod, uid="other")
-        assert await fetcher.fetch(other, 0.1) is None
+        assert await fetcher.fetch(other, 0.1, MOST) is None
         assert heard == MAX_OF_JOB
         release.set()
-        assert await fetcher.fetch(other, 20.0) == b"report"
+        assert await fetcher.fetch(other, 20.0, MOST) == b"report"
         await asyncio.gather(*asked)
 
 
@@ -180,10 +226,10 @@ async def test_a_silent_pod_is_asked_after_a_pause_and_then_at_any_time() -> Non
         return web.Response(text="report")
 
     async with pod_that(answer) as pod:
-        assert [await fetcher.fetch(pod, 0.2) for _ in range(3)] == [None] * 3
+        assert [await fetcher.fetch(pod, 0.2, MOST) for _ in range(3)] == [None] * 3
         assert heard == 1
         now, speaks = 1.0, True
-        assert [await fetcher.fetch(pod, 20.0) for _ in range(3)] == [b"report"] * 3
+        assert [await fetcher.fetch(pod, 20.0, MOST) for _ in range(3)] == [b"report"] * 3
         assert heard == 4
     await fetcher.close()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -52,6 +53,11 @@ def test_no_more_are_under_way_than_may_be_however_slow_the_answers_are(answer_s
     turns = taken(*[Priority.START] * 3, *waits, per_second=MANY, at_once=3, answer_s=answer_s)
     assert [when for when, _ in turns] == [0.0] * 3 + [answer_s] * 3 + [2 * answer_s]
     assert [number for _, number in turns[3:]] == [6, 4, 5, 3]
+
+
+def test_without_a_rate_only_what_is_under_way_is_limited() -> None:
+    turns = taken(*[Priority.RECOVERY] * 7, per_second=math.inf, at_once=3, answer_s=1.0)
+    assert [when for when, _ in turns] == [0.0] * 3 + [1.0] * 3 + [2.0]
 
 
 async def ask(ration: Ration, priority: Priority, answer_s: float = 0.0, namespace: str = "") -> None:

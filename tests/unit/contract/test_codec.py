@@ -1,12 +1,24 @@
 """The documents of the contract survive JSON, and say which field is wrong."""
 
 import dataclasses
+import json
+import uuid
 
 import pytest
 
-from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.reports import ShardReport, ShardState
+from cpr_contract.codec import ContractError, from_dict, from_json, to_json
+from cpr_contract.limits import (
+    MAX_ANCHORS,
+    MAX_MEMBERS,
+    MAX_METRICS,
+    MAX_RANGES,
+    MAX_SHARDS,
+    MAX_TRAINERS,
+    longest_report,
+)
+from cpr_contract.reports import ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef, Counters, Peer, TrainerRoster
+from cpr_operator import ledger
 
 ROSTER = TrainerRoster(
     contract=1,
@@ -22,6 +34,23 @@ ROSTER = TrainerRoster(
     ),
     dense_floor_samples=640,
     interval_s=12.5,
+)
+
+REPORT = ShardReport(
+    contract=1,
+    job_uid="u",
+    index=3,
+    incarnation=2,
+    counters=Counters(1, 1, 1),
+    state=ShardState.READY,
+    applied=(12, 11),
+    newest_save=None,
+    restored_samples=640,
+    resumed_samples=None,
+    lost=((640, 900),),
+    load_s=0.5,
+    silent=(),
+    problem=None,
 )
 
 
@@ -56,27 +85,60 @@ def test_a_wrong_field_is_named(old: str, new: str, field: str) -> None:
 
 
 def test_ranges_and_states_keep_their_types() -> None:
-    report = ShardReport(
-        contract=1,
-        job_uid="u",
-        index=3,
-        incarnation=2,
-        counters=Counters(1, 1, 1),
-        state=ShardState.READY,
-        applied=(12, 11),
-        newest_save=None,
-        restored_samples=640,
-        resumed_samples=None,
-        lost=((640, 900),),
-        load_s=0.5,
-        silent=(),
-        problem=None,
-    )
-    again = from_json(ShardReport, to_json(report))
-    assert again == report
+    again = from_json(ShardReport, to_json(REPORT))
+    assert again == REPORT
     assert again.state is ShardState.READY
     with pytest.raises(ContractError, match=r"ShardReport\.state"):
-        from_json(ShardReport, to_json(report).replace("Ready", "Rusty"))
+        from_json(ShardReport, to_json(REPORT).replace("Ready", "Rusty"))
+
+
+def test_a_list_that_is_too_long_is_refused_before_it_is_read() -> None:
+    longest = [[2 * n, 2 * n + 1] for n in range(MAX_RANGES)]
+    plain = json.loads(to_json(REPORT))
+    assert len(from_dict(ShardReport, {**plain, "lost": longest}).lost) == MAX_RANGES
+    for overlong in ([*longest, [0, 1]], [None] * (MAX_RANGES + 1)):
+        with pytest.raises(ContractError, match=r"ShardReport\.lost: expected at most 4096 items, found 4097"):
+            from_dict(ShardReport, {**plain, "lost": overlong})
+
+
+def test_the_longest_lists_of_a_leader_fit_into_its_longest_report() -> None:
+    """What a leader says in the largest job, after as many losses as the account takes (samples of 12 digits)."""
+    sample = 10**12 - 1
+    names = (*(f"shard/{n}" for n in range(MAX_SHARDS)), *(f"trainer/{n}" for n in range(MAX_TRAINERS)))
+    anchor = AnchorRef(
+        f"{uuid.UUID(int=0)}/gen-0064/dense/group-0256/step-000000010/manifest.json", "ab" * 32, 64, 9, 9
+    )
+    report = TrainerReport(
+        contract=1,
+        job_uid=str(uuid.UUID(int=0)),
+        index=0,
+        incarnation=1000,
+        counters=Counters(1000, 1000, 64),
+        state=TrainerState.PAUSED,
+        step=sample,
+        samples=sample,
+        samples_started=sample,
+        total_samples=sample,
+        waiting_for=names,
+        silent=names,
+        lost=((sample - 1, sample),) * ledger.MAX_RANGES,
+        problem=None,
+        shard_saves=(sample,) * MAX_SHARDS,
+        anchors=(anchor,) * (MAX_ANCHORS + 1),
+        metrics=(("label." + "m" * 100, 0.123456789012345678),) * MAX_METRICS,
+        forgotten=(sample,) * MAX_SHARDS,
+        overdue=names,
+    )
+    text = to_json(report)
+    assert len(text) <= longest_report(MAX_MEMBERS)
+    assert from_json(TrainerReport, text) == report
+    small = dataclasses.replace(report, waiting_for=(), silent=(), overdue=(), shard_saves=(), forgotten=())
+    assert len(to_json(small)) <= longest_report(2)
+
+
+def test_brackets_without_end_are_refused() -> None:
+    with pytest.raises(ContractError, match="not JSON"):
+        from_json(ShardReport, "[" * 100_000)
 
 
 def test_text_that_is_no_json_is_refused() -> None:

@@ -156,7 +156,7 @@ async def test_an_answer_that_is_no_report_is_no_answer() -> None:
     house = House()
     await house.go(8)
 
-    async def nonsense(pod: PodView, deadline_s: float) -> bytes:
+    async def nonsense(pod: PodView, deadline_s: float, max_bytes: int) -> bytes:
         return b"<html>"
 
     house.cluster.fetch_report = nonsense
@@ -170,7 +170,7 @@ async def test_silence_is_no_evidence() -> None:
     await house.go(8)
     before = house.status.shards, house.status.trainers
 
-    async def silence(pod: PodView, deadline_s: float) -> None:
+    async def silence(pod: PodView, deadline_s: float, max_bytes: int) -> None:
         return None
 
     house.cluster.fetch_report = silence

@@ -161,3 +161,31 @@ def test_different_values_are_counted_within_the_error_that_is_stated(different:
         assert distinct.count() == different
     else:
         assert abs(distinct.count() / different - 1) < 4 / np.sqrt(4096)
+
+
+def test_integers_that_are_rows_are_told_to_be_no_hash(tmp_path: Path) -> None:
+    rows = [Click(1, user=str(row), item=row) for row in range(50)]
+    (advice,) = inspect_job(job(write(rows, tmp_path / "a", "csv")), FILES).advice[1:]
+    assert "Column item has integers from 0 to 49, which are rows of table item." in advice
+    assert "its 50 different ids share about 32 rows" in advice
+    assert advice.endswith("State ids: RowNumber in spec.model.tables.")
+    parquet = write([*rows, Click(1, user="50", item=None)], tmp_path / "b", "parquet")
+    texts, numbers = inspect_job(job(parquet), FILES).advice
+    assert "Column user" in texts, "of text, too"
+    assert numbers.endswith("and outOfRange: DefaultRow, because some are missing.")
+
+
+@pytest.mark.parametrize("item", [-1, 50])
+def test_other_integers_are_to_be_hashed(tmp_path: Path, item: int) -> None:
+    rows = [Click(1, user=f"u{row}", item=row) for row in (0, item)]
+    assert inspect_job(job(write(rows, tmp_path, "csv")), FILES).advice == ()
+
+
+def test_a_table_of_row_numbers_needs_no_advice(tmp_path: Path) -> None:
+    rows = [Click(1, user="u", item=row) for row in (0, 50)]
+    numbered = job(write(rows, tmp_path, "csv"))
+    tables = TABLES[0], replace(TABLES[1], ids="RowNumber")
+    figures = inspect_job(replace(numbered, model=replace(numbered.model, tables=tables)), FILES)
+    assert figures.advice == ()
+    assert columns(figures)["item"].feeds == "table item, 50 rows by number"
+    assert figures.faults == (f"{tmp_path}/part-000.csv, line 3: column item is '50', not an integer from 0 to 49",)

@@ -17,6 +17,7 @@ from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, n
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document
+from cpr_operator.desired.store_pod import tool_pod
 from support.driver import spec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,6 +75,15 @@ TEMPLATE: Mapping[str, Any] = {
 }
 
 
+#: Of which the tool's pod has the resources of the main container, and nothing else.
+SHARD_TEMPLATE: Mapping[str, Any] = {
+    "spec": {
+        "nodeSelector": {"memory": "much"},
+        "containers": [{"name": "main", "resources": {"limits": {"memory": "64Gi"}}}],
+    },
+}
+
+
 def plan(**changes: Any) -> PodPlan:
     return PodPlan(
         JOB, parse_spec(spec(**changes)), image="trainer:1", job_spec='{"contract":1}', grace_s=30, key_digest=DIGEST
@@ -98,6 +108,11 @@ CASES: dict[str, Callable[[], Any]] = {
     "cleanup": lambda: cleanup_pod(plan(), 1, ()),
     "cleanup-with-template": lambda: cleanup_pod(
         plan(trainers__template=TEMPLATE, snapshots__store__credentialsSecret="minio"), 3, ("uid/a", "uid/b")
+    ),
+    "tool": lambda: tool_pod(plan(), "abc123"),
+    "tool-with-template": lambda: tool_pod(
+        plan(trainers__template=TEMPLATE, shards__template=SHARD_TEMPLATE, snapshots__store__credentialsSecret="minio"),
+        "abc123",
     ),
     "guards": lambda: guards(by_uid=True),
     "guards-of-0.1.0": lambda: guards(by_uid=False),

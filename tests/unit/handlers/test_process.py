@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import pytest
 
 from cpr_operator.api import crd
 from cpr_operator.cluster.local.ports import PortBlocks
-from support.apiserver import USERS, ApiServer, install_crd, running_apiserver
+from support.api_proxy import ApiProxy
+from support.apiserver import TOKEN, USERS, ApiServer, install_crd, running_apiserver, write_kubeconfig
 from support.benches import JOBS, NAMESPACE, document
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist]
@@ -223,3 +224,42 @@ def test_a_leader_that_is_asked_to_end_hands_over_at_once(
         assert leader.process.wait(20) == 0
         lease = client.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/ended").json()["spec"]
         assert lease["leaseTransitions"] == 1
+
+
+def test_an_api_server_that_stands_still_until_the_lease_is_lost_ends_no_operator(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    with operator(server, log, "still") as running:
+        client.post(JOBS, json=document("still")).raise_for_status()
+        until(lambda: len(pods_of(client, "still")) == 3, log)
+        with server.stopped():
+            until(lambda: running.role == "standby", log)
+        delete_pod(client, "still", "trainer")
+        until(lambda: "trainer-0-2" in pods_of(client, "still"), log)
+        until(lambda: running.role == "leader", log)
+        assert running.process.poll() is None
+    client.delete(f"{JOBS}/still")
+
+
+def test_an_api_server_that_refuses_until_the_lease_is_lost_ends_no_operator(
+    server: ApiServer, client: httpx.Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "operator.log"
+    with server.client() as upstream, ApiProxy(upstream).running() as proxy:
+        behind = replace(server, kubeconfig=tmp_path / "kubeconfig")
+        write_kubeconfig(behind.kubeconfig_of(USERS[0]), proxy.url, server.ca_file, f"{TOKEN}-{USERS[0]}")
+        with operator(behind, log, "refused") as running:
+            client.post(JOBS, json=document("refused")).raise_for_status()
+            until(lambda: len(pods_of(client, "refused")) == 3, log)
+            proxy.fault = 503
+            until(lambda: running.role == "standby", log)
+            delete_pod(client, "refused", "trainer")
+            refused = proxy.refused
+            until(lambda: proxy.refused > refused, log)
+            assert pods_of(client, "refused") == ["shard-0-1", "shard-1-1"]
+            proxy.fault = None
+            until(lambda: "trainer-0-2" in pods_of(client, "refused"), log)
+            until(lambda: running.role == "leader", log)
+            assert running.process.poll() is None
+    client.delete(f"{JOBS}/refused")

@@ -18,7 +18,9 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.notebook import Fitted
+from cpr_trainer.tables.seeding import initial_rows
 from cprjob import fit
+from cprjob.reading import read_job
 from support.devices import NO_GPU
 from support.documents import Document, edited
 from support.oracle import exact_auc
@@ -51,6 +53,19 @@ def test_each_batch_is_scored_before_it_trains_and_held_out_rows_after_all(fitte
     assert held_out.auc == pytest.approx(exact_auc(predicted, batch.labels), abs=1e-3)
     expected = nn.functional.binary_cross_entropy(torch.from_numpy(predicted), torch.from_numpy(batch.labels))
     assert held_out.log_loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_ids_that_are_row_numbers_train_those_rows(tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").write_text("click,user,item\n" + "1,3,0\n0,9,4\n" * 50)
+    columns = {"labels": ["click"], "categories": ["user", "item"]}
+    data = {"format": "CSV", "uri": f"{tmp_path}/clicks.csv", "columns": columns, "epochs": 1, "batchSize": 10}
+    tables = [{"name": "user", "rows": 10, "ids": "RowNumber"}, {"name": "item", "rows": 5, "ids": "RowNumber"}]
+    job = spec(data=data, model__tables=tables)
+    trained, model = fit(job), read_job(job, own_network=False).model
+    for place, (name, rows, used) in enumerate((("user", 10, [3, 9]), ("item", 5, [0, 4]))):
+        first = initial_rows(model, 0, place, np.arange(rows))
+        changed = (trained.rows(name, range(rows)) != first).any(axis=1)
+        assert np.flatnonzero(changed).tolist() == used
 
 
 def test_a_prediction_is_the_network_over_the_rows_of_each_table(fitted: Fitted) -> None:

@@ -69,7 +69,7 @@ def test_holders_hold_all_rows_of_a_shard(
     mine, theirs = Placement(rows, shards, bands), Placement(rows, others, bands)
     numbers = np.arange(sum(rows))
     for shard in range(shards):
-        needed = set(theirs.shards_of(numbers[mine.shards_of(numbers) == shard]).tolist())
+        needed = set(theirs.locate(numbers[mine.locate(numbers)[0] == shard])[0].tolist())
         assert needed <= set(mine.holders(shard, others))
 
 

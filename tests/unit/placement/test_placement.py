@@ -53,7 +53,7 @@ def test_arithmetic_is_exact_for_any_number_of_rows(rows: int, shards: int, data
     numbers = np.array([number])
     assert placement.places(numbers).tolist() == [place]
     shard = next(i for i in range(placement.shards) if (i + 1) * rows // placement.shards > place)
-    assert placement.shards_of(numbers).tolist() == [shard]
+    assert placement.locate(numbers)[0].tolist() == [shard]
     first = next(iter(placement.rows_of(shard, 4)))
     assert placement.places(first.rows)[0] == placement.starts[shard]
 
@@ -63,14 +63,14 @@ def test_the_hot_head_of_a_table_is_spread_evenly(shards: int) -> None:
     placement = Placement([1460, 583, 1_000_000, 220_260, 305], shards)
     for table in (0, 2, 3):
         head = 100 * shards
-        counts = np.bincount(placement.shards_of(placement.offsets[table] + np.arange(head)), minlength=shards)
+        counts = np.bincount(placement.locate(placement.offsets[table] + np.arange(head))[0], minlength=shards)
         assert counts.min() >= 90
         assert counts.max() <= 110
 
 
 def test_rows_of_other_shards_and_of_no_shard_are_refused() -> None:
     placement = Placement([10], 2)
-    other = np.flatnonzero(placement.shards_of(np.arange(10)) == 1)
+    other = np.flatnonzero(placement.locate(np.arange(10))[0] == 1)
     with pytest.raises(ValueError, match="does not lie on shard 0"):
         placement.slots_on(0, other)
     for number in (-1, 10):

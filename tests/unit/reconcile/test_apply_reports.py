@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
+from cpr_operator.api.status import Status
+from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import PassInput
@@ -38,3 +42,22 @@ async def test_a_group_of_the_past_settles_nothing() -> None:
     status = apply_reports(begin(world)).status
     assert status.dense.reserved == ((100, 300),)
     assert status.ledger.ranges == world.job.status.ledger.ranges
+
+
+@pytest.mark.parametrize("teller", ["shard", "leader"])
+async def test_a_report_of_8000_ranges_leaves_a_status_that_parses_and_is_charged_in_full(teller: str) -> None:
+    world = await world_in_mid_training(2)
+    status, leader = world.job.status, world.reports[world.job.status.trainers[0].uid]
+    assert isinstance(leader, TrainerReport)
+    status = status.evolve(ledger=status.ledger.evolve(total_samples=20_000))
+    world = replace(world, job=replace(world.job, status=status))
+    reports = {**world.reports, status.trainers[0].uid: replace(leader, total_samples=20_000)}
+    told = tuple((2 * n, 2 * n + 1) for n in range(8000))
+    uid = (status.shards if teller == "shard" else status.trainers)[0].uid
+    reports[uid] = replace(reports[uid], lost=told)
+    status = apply_reports(begin(replace(world, reports=reports))).status
+    again = Status.model_validate(status.to_dict())
+    assert again.ledger == status.ledger
+    charged = again.ledger.ranges
+    assert charged[0] == union(charged[0], told)
+    assert (charged[1] == union(charged[1], told)) is (teller == "leader")

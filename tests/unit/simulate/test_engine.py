@@ -89,7 +89,8 @@ def test_the_account_is_the_ledgers(steps: list[tuple[str, int, int]]) -> None:
     """Charges, what fits, and what a rollback takes back, as the operator's own ledger counts them."""
     job, rng = replace(JOB, total_s=1000.0, limit=0.02), Told(1)
     training = _Training(job)
-    book = ledgers.opened(1000, job.shards, job.limit)
+    limit = ledgers.limit_of(job.limit, 1000, job.shards)
+    book = ledgers.Ledger(total=1000, limit=limit, lost=((),) * job.shards)
     for kind, first, second in steps:
         if kind == "train":
             training.advance(float(first), float(second))

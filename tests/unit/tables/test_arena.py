@@ -40,7 +40,7 @@ def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
         for table, spec in enumerate(job.model.tables):
             rows = np.arange(spec.rows)
             numbers = rows + placement.offsets[table]
-            mine = placement.shards_of(numbers) == shard
+            mine = placement.locate(numbers)[0] == shard
             (found,) = arena.read(placement.slots_on(shard, numbers[mine]))
             assert np.array_equal(found, initial_rows(job.model, 7, table, rows[mine]))
         assert not arena.state.any()

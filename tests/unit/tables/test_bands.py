@@ -42,7 +42,7 @@ def test_each_row_has_the_first_values_of_its_table(shards: int) -> None:
         assert [segment.dim for segment in arena.segments] == [5, 2, 16]
         for table, rows in enumerate(ROWS):
             numbers = placement.offsets[table] + np.arange(rows)
-            mine = numbers[placement.shards_of(numbers) == shard]
+            mine = numbers[placement.locate(numbers)[0] == shard]
             found = arena.read(np.sort(placement.slots_on(shard, mine)))[placement.band_of[table]]
             expected = initial_rows(job.model, 7, table, mine - placement.offsets[table])
             assert np.array_equal(found, expected[np.argsort(placement.slots_on(shard, mine))])

@@ -95,7 +95,7 @@ class TestWhatCannotRun:
             dlrm(str(file))
         assert "spec.data.batchSize" in str(told.value)
 
-    @pytest.mark.parametrize(("text", "says"), [("", "contains 0 documents"), ("7", "is not an object")])
+    @pytest.mark.parametrize(("text", "says"), [("", "contains 0 CPRJobs"), ("7", "is not an object")])
     def test_a_file_without_a_job(self, tmp_path: Path, text: str, says: str) -> None:
         (tmp_path / "file").write_text(text, "utf-8")
         with pytest.raises(SchedulerError, match=says):

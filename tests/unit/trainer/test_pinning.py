@@ -24,6 +24,7 @@ from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, Version
+from cpr_trainer.trainer import pinning as pinning_module
 from cpr_trainer.trainer.pinning import Pinning
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore
@@ -104,6 +105,47 @@ def test_a_leader_tells_how_many_files_came_since(world: World) -> None:
     world.s3.objects |= {"day=3.csv": day(3), "day=4.csv": day(4)}
     dataset, pinning = world.open(spec("CSV", URI))
     assert (pinning.new_files, dataset.layout.rows) == (2, 400)
+
+
+def test_a_leader_counts_files_that_come_while_it_leads_and_lists_them_seldom(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = 1000.0, list[int]()
+    monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
+    pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
+    open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
+    world.s3.objects["day=3.csv"] = day(3)
+    pinning.count_new_files()
+    world.s3.objects["day=4.csv"] = day(4)
+    world.s3.listed = 0
+    pinning.count_new_files()
+    assert (told, world.s3.listed) == ([1], 0), "it has just listed them"
+    now += 600.0
+    pinning.count_new_files()
+    assert told == [1, 2]
+    assert pinning.new_files == 2
+
+
+def test_a_listing_that_fails_ends_nothing_and_is_repeated_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = 1000.0, list[int]()
+    monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
+    pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
+    open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
+    objects = dict(world.s3.objects)
+    world.s3.objects.clear()
+    pinning.count_new_files()  # a pattern that names no file is an error
+    world.s3.objects |= {**objects, "day=3.csv": day(3)}
+    pinning.count_new_files()
+    assert told == []
+    now += 600.0
+    pinning.count_new_files()
+    assert told == [1]
+
+
+def test_data_without_files_has_no_new_ones() -> None:
+    pinning = Pinning("uid", None, lambda: True, lambda: None)
+    pinning.count_new_files()
+    assert pinning.new_files == 0
 
 
 def test_a_file_that_has_changed_is_refused_by_name_when_it_is_read(world: World) -> None:

@@ -1,4 +1,4 @@
-"""From categorical columns to ids: every different cell is hashed once, and no loop goes over rows."""
+"""From categorical columns to ids: every different text is looked at once, and no loop goes over rows."""
 
 from __future__ import annotations
 
@@ -13,30 +13,38 @@ from cpr_contract.spec import ColumnsSpec, TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bags import Bags, Int32s
 from cpr_trainer.data.cells import Cells
-from cpr_trainer.data.features import table_rows
+from cpr_trainer.data.faults import Faults, blame
+from cpr_trainer.data.features import NO_ROW, table_rows
+from cpr_trainer.data.murmur3 import murmur3
+from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
+from cpr_trainer.data.xxh64 import xxh64
+from cpr_trainer.hashing import U64
 
 _TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
 
 
-def ids_of(table: Any, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Int32s | Bags:
+def ids_of(table: Any, columns: ColumnsSpec, tables: Sequence[TableSpec], faults: Faults) -> Int32s | Bags:
     """Return the ids that the categories of a pyarrow table stand for: int32 [n, T], or bags if a table pools.
 
     A category is a string or an integer, and an absent one is the empty string. In a bag absent ones are left out.
-    Equal texts have equal ids, whatever format they come from.
+    Equal texts have equal ids, whatever format they come from. Rows with an id that has no row in its table are noted
+    in `faults`; the ids there mean nothing.
     """
     if not any(target.pooling for target in tables):
         ids = np.empty((table.num_rows, len(tables)), np.int32)
         for place, (name, target) in enumerate(zip(columns.categories, tables, strict=True)):
-            ids[:, place] = _single_ids(table.column(name), target.rows)
+            ids[:, place] = _ids_of_cells(table, name, target, faults)
         return ids
     found = []
     for name, target in zip(columns.categories, tables, strict=True):
-        column = table.column(name)
         if target.pooling:
-            lists, lengths = split(column, columns.separator)
-            found.append((_single_ids(lists, target.rows), lengths))
+            lists, lengths = split(table.column(name), columns.separator)
+            ids = _single_ids(lists, target)
+            samples = np.repeat(np.arange(table.num_rows), lengths)
+            blame(faults, f"an id in column {name}", lists, ids == NO_ROW, wanted(target), samples)
+            found.append((ids, lengths))
         else:
-            found.append((_single_ids(column, target.rows), np.ones(table.num_rows, np.int64)))
+            found.append((_ids_of_cells(table, name, target, faults), np.ones(table.num_rows, np.int64)))
     return Bags.of_columns(found, np.array([target.pooling == "Mean" for target in tables]))
 
 
@@ -73,14 +81,43 @@ def _present(cells: Any) -> Any:
     return present.to_numpy(zero_copy_only=False)
 
 
-def _single_ids(column: Any, rows: int) -> Int32s:
-    """Return the row in a table of `rows` rows of each cell, int32 [n]: every different text is hashed once."""
-    absent = table_rows(Cells.of_arrow(pa.array([b""])).hashes(), rows)
-    parts = [np.empty(0, np.int64)]
-    for chunk in column.chunks:
-        coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        numbers = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
-        texts = coded.dictionary.cast(pa.string() if numbers else pa.binary())
-        known = np.concatenate((table_rows(Cells.of_arrow(texts).hashes(), rows), absent))
-        parts.append(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
+def _ids_of_cells(table: Any, name: str, target: TableSpec, faults: Faults) -> Int32s:
+    """Return the ids of a column of one id a sample, int32 [n]."""
+    column = table.column(name)
+    ids = _single_ids(column, target)
+    blame(faults, f"column {name}", column, ids == NO_ROW, wanted(target))
+    return ids
+
+
+def _single_ids(column: Any, target: TableSpec) -> Int32s:
+    """Return the row in its table of each cell, int32 [n], `NO_ROW` where it has none: each text is looked at once."""
+    numbers = target.ids == "RowNumber" and pa.types.is_integer(column.type)
+    rows_of = rows_of_integers if numbers else _rows_of_chunk
+    parts = [np.empty(0, np.int64), *(rows_of(chunk, target) for chunk in column.chunks)]
     return np.concatenate(parts).astype(np.int32)
+
+
+def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
+    """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
+    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    is_number = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
+    texts = coded.dictionary.cast(pa.string() if is_number else pa.binary()).cast(pa.binary())
+    known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), target)
+    rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    return rows
+
+
+def _rows_of_texts(texts: Any, target: TableSpec) -> Ints:
+    if target.ids == "RowNumber":
+        return rows_of_texts(texts, target)
+    return table_rows(_hashes(Cells.of_arrow(texts), target), target.rows)
+
+
+def _hashes(cells: Cells, target: TableSpec) -> U64:
+    match target.ids:
+        case "XXH64":
+            return xxh64(cells, target.hash_seed)
+        case "Murmur3":
+            return murmur3(cells, target.hash_seed)[0]
+        case _:
+            return cells.hashes()

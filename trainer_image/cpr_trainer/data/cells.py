@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.hashing import U64, WORD_BYTES, hash_strings
+from cpr_trainer.arrays import Ints
+from cpr_trainer.hashing import LOW_BYTES, U64, WORD_BYTES, hash_strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,5 +33,19 @@ class Cells:
         return cls(np.concatenate((used, np.zeros(WORD_BYTES, np.uint8))), offsets[:-1], np.diff(offsets))
 
     def hashes(self) -> U64:
-        """Return each cell's 64-bit hash, uint64 [n]; the empty string is a value like another."""
+        """Return each cell's CPR64, uint64 [n]; the empty string is a value like another."""
         return hash_strings(self.data, self.starts, self.lengths)
+
+    def words(self, places: Ints, left: Ints) -> U64:
+        """Return the 8 bytes from each place of `data` as a little-endian word, uint64 [k].
+
+        places, left: int64 [k]. Only `left` bytes are taken, none if it is below 1; the others are 0.
+        """
+        # A view with a word at every byte: unaligned on purpose.
+        everywhere = np.ndarray((len(self.data) - WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
+        return everywhere[np.where(left > 0, places, 0)] & LOW_BYTES[np.clip(left, 0, WORD_BYTES)]
+
+
+def rotated(words: U64, bits: int) -> U64:
+    """Return each word with its bits rotated to the left, uint64 [n]. bits: in (0, 64)."""
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))

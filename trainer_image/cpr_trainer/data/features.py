@@ -12,6 +12,8 @@ from cpr_trainer.errors import DataError
 from cpr_trainer.hashing import U64
 
 MOST_TABLE_ROWS = 2**31 - 1
+#: Stands for the row of an id that has none; its sample is a bad one.
+NO_ROW = -1
 
 
 def count_features(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float32]:

@@ -8,8 +8,9 @@ from typing import TextIO
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.inspection import DataFigures, InspectionRequest, Reading
+from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec, TableSpec
+from cpr_trainer.data.advice import advise
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import CRITEO_NAMES, columns_of
 from cpr_trainer.data.figures import ColumnSummary
@@ -87,6 +88,7 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec
             faults.append(f"{form.place(block, row)}: {wrong[row]}")
     layout = layout_of(indices)
     feeds = {} if job is None else _feeds(job)
+    columns = tuple(summary.figures(", ".join(feeds.get(name, ()))) for name, summary in summaries.items())
     return DataFigures(
         format=data.format,
         header=data.header and data.format in {"CSV", "TSV"},
@@ -94,8 +96,9 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec
         rows=layout.rows,
         bad=bad,
         faults=tuple(faults),
-        columns=tuple(summary.figures(", ".join(feeds.get(name, ()))) for name, summary in summaries.items()),
+        columns=columns,
         reading=None if job is None else _reading(data, layout),
+        advice=() if job is None else _advice(job, columns),
     )
 
 
@@ -120,7 +123,15 @@ def _feeds(job: JobSpec) -> dict[str, list[str]]:
 
 def _use_of(table: TableSpec) -> str:
     pooling = f", {table.pooling.lower()} of a bag" if table.pooling else ""
-    return f"table {table.name}, {table.rows} rows{pooling}"
+    numbered = " by number" if table.ids == "RowNumber" else ""
+    return f"table {table.name}, {table.rows} rows{numbered}{pooling}"
+
+
+def _advice(job: JobSpec, columns: Sequence[ColumnFigures]) -> tuple[str, ...]:
+    """Return what to change in the job's tables, in their order."""
+    names, figures = columns_of(job.data, len(job.model.tables)).categories, {each.name: each for each in columns}
+    found = (advise(figures[name], to) for name, to in zip(names, job.model.tables, strict=True) if name in figures)
+    return tuple(advice for advice in found if advice is not None)
 
 
 def _reading(data: DataSpec, layout: Layout) -> Reading:

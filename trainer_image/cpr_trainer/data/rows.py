@@ -15,9 +15,9 @@ from cpr_contract.spec import DENSE_FEATURES, ColumnsSpec, TableSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.blocks import Parsed
 from cpr_trainer.data.categories import ids_of
+from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import count_features
 
-_SHOWN_BYTES = 40
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -33,7 +33,7 @@ class Rows:
     dense: NDArray[np.float32]
     ids: NDArray[np.int32] | Bags
     labels: NDArray[np.uint8] | NDArray[np.float32]
-    faults: dict[int, str]
+    faults: Faults
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,44 +45,31 @@ def decode(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) ->
     A label is 0 or 1, a target a finite number. A feature is a finite decimal number; where it is absent (an empty
     cell, a null) it is 0, and so are features that the data does not have. For categories see `ids_of`.
     """
-    table, faults = parsed.table, dict[int, str]()
+    table, faults = parsed.table, Faults()
     labels = _labels(table, columns, faults)
     dense = np.zeros((table.num_rows, DENSE_FEATURES), np.float32)
     for place, name in enumerate(columns.counts + columns.numbers):
         values = _numbers(table.column(name))
-        _blame(faults, table, name, np.isinf(values), "a number or empty")
+        blame(faults, f"column {name}", table.column(name), np.isinf(values), "a number or empty")
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
-    rows = Rows(dense, ids_of(table, columns, tables), labels, faults)
+    rows = Rows(dense, ids_of(table, columns, tables, faults), labels, faults)
     return _spread(rows, parsed.ragged) if parsed.ragged else rows
 
 
-def _labels(table: Any, columns: ColumnsSpec, faults: dict[int, str]) -> NDArray[Any]:
+def _labels(table: Any, columns: ColumnsSpec, faults: Faults) -> NDArray[Any]:
     """Return what is predicted, see `Rows`; note the rows where it is absent or wrong."""
     found: list[NDArray[Any]] = []
     for name in columns.labels:
         values = _numbers(table.column(name))
-        _blame(faults, table, name, (values != 0) & (values != 1), "0 or 1")
+        blame(faults, f"column {name}", table.column(name), (values != 0) & (values != 1), "0 or 1")
         found.append((values == 1).astype(np.uint8))
     for name in columns.targets:
         values = _numbers(table.column(name))
         wrong = ~np.isfinite(values)
-        _blame(faults, table, name, wrong, "a number")
+        blame(faults, f"column {name}", table.column(name), wrong, "a number")
         found.append(np.where(wrong, 0, values).astype(np.float32))
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
-
-
-def _blame(faults: dict[int, str], table: Any, name: str, wrong: NDArray[np.bool_], wanted: str) -> None:
-    """Note the rows where a column is wrong; the first fault of a row stands."""
-    for row in np.flatnonzero(wrong).tolist():
-        faults.setdefault(row, f"column {name} is {shown(table.column(name)[row].as_py())}, not {wanted}")
-
-
-def shown(value: object) -> str:
-    """Return a cell for a message, cut to 40 bytes."""
-    if isinstance(value, bytes):
-        value = value[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
-    return "empty" if value in {None, ""} else repr(value)[: _SHOWN_BYTES + 2]
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:

@@ -49,7 +49,8 @@ class Leading:
             pruner=Pruner(setup.store, setup.job.job_uid),
             anchors=anchors,
             rng=random.Random(),
-            pinned=setup.pinned,
+            pinned=setup.pinning.pinned,
+            committed=setup.pinning.count_new_files,
         )
         self.committer.start()
 

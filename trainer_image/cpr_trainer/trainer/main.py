@@ -82,9 +82,9 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
             counters=roster.counters,
             state=TrainerState.LOADING,
         )
-        pinning = _pinning(environment, watch)
+        pinning = _pinning(environment, watch, board)
         setup = insist(lambda: Setup.read(environment, roster, pinning), board, lambda: _follow(watch))
-        board.set(total_samples=setup.order.total_samples, new_files=pinning.new_files)
+        board.set(total_samples=setup.order.total_samples)
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading, setup.job)
@@ -92,11 +92,12 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
             return _run(loop, environment)
 
 
-def _pinning(environment: Environment, watch: Watch) -> Pinning:
+def _pinning(environment: Environment, watch: Watch, board: Board) -> Pinning:
     def leads() -> bool:
         return watch.current is not None and watch.current.leader == watch.current.index
 
-    return Pinning(environment.job.job_uid, environment.job.data.uri, leads, lambda: _follow(watch))
+    job = environment.job
+    return Pinning(job.job_uid, job.data.uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count))
 
 
 def _follow(watch: Watch) -> None:

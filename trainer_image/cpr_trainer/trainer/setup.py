@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpr_contract.manifests import DataManifest
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
@@ -22,7 +21,7 @@ from cpr_trainer.trainer.state import DenseState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """One trainer process. `layout` is the hash that says which saves fit; `pinned` is None for data without files."""
+    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data."""
 
     job: JobSpec
     rank: int
@@ -36,7 +35,7 @@ class Setup:
     placement: Placement
     layout: str
     trace: Trace
-    pinned: DataManifest | None = None
+    pinning: Pinning
 
     @classmethod
     def read(cls, environment: Environment, roster: TrainerRoster, pinning: Pinning) -> Setup:
@@ -69,7 +68,7 @@ class Setup:
             placement=placement,
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
-            pinned=pinning.pinned,
+            pinning=pinning,
         )
 
     @property
@@ -100,5 +99,6 @@ class Setup:
             total_samples=self.order.total_samples,
             layout=self.layout,
             dense_lost=state.lost,
+            ids=self.job.model.table_ids,
         )
         return DenseCopy(meta, state.tensors())

@@ -68,6 +68,7 @@ class Starter:
             roster.anchor,
             self._setup.layout,
             restore_from=job.snapshots.restore_from,
+            ids=job.model.table_ids,
         )
 
     def _newest(self) -> RestoredDense | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import monotonic
 
@@ -15,11 +16,14 @@ from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
 from cpr_trainer.trainer.patience import Reading
+from cpr_trainer.trainer.progress import Minute, line
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shards import Shards
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.watch import Watch
+
+_LOG = logging.getLogger(__name__)
 
 
 class Stepper:
@@ -37,6 +41,7 @@ class Stepper:
         self.shards = Shards(exchange, watch, board)
         self.reading = Reading(board, watch.attend_or_stop)
         self.pace = Pace()
+        self._minute = Minute(monotonic())
         self._crew = Crew(setup.job.workers)
         self._setup = setup
         self._watch = watch
@@ -162,3 +167,5 @@ class Stepper:
             paused_s=pace.paused_s,
             degraded_samples=self.degraded_samples,
         )
+        if self._minute.due(monotonic()) or self.state.done == self._setup.last_step:
+            _LOG.info("%s", line(self._board.report()))

@@ -1,4 +1,7 @@
-"""The commands of `cprjob bench`. They parse options; the packages beside this module do the work."""
+"""The commands of `cprjob bench`. They parse options; the packages beside this module do the work.
+
+Each command imports its own code alone.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from typing import Annotated, get_args
 import typer
 
 from cpr_contract.spec import Bits, Precision, Strategy
-from cpr_operator.cli.bench.priority import PriorityOptions, bench_priority
-from cpr_operator.cli.bench.snapshot import SnapshotOptions, bench_snapshot
-from cpr_operator.cli.bench.train import TrainOptions, bench_train
-from cpr_operator.cli.bench.train.presets import Preset
 from cpr_operator.cli.console import err, out, usage_errors
+from cpr_operator.cli.options import TrainPreset
 
-bench = typer.Typer(name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True)
+bench = typer.Typer(
+    name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _STRATEGIES: tuple[str, ...] = get_args(Strategy)
 _BITS: tuple[int, ...] = get_args(Bits)
@@ -40,6 +42,8 @@ def priority(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what saving strategies lose under the same failures, with equally many rows written."""
+    from cpr_operator.cli.bench.priority import PriorityOptions, bench_priority
+
     with usage_errors():
         options = PriorityOptions(data, seeds, interval, anchors, fraction, failures, tuple(set_ or ()), json)
         bench_priority(options, out, err, os.environ)
@@ -48,7 +52,7 @@ def priority(  # noqa: PLR0913 -- one parameter per option
 @bench.command()
 def train(  # noqa: PLR0913 -- one parameter per option
     *,
-    preset: Annotated[Preset, typer.Option(help="Model to train.")] = Preset.KAGGLE,
+    preset: Annotated[TrainPreset, typer.Option(help="Model to train.")] = TrainPreset.KAGGLE,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
     trainers: Annotated[int, typer.Option(min=1, help="Number of trainers of the CPRJob.")] = 1,
     shards: Annotated[int, typer.Option(min=1, help="Number of shards of the CPRJob.")] = 2,
@@ -63,6 +67,8 @@ def train(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the training speed of a CPRJob with that of one plain process on this machine."""
+    from cpr_operator.cli.bench.train import TrainOptions, bench_train
+
     with usage_errors():
         options = TrainOptions(
             preset=preset,
@@ -107,6 +113,8 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure one shard's saves and restores: their speed, their effect on training, their size."""
+    from cpr_operator.cli.bench.snapshot import SnapshotOptions, bench_snapshot
+
     with usage_errors():
         options = SnapshotOptions(
             rows=rows,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import closing
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.snapshots.show import show_damage, show_points, show_pruning, show_verification
 from cpr_operator.cli.snapshots.source import Source
-from cpr_operator.cli.trials import ask_trainer_image
+from cpr_operator.cli.trials import Ask
 
 Answer = TypeVar("Answer", Listing, Verification, Pruning)
 
@@ -23,10 +22,10 @@ Answer = TypeVar("Answer", Listing, Verification, Pruning)
 DAMAGED = 1
 
 
-def list_points(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
+def list_points(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
     """Show all points; returns the exit code. Raises TrialError if the store cannot be read."""
     request = Request("List", source.store, source.job_uid)
-    found = _ask(request, Listing, environment)
+    found = _ask(request, Listing, ask)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
     else:
@@ -35,10 +34,10 @@ def list_points(source: Source, console: Console, environment: Mapping[str, str]
     return DAMAGED if found.damaged else 0
 
 
-def verify_saves(source: Source, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
+def verify_saves(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
     """Read all saves and show what is damaged; returns the exit code. Raises TrialError as above."""
     request = Request("Verify", source.store, source.job_uid, model=source.model)
-    found = _ask(request, Verification, environment)
+    found = _ask(request, Verification, ask)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
     else:
@@ -50,7 +49,7 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
     source: Source,
     keep: int | None,
     console: Console,
-    environment: Mapping[str, str],
+    ask: Ask,
     *,
     delete: bool,
     as_json: bool,
@@ -58,9 +57,8 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
     """Show what would be deleted, and delete it if `delete`.
 
     keep: the number of anchors to keep; 0 keeps nothing, None stands for the job's own number.
-    Raises OptionError for a job that still uses its saves, TrialError as above.
+    Check the job's phase before (`check_phase`). Raises TrialError as above.
     """
-    check_phase(source, everything=keep == 0)
     request = Request(
         action="Prune",
         store=source.store,
@@ -69,7 +67,7 @@ def prune_saves(  # noqa: PLR0913 -- one parameter per option
         forks=source.forks,
         delete=delete,
     )
-    found = _ask(request, Pruning, environment)
+    found = _ask(request, Pruning, ask)
     if as_json:
         console.print_json(json.dumps(to_dict(found)))
     else:
@@ -86,7 +84,7 @@ def check_phase(source: Source, *, everything: bool) -> None:
         raise OptionError("the job is Suspended and could not be resumed without its saves; delete the job first")
 
 
-def _ask(request: Request, kind: type[Answer], environment: Mapping[str, str]) -> Answer:
-    with closing(ask_trainer_image("inventory", None, request, environment)) as lines:
+def _ask(request: Request, kind: type[Answer], ask: Ask) -> Answer:
+    with closing(ask("inventory", None, request)) as lines:
         (line,) = lines
     return from_json(kind, line)

@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 from cpr_contract.spec import ModelSpec, StoreSpec
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.status import Phase, Status
-from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.api.status import Phase
+from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.export import find_job
 from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.source import find_job
+from cpr_operator.cli.where import Where
 
 #: Anchors to keep if the job's manifest is not at hand: the default of `snapshots.keep`.
 DEFAULT_KEEP = 2
@@ -32,18 +33,20 @@ class Source:
     phase: Phase | None = None
 
 
-def find_source(where: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None) -> Source:
-    """The store of a URI, or that of the CPRJob in a file or in a local run's folder.
+def find_source(
+    named: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None, where: Where
+) -> Source:
+    """The store of a URI, or that of a CPRJob on a cluster, in a file or in a local run's folder.
 
-    Raises OptionError, DocumentError, InvalidDocumentError.
+    Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, AnswerError.
     """
-    if where is not None and "://" in where:
+    if named is not None and "://" in named:
         if workdir is not None:
             raise OptionError("give either a store or --workdir DIR of a local run")
-        return Source(_store(where, endpoint), job_uid)
+        return Source(_store(named, endpoint), job_uid)
     if endpoint is not None:
         raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob names its own")
-    return _of_job(find_job(Path(where) if where else None, workdir), job_uid)
+    return _of_job(find_job(named, workdir, where), job_uid)
 
 
 def _store(uri: str, endpoint: str | None) -> StoreSpec:
@@ -59,7 +62,7 @@ def _of_job(document: Any, job_uid: str | None) -> Source:
     invalid = validate(document)
     if invalid:
         raise InvalidDocumentError(invalid)
-    meta, status = document["metadata"], Status.model_validate(document.get("status", {}))
+    meta, status = document["metadata"], parse_status(document.get("status") or {})
     uid = job_uid or meta.get("uid")
     job = to_job_spec(parse_spec(document["spec"]), uid or "", meta["name"])
     return Source(

@@ -200,9 +200,9 @@ class LocalCluster:
         """See `Cluster`. `events` keeps them, oldest first."""
         self.events.setdefault(f"{job.uid}/{event.key}", event)
 
-    async def fetch_report(self, pod: PodView, deadline_s: float) -> bytes | None:
+    async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """See `Cluster`."""
-        return await self._reports.fetch(pod, deadline_s)
+        return await self._reports.fetch(pod, deadline_s, max_bytes)
 
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""

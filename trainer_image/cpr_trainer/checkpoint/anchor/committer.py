@@ -79,7 +79,8 @@ class AnchorCommitter:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
-    `pinned` is the data that the saves are of. `failing`: the store did not take the last thing that was to be saved.
+    `pinned` is the data that the saves are of. `committed` is called after each anchor. `failing`: the store did
+    not take the last thing that was to be saved.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
@@ -93,6 +94,7 @@ class AnchorCommitter:
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
         pinned: DataManifest | None = None,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = Saves(anchors=anchors)
         self.failing = False
@@ -103,6 +105,7 @@ class AnchorCommitter:
         self._retention = Retention(pruner, rng)
         self._rng = rng
         self._pinned = pinned
+        self._committed = committed
         self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
@@ -237,6 +240,7 @@ class AnchorCommitter:
         )
         self._cut = None
         self._retention.keep(anchors, (manifest for manifest, _ in found))
+        self._committed()
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:

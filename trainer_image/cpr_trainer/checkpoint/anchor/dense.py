@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import is_there, write_once
 from cpr_trainer.checkpoint.format.names import dense_save, part_name
@@ -29,6 +29,7 @@ class DenseMeta:
     total_samples: int
     layout: str
     dense_lost: Ranges
+    ids: TableIds = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def _save(
         shards=shards,
         lost=lost,
         dense_lost=meta.dense_lost,
+        ids=meta.ids,
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))

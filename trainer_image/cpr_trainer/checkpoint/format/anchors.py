@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, dense_prefix, step_folder
+from cpr_contract.manifests import DenseManifest, ManifestRef, ShardManifest, TableIds, dense_prefix, step_folder
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import read_document
 from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
@@ -52,16 +52,23 @@ def is_even(store: Store, anchor: AnchorRef) -> bool:
     return all(set(save.applied) == {anchor.step} for save in saves)
 
 
-def resolve_anchor(store: Store, key: str, layout: str) -> AnchorRef:
+def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
     """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
 
-    Raises LayoutError if it is of another shape, DamagedError if it is not there or no anchor, StoreError.
+    Raises LayoutError if it is of another shape, or its tables have other ids, DamagedError if it is not there or no
+    anchor, StoreError.
     """
     manifest, ref = read_anchor_manifest(store, key, "")
     if manifest.layout != layout:
         raise LayoutError(
             f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
             "Give this job the same model as the job that wrote the anchor, or another anchor.",
+        )
+    for table, _ in sorted(set(ids) ^ set(manifest.ids)):
+        saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
+        raise LayoutError(
+            f"{key} was saved with ids of {saved} in table {table}; this job has {wanted}, so its rows are other ids'.",
+            f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
     return _reference(manifest, ref)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cpr_contract.manifests import ManifestRef
+from cpr_contract.manifests import ManifestRef, TableIds
 from cpr_contract.roster import AnchorRef, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor_manifest, resolve_anchor
@@ -26,17 +26,19 @@ def candidates(store: Store, job: JobSpec, roster: ShardRoster, placement: Place
     keys = tuple(entry.key for entry in store.list(shard_folder(job.job_uid, generation, roster.index)))
     origins = {n: read_origin(store, key) for n, key in origins_in(keys).items() if n < roster.incarnation}
     line = shard_lineage(origins, committed_in(keys), roster.incarnation, layout)
-    start = dense_start(store, roster.anchor, job.snapshots.restore_from, layout)
+    start = dense_start(store, roster.anchor, job.snapshots.restore_from, layout, job.model.table_ids)
     start = shard_start(store, start, placement, roster.index)
     return (*line.candidates, replace(start, priority=line.priority))
 
 
-def dense_start(store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str) -> Candidate:
+def dense_start(
+    store: Store, anchor: AnchorRef | None, restore_from: str | None, layout: str, ids: TableIds
+) -> Candidate:
     """Name the dense state that a generation starts from. Raises as `resolve_anchor` does, for `restore_from`."""
     if anchor is not None:
         return Candidate("Anchor", layout, anchor.step, (ManifestRef(anchor.key, anchor.digest),))
     if restore_from is not None:
-        other = resolve_anchor(store, restore_from, layout)
+        other = resolve_anchor(store, restore_from, layout, ids)
         return Candidate("RestoreFrom", layout, 0, (ManifestRef(other.key, other.digest),))
     return Candidate("Seed", layout, 0)
 

@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, dense_prefix
+from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, TableIds, dense_prefix
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import read_manifest, read_part
 from cpr_trainer.checkpoint.format.errors import DamagedError
@@ -43,7 +43,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     layout: str,
     *,
     restore_from: str | None = None,
-    at_most_step: int | None = None,
+    ids: TableIds = (),
 ) -> tuple[Candidate, ...]:
     """Dense saves of this generation (anchors included), newest group and step first; never empty.
 
@@ -51,7 +51,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
-    return (*dense_lineage(saves, layout, at_most_step), dense_start(store, anchor, restore_from, layout))
+    return (*dense_lineage(saves, layout), dense_start(store, anchor, restore_from, layout, ids))
 
 
 def load_dense(store: Store, candidate: Candidate) -> RestoredDense:

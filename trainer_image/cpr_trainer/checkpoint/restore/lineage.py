@@ -81,15 +81,14 @@ def shard_lineage(
     return Line(tuple(candidates), tuple(reversed(priority)))
 
 
-def dense_lineage(saves: Iterable[SaveName], layout: str, at_most_step: int | None) -> tuple[Candidate, ...]:
+def dense_lineage(saves: Iterable[SaveName], layout: str) -> tuple[Candidate, ...]:
     """Return the dense saves of one generation, newest group first, each group's newest step first.
 
     A later group began with the state it names, so a late save of an earlier leader never comes before its successor's.
     """
-    usable = (save for save in saves if at_most_step is None or save.step <= at_most_step)
     return tuple(
         Candidate("Save", layout, save.step, (ManifestRef(save.manifest, ""),), writer=save.writer)
-        for save in sorted(usable, key=lambda save: (save.writer, save.age), reverse=True)
+        for save in sorted(saves, key=lambda save: (save.writer, save.age), reverse=True)
     )
 
 

@@ -72,11 +72,6 @@ class Spoke:
         if self._ending is not None:
             raise self._ending
 
-    @property
-    def connected(self) -> bool:
-        """Whether the leader is reached."""
-        return self._channel is not None and self._channel.proven
-
     def _run(self) -> None:
         try:
             while not self._ended.is_set():

@@ -22,11 +22,11 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.bench.train.contenders import Contender, CprJob, Program, Run, peer_commands, single
 from cpr_operator.cli.bench.train.machine import Gauge, open_gauge, processor_s, usage
-from cpr_operator.cli.bench.train.presets import BATCH_SIZE, Preset, document
+from cpr_operator.cli.bench.train.presets import BATCH_SIZE, document
 from cpr_operator.cli.bench.train.show import as_json, print_results
 from cpr_operator.cli.bench.train.windows import Machine, TooShortError, Window, time_stages, time_steps
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.options import OptionError, TrainPreset
 from cpr_operator.cli.trials import TrialError, why
 
 _SAMPLES = 100_000
@@ -45,7 +45,7 @@ class TrainOptions:
     that take part, as NAME=COMMAND.
     """
 
-    preset: Preset
+    preset: TrainPreset
     rows: int
     trainers: int
     shards: int

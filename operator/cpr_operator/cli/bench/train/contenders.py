@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE, TracedStep
@@ -141,7 +142,9 @@ class _JobRun:
 
     async def saves(self) -> int | None:
         pod = running(await self._cluster.list_pods(self._job), env.ROLE_TRAINER, 0)
-        body = None if pod is None else await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S)
+        if pod is None:
+            return None
+        body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
         try:
             return None if body is None else from_json(TrainerReport, body).saves
         except ContractError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from cpr_contract.spec import Precision
 from cpr_operator.cli.bench.job import bench_job
+from cpr_operator.cli.options import TrainPreset
 
 BATCH_SIZE = 2048
 #: More samples than any window trains, so that no run finishes by itself.
@@ -26,14 +26,6 @@ _TERABYTE = (
 )
 
 
-class Preset(enum.StrEnum):
-    """A model: Criteo Kaggle and Terabyte as in DLRM's own scripts, and MLPerf's."""
-
-    KAGGLE = "kaggle"
-    TERABYTE = "terabyte"
-    MLPERF = "mlperf"
-
-
 @dataclass(frozen=True, slots=True)
 class _Model:
     dim: int
@@ -42,15 +34,15 @@ class _Model:
     columns: str
 
 
-_MODELS: Mapping[Preset, _Model] = {
-    Preset.KAGGLE: _Model(16, (512, 256, 64, 16), (512, 256, 1), _KAGGLE),
-    Preset.TERABYTE: _Model(64, (512, 256, 64), (512, 512, 256, 1), _TERABYTE),
-    Preset.MLPERF: _Model(128, (512, 256, 128), (1024, 1024, 512, 256, 1), _TERABYTE),
+_MODELS: Mapping[TrainPreset, _Model] = {
+    TrainPreset.KAGGLE: _Model(16, (512, 256, 64, 16), (512, 256, 1), _KAGGLE),
+    TrainPreset.TERABYTE: _Model(64, (512, 256, 64), (512, 512, 256, 1), _TERABYTE),
+    TrainPreset.MLPERF: _Model(128, (512, 256, 128), (1024, 1024, 512, 256, 1), _TERABYTE),
 }
 
 
 def document(  # noqa: PLR0913 -- one parameter per part of the job
-    preset: Preset,
+    preset: TrainPreset,
     *,
     rows: int,
     trainers: int,

@@ -1,0 +1,93 @@
+"""`cprjob data inspect`: has the trainer image's own code read the data, and shows the result."""
+
+from __future__ import annotations
+
+import json as jsons
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cpr_contract.codec import from_json, to_dict
+from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.document import InvalidDocumentError, read_single
+from cpr_operator.cli.trials import ask_trainer_image
+
+_MANIFESTS = (".yaml", ".yml")
+#: Exit code where rows cannot be read.
+_BAD_ROWS = 1
+
+
+def inspect_data(target: str, console: Console, environment: Mapping[str, str], *, as_json: bool) -> int:
+    """Read all rows and show what they hold. Returns the exit code: 1 if there are bad rows.
+
+    Raises TrialError if the data cannot be read, DocumentError or InvalidDocumentError if the
+    manifest is not valid.
+    """
+    job = None
+    if target.endswith(_MANIFESTS):
+        document = read_single(Path(target))
+        if invalid := validate(document):
+            raise InvalidDocumentError(invalid)
+        job = to_job_spec(parse_spec(document["spec"]), uid="inspection", name=document["metadata"]["name"])
+    elif "://" not in target and not target.startswith("/"):
+        # As text, because a Path would drop the slash that marks a folder.
+        target = f"{Path.cwd()}/{target}"
+    request = InspectionRequest(None if job is not None else target)
+    with closing(ask_trainer_image("inspect", job, request, environment)) as lines:
+        (figures,) = (from_json(DataFigures, line) for line in lines)
+    if as_json:
+        console.print_json(jsons.dumps(to_dict(figures)))
+    else:
+        show(figures, console)
+    return _BAD_ROWS if figures.bad else 0
+
+
+def show(figures: DataFigures, console: Console) -> None:
+    """Print a table of the columns, then the bad rows and what the job reads."""
+    read_by_job = figures.reading is not None
+    table = Table("column", "type", box=None, header_style="bold", pad_edge=False)
+    for heading in ("missing", "lowest", "highest", "distinct"):
+        table.add_column(heading, justify="right")
+    has_bags = any(column.bag_mean is not None for column in figures.columns)
+    if has_bags:
+        table.add_column("ids per row", justify="right")
+    if read_by_job:
+        table.add_column("used as")
+    for column in figures.columns:
+        bags = [_bags(column)] if has_bags else []
+        table.add_row(*_cells(column, figures.rows), *bags, *([escape(column.feeds)] if read_by_job else []))
+    header = "" if figures.format == "Parquet" else f", {'with' if figures.header else 'without'} a header"
+    console.print(f"{figures.format}{header}: {_count(figures.files, 'file')}, {_count(figures.rows, 'row')}")
+    console.print(table)
+    console.print(f"{_count(figures.bad, 'bad row')}" + (", the first:" if figures.bad else ""))
+    for fault in figures.faults:
+        console.print(f"  {escape(fault)}", highlight=False, soft_wrap=True)
+    for advice in figures.advice:
+        console.print(escape(advice), highlight=False, soft_wrap=True)
+    if (reading := figures.reading) is not None:
+        shuffled = "as a whole" if reading.windows == 1 else f"in {reading.windows} windows"
+        console.print(
+            f"The job trains {reading.samples:,} samples in {_count(reading.steps, 'step')} from"
+            f" {_count(reading.trained, 'row')}, shuffled {shuffled}; {reading.held_out:,} are held out."
+        )
+
+
+def _cells(column: ColumnFigures, rows: int) -> tuple[str, ...]:
+    missing = f"{column.missing / rows:.1%}" if column.missing else "0"
+    bounds = ("" if bound is None else f"{bound:g}" for bound in (column.lowest, column.highest))
+    distinct = "" if column.distinct is None else f"{column.distinct:,}"
+    return (escape(column.name), column.kind, missing, *bounds, distinct)
+
+
+def _bags(column: ColumnFigures) -> str:
+    return "" if column.bag_mean is None else f"{column.bag_mean:.1f}, at most {column.bag_most:,}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

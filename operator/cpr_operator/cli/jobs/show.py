@@ -1,0 +1,120 @@
+"""Jobs of a cluster as text: the columns of `kubectl get`, and the whole of one job. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from cpr_operator.api.crd import COLUMNS, Column
+from cpr_operator.api.model import parse_time
+from cpr_operator.api.status import Condition, Status
+from cpr_operator.cli.options import ListingForm
+from cpr_operator.cli.progress import members
+from cpr_operator.cli.report import overall_speed
+from cpr_operator.cli.summary import facts, failures, headline
+from cpr_operator.policy.words import duration
+
+if TYPE_CHECKING:
+    from cpr_operator.client import Event, Job
+
+
+def listing(jobs: Sequence[Job], form: ListingForm, now: float, *, namespaces: bool, single: bool) -> RenderableType:
+    """The jobs in a form of `kubectl get`; `single` if one job was asked for by its name."""
+    match form:
+        case "name":
+            return Text("\n".join(f"cpr/{job.name}" for job in jobs))
+        case "yaml":
+            return Text(yaml.safe_dump(_document(jobs, single=single), sort_keys=False))
+        case "json":
+            return Text(json.dumps(_document(jobs, single=single), indent=2))
+        case "table" | "wide":
+            return table(jobs, now, wide=form == "wide", namespaces=namespaces)
+
+
+def table(jobs: Iterable[Job], now: float, *, wide: bool = False, namespaces: bool = False) -> Text:
+    """A line for each job, with the resource's own printer columns, as wide as they are."""
+    columns = [column for column in COLUMNS if wide or not column.wide]
+    rows = [[*(["NAMESPACE"] if namespaces else ()), "NAME", *(column.name.upper() for column in columns)]]
+    for job in jobs:
+        first = [job.namespace, job.name] if namespaces else [job.name]
+        rows.append([*first, *(cell(job.document, column, now) for column in columns)])
+    widths = [max(map(len, each)) for each in zip(*rows, strict=True)]
+    lines = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return Text("\n".join(lines), no_wrap=True)
+
+
+def cell(document: Mapping[str, Any], column: Column, now: float) -> str:
+    """What a printer column shows of a job; times are ages at `now`, in seconds since the epoch."""
+    value: Any = document
+    for key in column.path.removeprefix(".").split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if value is None:
+        return ""
+    return duration(max(0.0, now - float(str(parse_time(value))))) if column.type == "date" else str(value)
+
+
+def description(job: Job, events: Iterable[Event]) -> Group:
+    """Everything about one job that a person may want to know."""
+    status = job.status
+    parts: list[RenderableType] = [headline(job.name, status), _origin(job), facts(status, _speed(status))]
+    if status.members:
+        parts += ["", members(status, most=len(status.members))]
+    if status.conditions:
+        parts += ["", _conditions(status.conditions)]
+    if status.failures:
+        parts += ["", failures(status.failures)]
+    told = events_table(events)
+    return Group(*parts, "", told if told.row_count else Text("No events: Kubernetes keeps them for an hour."))
+
+
+def events_table(events: Iterable[Event]) -> Table:
+    """A row for each event, oldest first."""
+    shown = _titled("Events", "time (UTC)", "type", "reason", "message")
+    for event in events:
+        shown.add_row(_clock(event.time), event.type, event.reason, escape(event.message))
+    return shown
+
+
+def _speed(status: Status) -> float | None:
+    return overall_speed(status) or status.progress.samples_per_second
+
+
+def _document(jobs: Sequence[Job], *, single: bool) -> dict[str, Any]:
+    documents = [dict(job.document) for job in jobs]
+    return documents[0] if single else {"apiVersion": "v1", "kind": "List", "items": documents}
+
+
+def _origin(job: Job) -> Table:
+    spec = job.spec
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("namespace", job.namespace)
+    grid.add_row("created", f"{_clock(job.created)} UTC")
+    grid.add_row("members", f"{spec.trainers.replicas} trainers, {spec.shards.replicas} shards")
+    return grid
+
+
+def _conditions(conditions: Iterable[Condition]) -> Table:
+    shown = _titled("Conditions", "condition", "status", "since (UTC)", "reason", "message")
+    for each in conditions:
+        since = _clock(each.last_transition_time)
+        shown.add_row(each.type, each.status, since, each.reason, escape(each.message))
+    return shown
+
+
+def _titled(title: str, *columns: str) -> Table:
+    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        shown.add_column(column, header_style="dim")
+    return shown
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,51 @@
+"""Which job a command is about: one on a cluster, one in a file, or that of a local run.
+
+`cpr/NAME` is always a job on a cluster. Any other name is a file, so the file NAME in a folder `cpr` is `./cpr/NAME`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cpr_operator.cli.document import DocumentError, read_single
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.where import Where
+
+CLUSTER = "cpr/"
+HELP = "A job on the cluster (cpr/NAME), or a YAML file with a CPRJob."
+
+
+def is_on_cluster(source: str | None) -> bool:
+    """Whether the source is the name of a job on a cluster."""
+    return source is not None and source.startswith(CLUSTER)
+
+
+def job_name(text: str) -> str:
+    """The name of a job on a cluster, with or without `cpr/` before it."""
+    return text.removeprefix(CLUSTER)
+
+
+def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str, Any]:
+    """The CPRJob object of that name, in that file, or in the working folder of a local run.
+
+    Raises DocumentError, OptionError, AnswerError.
+    """
+    if (source is None) == (workdir is None):
+        raise DocumentError("give either a job, as cpr/NAME or a file, or --workdir DIR of a local run")
+    if source is not None and is_on_cluster(source):
+        with where.client() as client:
+            return dict(client.get(job_name(source)).document)
+    if where.options:
+        raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
+    found = read_single(Path(source) if source is not None else _run_in(workdir))
+    if not isinstance(found, dict):
+        raise DocumentError(f"{source or workdir} contains no CPRJob")
+    return found
+
+
+def _run_in(workdir: Path | None) -> Path:
+    paths = tuple(workdir.glob("jobs/*/*.json")) if workdir else ()
+    if len(paths) != 1:
+        raise DocumentError(f"there is no job in {workdir}")
+    return paths[0]

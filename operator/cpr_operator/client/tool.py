@@ -1,0 +1,142 @@
+"""A pod of the user's own for as long as a context lasts, and commands in it, as by `kubectl exec`.
+
+What a command reads and writes travels in the frames of a websocket: the first byte of each is its channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
+from websocket import ABNF, WebSocketException, WebSocketTimeoutException
+
+from cpr_operator.client.connection import Connection
+from cpr_operator.client.errors import ClientError, CommandError, TookTooLongError, UnavailableError
+from cpr_operator.client.job import Object
+
+POLL_S = 0.5
+#: An image may have to be pulled.
+START_S = 300.0
+#: A silent connection is kept alive by a ping so often.
+PING_S = 30.0
+#: Of what a command writes to its standard error, the end.
+KEPT_BYTES = 1 << 16
+
+
+class Tool:
+    """A pod that runs."""
+
+    def __init__(self, connection: Connection, namespace: str, name: str) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._name = name
+
+    def run(self, command: Sequence[str], stdin: bytes = b"") -> Generator[bytes]:
+        """Run a command, and yield what it writes to its standard output.
+
+        Raises CommandError if its exit code is not 0, UnavailableError if the connection breaks.
+        """
+        opened = self._connection.execute(self._namespace, self._name, command)
+        errors, verdict = bytearray(), bytearray()
+        with _shut(opened.sock), _told(self._name):
+            if stdin:
+                opened.write_stdin(stdin)
+            opened.close_channel(STDIN_CHANNEL)
+            for channel, data in _frames(opened.sock):
+                if channel == STDOUT_CHANNEL:
+                    yield data
+                elif channel == STDERR_CHANNEL:
+                    errors += data
+                    del errors[:-KEPT_BYTES]
+                elif channel == ERROR_CHANNEL:
+                    verdict += data
+        code = _exit_code(bytes(verdict), self._name)
+        if code:
+            raise CommandError(code, errors.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def opened_tool(connection: Connection, manifest: Object) -> Iterator[Tool]:
+    """Create a pod, wait until it runs, and delete it at the end. Raises ClientError."""
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    uid = connection.create_pod(namespace, manifest)["metadata"]["uid"]
+    try:
+        _await_running(connection, namespace, name)
+        yield Tool(connection, namespace, name)
+    finally:
+        connection.delete_pod(namespace, name, uid, None)
+
+
+def _await_running(connection: Connection, namespace: str, name: str) -> None:
+    began = time.monotonic()
+    while True:
+        status = connection.pod(namespace, name).get("status") or {}
+        if status.get("phase") == "Running":
+            return
+        if status.get("phase") in {"Succeeded", "Failed"}:
+            raise ClientError(f"the pod {namespace}/{name} has ended before it was used: {_why(status)}")
+        if time.monotonic() - began > START_S:
+            raise TookTooLongError(
+                f"the pod {namespace}/{name} does not run after {START_S:g} s: {_why(status)}; mend that and try again"
+            )
+        time.sleep(POLL_S)
+
+
+def _why(status: Object) -> str:
+    """What Kubernetes says about a pod that does not run."""
+    states = [state for each in status.get("containerStatuses") or () for state in (each.get("state") or {}).values()]
+    pending = [each for each in status.get("conditions") or () if each.get("status") == "False"]
+    told = [f"{each.get('reason')} {each.get('message') or ''}".strip() for each in (status, *states, *pending)
+            if each.get("reason")]  # fmt: skip
+    return "; ".join(told) or "nobody says why"
+
+
+def _frames(socket: Any) -> Iterator[tuple[int, bytes]]:
+    """Channel and content of each frame until the server closes."""
+    socket.settimeout(PING_S)
+    while True:
+        try:
+            opcode, frame = socket.recv_data_frame(control_frame=True)
+        except WebSocketTimeoutException:
+            socket.ping()
+            continue
+        if opcode == ABNF.OPCODE_CLOSE:
+            return
+        if opcode in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and frame.data:
+            yield frame.data[0], frame.data[1:]
+
+
+@contextlib.contextmanager
+def _shut(socket: Any) -> Iterator[None]:
+    """Close the connection at the end. The library's own close leaves one open that the server has closed."""
+    try:
+        yield
+    finally:
+        socket.shutdown()
+
+
+@contextlib.contextmanager
+def _told(pod: str) -> Iterator[None]:
+    try:
+        yield
+    except (WebSocketException, OSError) as error:
+        raise UnavailableError(f"the connection to the pod {pod} broke ({error}); try again") from None
+
+
+def _exit_code(verdict: bytes, pod: str) -> int:
+    """The exit code in the Status that ends a command."""
+    try:
+        status = json.loads(verdict)
+    except ValueError:
+        raise UnavailableError(f"the connection to the pod {pod} ended too soon; try again") from None
+    if status.get("status") == "Success":
+        return 0
+    causes = (status.get("details") or {}).get("causes") or ()
+    code = next((each["message"] for each in causes if each.get("reason") == "ExitCode"), None)
+    if code is None:
+        raise ClientError(f"the command could not be run in the pod {pod}: {status.get('message')}")
+    return int(code)

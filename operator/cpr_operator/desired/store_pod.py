@@ -1,0 +1,82 @@
+"""Pods beside the members of a job that have a trainer's access to its store.
+
+They have the image, service account, credentials and volumes of a trainer's pod, and none of its resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.desired.names import metadata, tool_labels, tool_name
+from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
+from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
+from cpr_operator.desired.template import merge
+
+Manifest = dict[str, Any]
+
+#: How long a tool's pod lasts at most, so that one whose user is gone ends.
+TOOL_LIFE_S = 6 * 3600
+#: What it does meanwhile: commands are run in it by exec.
+_WAIT = f"import time; time.sleep({TOOL_LIFE_S})"
+
+
+def store_pod(plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any]) -> Manifest:
+    """A pod with the metadata `own` whose main container has also what `container` says."""
+    template = plan.spec.trainers.template
+    store = plan.spec.snapshots.store
+    main = {
+        "name": env.MAIN_CONTAINER,
+        "image": plan.image,
+        "env": _environment(plan),
+        "volumeMounts": [{"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT}, *store_mounts(store)],
+        **CONFINED_CONTAINER,
+        **container,
+    }
+    required = {
+        **CONFINED,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [main],
+        "volumes": [{"name": "cprjob-scratch", "emptyDir": {}}, *store_volumes(store)],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": merge(template.get("metadata") or {}, own),
+        "spec": merge(_unsized(template.get("spec") or {}), required),
+    }
+
+
+def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
+    """The pod in which `cprjob` looks at the saves of a job. It has the size of a shard, which it may have to load.
+
+    Not even the user's template can give it a label by which the operator finds members.
+    """
+    spec = plan.spec.shards.template.get("spec") or {}
+    shard: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
+    resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
+    own = metadata(plan.job, tool_name(plan.job, suffix)) | {"labels": tool_labels(plan.job)}
+    pod = store_pod(plan, own, {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources})
+    pod["spec"]["activeDeadlineSeconds"] = TOOL_LIFE_S
+    labels = pod["metadata"]["labels"]
+    pod["metadata"]["labels"] = {key: value for key, value in labels.items() if not key.startswith(f"{env.GROUP}/")}
+    return pod
+
+
+def _unsized(spec: Mapping[str, Any]) -> Manifest:
+    """The spec of a trainer's pod without the resources of its main container, including accelerators."""
+    containers = [
+        {key: value for key, value in each.items() if key != "resources" or each.get("name") != env.MAIN_CONTAINER}
+        for each in spec.get("containers") or ()
+    ]
+    return {**spec, "containers": containers}
+
+
+def _environment(plan: PodPlan) -> list[Manifest]:
+    values = {
+        env.SPEC: plan.job_spec,
+        env.TERMINATION_FILE: env.TERMINATION_MOUNT,
+        **store_variables(plan.spec.snapshots.store),
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]

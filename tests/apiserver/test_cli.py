@@ -1,0 +1,319 @@
+"""The commands for jobs on a cluster against a real API server: no operator runs, and the tests write what it would."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from cpr_operator import policy
+from cpr_operator.api import crd
+from cpr_operator.api.status import Status
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.cli.app import app
+from cpr_operator.reconcile.plan import plan_inputs
+from support.apiserver import ApiServer
+from support.told_jobs import CORE, JOBS, emit, job, pods, run_pod, tell
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.usefixtures("api")]
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+ANCHOR = {"key": "uid/anchor", "digest": "d", "generation": 1, "step": 10, "samples": 300_000}
+RUNTIME = {"image": "trainer:1", "contractVersion": 1, "templateHash": "h", "jobSpec": "{}"}
+STARTED = {
+    "phase": "Running",
+    "startTime": "2026-01-01T00:00:00Z",
+    "leader": 1,
+    "plan": {"mode": "Partial", "intervalSeconds": 90, "reason": "It is cheap."},
+    "budget": {"limit": 0.02, "spent": 0.00123456, "remaining": 0.01876544, "runningSum": 0.001, "rollbacks": 0},
+    "progress": {"samples": 126_000, "totalSamples": 300_000, "percent": 42, "auc": 0.75123, "samplesPerSecond": 1234.5,
+                 "updated": "2026-01-01T00:01:40Z"},
+    "shown": {"progress": "42%", "interval": "1.5 min", "spent": "0.001235", "limit": "0.02", "auc": "0.7512",
+              "speed": "1234/s", "eta": "2.35 min"},
+    "policy": {"alpha": 3, "betaSeconds": 600, "lostPerFailure": 1, "saveStallSeconds": 0.25, "samplesPerSecond": 1234},
+    "restarts": 1,
+    "shards": [{"index": 0, "state": "Ready"}, {"index": 1, "state": "Ready", "incarnation": 2}],
+    "trainers": [{"index": 0, "state": "Training"}, {"index": 1, "state": "Training"}],
+    "failures": [{"time": "2026-01-01T00:00:30Z", "role": "shard", "index": 1, "incarnation": 1, "kind": "Vanished",
+                  "lostSamples": 370, "action": "ReplaceShards", "recoverySeconds": 2.5}],
+    "conditions": [{"type": "BudgetAtRisk", "status": "True", "reason": "Spent", "message": "Most is spent.",
+                    "lastTransitionTime": "2026-01-01T00:00:30Z"}],
+}  # fmt: skip
+ENDED = {
+    "phase": "Succeeded",
+    "completionTime": "2026-01-01T00:05:00Z",
+    "progress": {"samples": 300_000, "totalSamples": 300_000, "percent": 100, "auc": 0.7812},
+    "result": ANCHOR,
+    "runtime": RUNTIME,
+}
+
+
+class Cprjob:
+    """The program, with the kubeconfig of the server."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._where = ["--kubeconfig", str(kubeconfig)]
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        result = self.result(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def result(self, *arguments: str, stdin: str | None = None) -> Result:
+        return self._runner.invoke(app, [*arguments, *self._where], input=stdin, catch_exceptions=False)
+
+    def as_printed(self, command: str) -> Result:
+        """Run a command that the program printed, in full."""
+        program, *arguments = shlex.split(command)
+        assert program == "cprjob"
+        return self._runner.invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def cprjob(server: ApiServer) -> Cprjob:
+    return Cprjob(server.kubeconfig)
+
+
+def manifest(name: str, **metadata: Any) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text("utf-8"))
+    document["spec"]["trainers"] = {"replicas": 2}
+    return document | {"metadata": {"name": name, **metadata}}
+
+
+def submitted(cprjob: Cprjob, name: str) -> str:
+    cprjob("submit", "-", stdin=yaml.safe_dump(manifest(name)))
+    return name
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_all_jobs_of_several_documents_are_created(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump_all([secret, manifest("first"), manifest("second")]), "utf-8")
+    output = words(cprjob("submit", str(file)))
+    assert "1 other objects are left to kubectl apply" in output
+    assert "created default/first created default/second" in output
+    assert job(api, "second")["spec"]["shards"]["replicas"] == 2
+    result = cprjob.result("submit", str(file))
+    assert result.exit_code == 1
+    assert "already exists" in words(result.output)
+    assert "--watch follows one job, and there are 2" in words(cprjob.result("submit", str(file), "--watch").output)
+
+
+def test_a_wrong_job_is_told_by_its_fields_and_nothing_is_created(cprjob: Cprjob, api: httpx.Client) -> None:
+    wrong = manifest("wrong")
+    wrong["spec"]["trainers"] = {"replicas": 0}
+    result = cprjob.result("submit", "-", stdin=yaml.safe_dump(wrong))
+    assert result.exit_code == 1
+    assert "spec.trainers.replicas" in result.output
+    assert api.get(f"{JOBS}/wrong").status_code == httpx.codes.NOT_FOUND
+
+
+def test_the_columns_are_those_of_the_resource(cprjob: Cprjob, api: httpx.Client) -> None:
+    """The server itself prints the same table for kubectl."""
+    tell(api, submitted(cprjob, "columns"), STARTED)
+    as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    printed = api.get(f"{JOBS}/columns", headers=as_table).json()
+    columns = printed["columnDefinitions"]
+    (row,) = printed["rows"]
+    for form, wide in (("table", False), ("wide", True)):
+        head, line = cprjob("get", "columns", "-o", form).splitlines()
+        shown = [number for number, column in enumerate(columns) if wide or not column["priority"]]
+        assert head.split() == [columns[number]["name"].upper() for number in shown]
+        *cells, age = [str(row["cells"][number]) for number in shown]
+        assert columns[-1]["name"] == "Age"
+        assert age in {f"{seconds}s" for seconds in range(600)}
+        assert words(line).startswith(words(" ".join(cells)))
+    wide_only = {column["name"] for column in columns if column["priority"]}
+    assert wide_only == {"Mode", "Speed", "ETA", "Shards", "Trainers"}
+    assert {"1.5 min", "0.001235", "42%"} <= set(row["cells"])
+
+
+def test_jobs_are_printed_in_the_forms_of_kubectl(cprjob: Cprjob, api: httpx.Client) -> None:
+    submitted(cprjob, "printed")
+    assert cprjob("get", "printed", "-o", "name") == "cpr/printed\n"
+    assert yaml.safe_load(cprjob("get", "cpr/printed", "-o", "yaml")) == job(api, "printed")
+    listed = json.loads(cprjob("get", "-o", "json"))
+    assert "printed" in {each["metadata"]["name"] for each in listed["items"]}
+    assert "default" in cprjob("get", "-A")
+    again = cprjob("get", "printed", "-o", "yaml")
+    cprjob("delete", "printed")
+    cprjob("submit", "-", stdin=again)
+    result = cprjob.result("get", "nothing")
+    assert result.exit_code == 1
+    assert "there is no job nothing" in words(result.output)
+
+
+def test_a_description_has_figures_members_conditions_failures_and_events(cprjob: Cprjob, api: httpx.Client) -> None:
+    tell(api, submitted(cprjob, "described"), STARTED)
+    emit(api, "described", "Recovered", "shard/1 is back", 2.0)
+    output = words(cprjob("describe", "described"))
+    for said in (
+        "described: Running",
+        "126,000 of 300,000 samples, 1,234 samples/s",
+        "2 trainers, 2 shards",
+        "trainer/1 (leads) Training",
+        "BudgetAtRisk True 2026-01-01 00:00:30 Spent Most is spent.",
+        "shard/1 Vanished 370",
+        "Warning Recovered shard/1 is back",
+    ):
+        assert said in output
+    assert "shard/1 is back" in cprjob("events", "cpr/described")
+
+
+def test_a_job_is_suspended_resumed_and_scaled(cprjob: Cprjob, api: httpx.Client) -> None:
+    name = submitted(cprjob, "altered")
+    printed = re.search(r"cprjob resume .+", cprjob("suspend", name))
+    assert printed is not None
+    assert job(api, name)["spec"]["suspend"] is True
+    assert cprjob.as_printed(printed[0]).exit_code == 0
+    assert job(api, name)["spec"]["suspend"] is False
+    assert "is to have 3 trainers and 2 shards" in cprjob("scale", name, "--trainers", "3")
+    assert job(api, name)["spec"]["trainers"]["replicas"] == 3
+    assert cprjob.result("scale", name).exit_code == 2
+    tell(api, name, STARTED)
+    refused = cprjob.result("scale", name, "--shards", "3")
+    assert refused.exit_code == 1
+    assert "can only be changed while the job is suspended" in words(refused.output)
+
+
+def test_the_subresource_scale_changes_the_same_field(cprjob: Cprjob, api: httpx.Client) -> None:
+    """As kubectl scale and autoscalers use it."""
+    name = submitted(cprjob, "scaled")
+    selector = "cprjob.io/job=scaled,cprjob.io/role=trainer"
+    tell(api, name, STARTED | {"scale": {"replicas": 2, "selector": selector}})
+    scale = api.get(f"{JOBS}/{name}/scale").json()
+    assert scale["spec"] == {"replicas": 2}
+    assert scale["status"] == {"replicas": 2, "selector": selector}
+    answer = api.put(f"{JOBS}/{name}/scale", json=scale | {"spec": {"replicas": 5}})
+    assert answer.status_code == httpx.codes.OK, answer.text
+    assert job(api, name)["spec"]["trainers"]["replicas"] == 5
+    refused = api.put(f"{JOBS}/{name}/scale", json=answer.json() | {"spec": {"replicas": 0}})
+    assert refused.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+    assert "spec.trainers.replicas" in refused.text
+
+
+def test_chaos_deletes_pods_of_members(cprjob: Cprjob, api: httpx.Client) -> None:
+    name = submitted(cprjob, "wounded")
+    killed, drained, spared = (
+        run_pod(api, name, *which) for which in (("shard", 1, 1), ("trainer", 0, 1), ("shard", 0, 1))
+    )
+    output = cprjob("chaos", name, "--kill", "shard/1", "--drain", "trainer/0")
+    assert f"killed shard/1 (pod {killed})" in output
+    assert f"drained trainer/0 (pod {drained})" in output
+    assert spared in pods(api, name)
+    assert killed not in pods(api, name)
+    for wrong, code, says in (
+        (["--kill", "shard/9"], 1, "there is no shard/9; wounded has 2 shards"),
+        (["--kill", "shard"], 2, "is not ROLE/INDEX, as in shard/1"),
+        ([], 2, "say whom to strike"),
+    ):
+        result = cprjob.result("chaos", name, *wrong)
+        assert result.exit_code == code
+        assert says in words(result.output)
+
+
+def test_a_submitted_job_is_watched_to_its_end(
+    cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the operator would write comes while the job is watched."""
+    told = iter((STARTED, STARTED | ENDED))
+
+    def tell_next(_seconds: float) -> None:
+        status = next(told)
+        if status is STARTED:
+            emit(api, "watched", "Recovered", "shard/1 is back", 2.0)
+        tell(api, "watched", status)
+
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", tell_next)
+    output = cprjob("submit", "-", "--watch", stdin=yaml.safe_dump(manifest("watched")))
+    assert "Running 126,000 of 300,000 samples (42 %)" in words(output)
+    assert output.count("! Recovered: shard/1 is back") == 1
+    assert "watched: Succeeded" in output
+    assert "The model is anchor uid/anchor in the job's store." in output
+
+    tell(api, submitted(cprjob, "doomed"), STARTED)
+    told = iter((STARTED | {"phase": "Failed"},))
+    monkeypatch.setattr("cpr_operator.client.client.time.sleep", lambda _s: tell(api, "doomed", next(told)))
+    assert "doomed: Failed" in cprjob("top", "doomed")
+
+
+def test_every_next_step_can_be_taken_as_printed(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    name = submitted(cprjob, "stepped")
+    found = {}
+    for status in (STARTED, STARTED | {"phase": "Suspended"}, STARTED | {"phase": "Failed"}, STARTED | ENDED):
+        tell(api, name, status)
+        (printed,) = re.findall(r"cprjob .+", cprjob("report", f"cpr/{name}"))
+        found[status["phase"]] = printed
+    tell(api, name, STARTED | ENDED)
+    assert cprjob.as_printed(found["Running"]).exit_code == 0
+    assert cprjob.as_printed(found["Suspended"]).exit_code == 0
+    assert "has no pod with a log" in words(cprjob.as_printed(found["Failed"]).output)
+    # There is no kubelet here: tests/unit/cli/test_asking.py and tests/cluster/test_cli.py run this one to its end.
+    assert found["Succeeded"].startswith(f"cprjob export cpr/{name} --to model --kubeconfig ")
+
+
+def test_top_shows_all_jobs(cprjob: Cprjob, api: httpx.Client) -> None:
+    tell(api, submitted(cprjob, "topped"), STARTED)
+    (line,) = (line for line in cprjob("top").splitlines() if line.startswith("topped "))
+    assert {"42%", "1234/s", "Partial"} <= set(line.split())
+
+
+def test_the_outcome_is_reported(cprjob: Cprjob, api: httpx.Client) -> None:
+    tell(api, submitted(cprjob, "reported"), STARTED | ENDED)
+    found = json.loads(cprjob("report", "cpr/reported", "--json"))
+    assert (found["phase"], found["samples"], found["samples_per_s"]) == ("Succeeded", 300_000, 1000.0)
+    assert found["failures"][0]["kind"] == "Vanished"
+    assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/reported"))
+
+
+def test_the_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
+    name = submitted(cprjob, "planned")
+    before = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
+    tell(api, name, STARTED)
+    document = job(api, name)
+    inputs = plan_inputs(parse_spec(document["spec"]), Status.model_validate(document["status"]))
+    found = json.loads(cprjob("plan", f"cpr/{name}", "--json"))
+    assert found["interval_s"] == policy.plan(inputs).interval_s
+    assert found["inputs"] != before["inputs"]
+
+
+def test_a_job_that_never_started_has_no_saves(cprjob: Cprjob) -> None:
+    result = cprjob.result("snapshots", "ls", f"cpr/{submitted(cprjob, 'fresh')}")
+    assert result.exit_code == 1
+    assert "fresh has not started, so it has saved nothing" in words(result.output)
+
+
+def test_a_pod_that_cannot_run_is_deleted_again(
+    cprjob: Cprjob, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submitted(cprjob, "unlucky")
+    tell(api, name, STARTED | ENDED)
+    monkeypatch.setattr("cpr_operator.client.tool.START_S", 0.0)
+    result = cprjob.result("snapshots", "ls", f"cpr/{name}")
+    assert result.exit_code == 1
+    assert "does not run after 0 s" in words(result.output)
+    found = api.get(f"{CORE}/pods", params={"labelSelector": "app.kubernetes.io/component=tool"}).json()["items"]
+    assert found == []
+
+
+def test_a_cluster_without_an_answer_is_told(cprjob: Cprjob, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["get", "--kubeconfig", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "there is no cluster to ask" in words(result.output)
+
+
+def test_the_scale_is_where_the_definition_says() -> None:
+    (version,) = crd.build()["spec"]["versions"]
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.trainers.replicas"

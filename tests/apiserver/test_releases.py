@@ -1,0 +1,132 @@
+"""The chart as helm brings it to a real API server: over release 0.1.0 and back, and away. No operator runs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cluster.harness import until
+from cpr_operator.api import crd
+from support.apiserver import ApiServer, running_apiserver
+from support.chart import CHART, helm
+from support.told_jobs import JOBS, job, tell
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120, func_only=True)]
+
+ROOT = Path(__file__).parents[2]
+#: What 0.1.0 was made of. It has no tag.
+RELEASE = "89d140c"
+NAMESPACE = "cprjob-system"
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/cprjob"
+#: Of a job that trains, as the operator of 0.1.0 writes it.
+TOLD: dict[str, Any] = {
+    "phase": "Running",
+    "restarts": 1,
+    "progress": {"percent": 42},
+    "budget": {"limit": 0.1, "spent": 0.0125, "remaining": 0.0875},
+    "trainers": [{"index": 0, "state": "Training", "host": "10.0.0.1"}],
+    "shards": [{"index": 0, "state": "Ready"}, {"index": 1, "state": "Ready", "incarnation": 2}],
+}
+Release = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A server of our own: the CRD on that of the other tests is no release's."""
+    with running_apiserver(tmp_path_factory.mktemp("releases")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(empty: ApiServer) -> Iterator[httpx.Client]:
+    with empty.client() as client:
+        yield client
+
+
+@pytest.fixture
+def release(empty: ApiServer) -> Iterator[Release]:
+    """The release cprjob on that server: `release(COMMAND, ARGUMENTS...)` returns what helm says."""
+
+    def run(command: str, *arguments: str | Path) -> str:
+        place = ("--kubeconfig", str(empty.kubeconfig), "--namespace", NAMESPACE)
+        done = helm(command, "cprjob", *map(str, arguments), *place)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    yield run
+    run("uninstall", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of release 0.1.0."""
+    folder = tmp_path_factory.mktemp("before")
+    packed = subprocess.run(["git", "archive", RELEASE], cwd=ROOT, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"the history of this clone does not reach back to 0.1.0: {packed.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def create(client: httpx.Client, example: Path, name: str) -> dict[str, Any]:
+    """Create the job of a file under another name, once jobs are served."""
+    until("jobs are served", lambda: client.get(JOBS).status_code == httpx.codes.OK, 30)
+    answer = client.post(JOBS, json=yaml.safe_load(example.read_text("utf-8")) | {"metadata": {"name": name}})
+    assert answer.status_code == httpx.codes.CREATED, answer.text
+    return job(client, name)
+
+
+def keeps(new: Any, old: Any) -> bool:
+    """Whether all that the old document says stands in the new one, which may say more."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(key in new and keeps(new[key], value) for key, value in old.items())
+    if isinstance(old, list):
+        return isinstance(new, list) and len(new) == len(old) and all(map(keeps, new, old))
+    return bool(new == old)
+
+
+def test_a_job_of_0_1_0_is_the_same_under_this_release_and_after_the_way_back(
+    release: Release, client: httpx.Client, before: Path
+) -> None:
+    release("install", before / "charts" / "cprjob", "--create-namespace")
+    spec = create(client, before / "examples" / "quickstart.yaml", "old")["spec"]
+    tell(client, "old", TOLD)
+    status = job(client, "old")["status"]
+    assert keeps(status, TOLD)
+    release("upgrade", CHART, "--reset-then-reuse-values")
+    until("the new schema is served", lambda: "replay" in job(client, "old")["spec"]["recovery"], 30)
+    upgraded = job(client, "old")
+    assert keeps(upgraded["spec"], spec)
+    assert keeps(upgraded["status"], status)
+    tell(client, "old", upgraded["status"] | {"phase": "Recovering"})
+    installed = client.get(CRD).json()
+    assert installed["metadata"]["annotations"][crd.HASH_ANNOTATION] == crd.schema_hash()
+    assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 2
+    assert "Rollback was a success" in release("rollback", "1")
+    until("the old schema is served", lambda: "replay" not in job(client, "old")["spec"]["recovery"], 30)
+    assert job(client, "old")["spec"] == spec
+    assert client.get(DEPLOYMENT).json()["spec"]["replicas"] == 1
+
+
+def test_uninstalled_it_leaves_the_crd_and_the_jobs_and_takes_them_up_again(
+    release: Release, client: httpx.Client
+) -> None:
+    release("install", CHART, "--create-namespace")
+    uid = create(client, ROOT / "examples" / "quickstart.yaml", "left")["metadata"]["uid"]
+    said = release("uninstall")
+    assert crd.NAME in said
+    assert client.get(CRD).status_code == httpx.codes.OK
+    assert job(client, "left")["metadata"]["uid"] == uid
+    assert client.get(DEPLOYMENT).status_code == httpx.codes.NOT_FOUND
+    release("install", CHART)
+    assert job(client, "left")["metadata"]["uid"] == uid

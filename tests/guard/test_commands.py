@@ -1,0 +1,84 @@
+"""Every mention of a command of `cprjob` in the documentation, and in what it prints, is one that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from cpr_operator.api.status import Anchor, Status
+from cpr_operator.cli.app import app
+from cpr_operator.cli.summary import next_step_here, next_step_there
+from cpr_operator.cli.where import Where
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
+SOURCES = sorted((ROOT / "operator").rglob("*.py"))
+#: In code of a page, or behind "`" or a colon in a message.
+MENTION = re.compile(r"(?:^ {4}|[`$(:] ?|\| )(?:kubectl )?cprjob((?: [^`|\n]+)+)", re.MULTILINE)
+ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=1, samples=1)
+
+
+def mentions(text: str) -> Iterator[list[str]]:
+    """The words after the program's name, of each mention, up to the end of its line."""
+    for found in MENTION.finditer(text):
+        words = found[1].replace("\\", " ").split()
+        if words and re.fullmatch(r"[a-z]+|--?[a-z-]+", words[0]):
+            yield words
+
+
+def wrong(words: list[str]) -> str:
+    """What of a mention does not exist; empty if all does."""
+    command: Any = get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return words[0]
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
+    named = {option for word in words for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", word)}
+    return ", ".join(sorted(named - known))
+
+
+def test_commands_of_all_pages_exist() -> None:
+    found = [(page, words) for page in DOCUMENTS for words in mentions(page.read_text("utf-8"))]
+    assert len(found) > 50
+    assert [each for each in found if wrong(each[1])] == []
+
+
+def test_pages_mention_each_command() -> None:
+    found = {words[0] for page in DOCUMENTS for words in mentions(page.read_text("utf-8"))}
+    commands: Any = get_command(app)
+    assert set(commands.commands) - found <= {"version"}
+    assert len(found) > 20
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    text = "`cprjob show NAME`\n    cprjob get NAME --wide\n`kubectl cprjob snapshots list`, `cprjob top NAME -n x`"
+    assert [wrong(words) for words in mentions(text)] == ["show", "--wide", "list", ""]
+
+
+def test_commands_in_messages_exist() -> None:
+    found = [(path, words) for path in SOURCES for words in mentions(path.read_text("utf-8"))]
+    assert len(found) > 10
+    assert [each for each in found if wrong(each[1])] == []
+
+
+def test_each_next_step_is_a_command() -> None:
+    where = Where(Path("/k"), "c", "n")
+    for status in (
+        Status(),
+        Status(phase="Suspended"),
+        Status(phase="Failed"),
+        Status(phase="Succeeded", result=ANCHOR),
+    ):
+        there = next_step_there(status, "job", where.options)
+        (words,) = mentions(there)
+        command: Any = get_command(app)
+        context = command.commands[words[0]].make_context(words[0], words[1:])
+        assert context.params["namespace"] == "n"
+        assert context.params["context"] == "c"
+        for found in mentions(next_step_here(status, Path("/work"))):
+            assert wrong(found) == ""
