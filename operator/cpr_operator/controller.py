@@ -99,7 +99,8 @@ class Controller:
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
-        self._guarding = Guarding(clock, peers, new_key, rng or random.Random())
+        self._rng = rng or random.Random()
+        self._guarding = Guarding(clock, peers, new_key, self._rng)
         self._memories: dict[tuple[str, str], Memory] = {}
         self._regular: set[tuple[str, str]] = set()  # the jobs that trained on at their last pass
 
@@ -110,10 +111,11 @@ class Controller:
         """
         self._memory((namespace, name)).saw(pod)
 
-    def wrote(self, namespace: str, name: str, resource_version: str) -> bool:
-        """Whether this version of the job is the controller's own last write, which says nothing new."""
-        memory = self._memories.get((namespace, name))
-        return memory is not None and memory.version == resource_version
+    def trains(self, namespace: str, name: str) -> None:
+        """Record that a job trains, as a watch lists it. The first pass over it is a regular one, then."""
+        if (namespace, name) not in self._memories:
+            self._memory((namespace, name)).urgency = Priority.REGULAR
+            self._regular.add((namespace, name))
 
     async def run_pass(self, namespace: str, name: str) -> float | None:
         """One pass; returns after how many seconds the next one is due, None if the job needs no more.
@@ -122,7 +124,9 @@ class Controller:
         """
         memory = self._memory((namespace, name))
         try:
-            view = await self._cluster.at(memory.reading).get_job(namespace, name)
+            # Of a job that trained on at the last pass. What the pass finds is written under the version that it read.
+            cached = memory.urgency is Priority.REGULAR
+            view = await self._cluster.at(memory.reading).get_job(namespace, name, cached=cached)
             return await self._pass(view, memory)
         except BusyError:
             return BUSY_S
@@ -139,6 +143,7 @@ class Controller:
         if job is None:
             return self._timing.running_s
         view, job = await set_finalizer(self._cluster, view, job)
+        first = memory.watched_since is None
         listed = await self._list(view, job, memory)
         observed = PassInput(
             job=job,
@@ -173,7 +178,11 @@ class Controller:
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
         wanted_s = outcome.wake_after_s
-        return None if wanted_s is None else wake_s(wanted_s, memory.urgency, len(self._regular))
+        if wanted_s is None:
+            return None
+        until_s = wake_s(wanted_s, memory.urgency, len(self._regular))
+        # The first passes come together, those after them are not to.
+        return self._rng.uniform(wanted_s, until_s) if first else until_s
 
     def _count(self, view: JobView, memory: Memory) -> None:
         """Note whether the job trains on. What was read of such a job is not kept: its next pass is far off."""
@@ -273,14 +282,15 @@ class Controller:
         if after == before:
             return view
         pause = pause_s(before, after, memory.urgency, self._timing.progress_s, len(self._regular))
-        if now < memory.written_at + pause:
+        # An operator before this one may have written them lately.
+        if now < max(memory.written_at, before.progress.updated or 0.0) + pause:
             return view
         cluster = self._cluster.at(urgency_of_status(before, memory.urgency))
         try:
             written = await cluster.write_status(view, after.to_dict())
         except BusyError:  # nothing else is to be done, so the next pass finds all of it again
             return view
-        memory.written_at, memory.version = now, written.resource_version
+        memory.written_at = now
         return written
 
     async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: Memory) -> None:

@@ -16,6 +16,7 @@ from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.object_views import pod_view
 from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.watched import Watched
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers
 
@@ -26,37 +27,46 @@ URGENT = frozenset({"Recovering", "RollingBack", "Suspending"})
 def make_registry(
     workers: Workers,
     metrics: Metrics,
+    watched: Watched,
     saw: Callable[[str, str, PodView], None],
-    wrote: Callable[[str, str, str], bool],
+    trains: Callable[[str, str], None],
 ) -> kopf.OperatorRegistry:
-    """The operator's handlers.
+    """The operator's handlers. An event that says nothing new, such as that of an own write, needs no pass.
 
-    `saw` is called with each observed pod, because an ended pod may be gone by the next pass. `wrote`
-    says whether a version of a job is the operator's own last write, which needs no further pass.
+    `saw` is called with each pod that has changed, because an ended pod may be gone by the next pass.
+    `trains` is called with each listed job that trains.
     """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def job_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002 -- kopf's name for it
+    async def job_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002 -- kopf's name for it
+        body = event["object"]
         namespace, name = _key(body["metadata"], body["metadata"]["name"])
-        status = read_status(body.get("status", {}))
-        if type is None:
-            workers.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
-        elif not wrote(namespace, name, body["metadata"]["resourceVersion"]):
-            workers.wake(namespace, name)
         if type == "DELETED":
+            watched.forget(namespace, name)
             metrics.forget(namespace, name)
-        elif status is not None:
+            workers.wake(namespace, name)
+            return
+        news, status = watched.saw_job(body), read_status(body.get("status", {}))
+        if type is None:
+            if status is not None and status.phase == "Running":
+                trains(namespace, name)
+            workers.schedule(namespace, name, urgent=status is not None and status.phase in URGENT)
+        elif news:
+            workers.wake(namespace, name)
+        if status is not None:
             metrics.observe_status(namespace, name, status)
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
-    async def pod_changed(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
+    async def pod_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002
+        body = event["object"]
         namespace, name = _key(body["metadata"], body["metadata"]["labels"][env.LABEL_JOB])
         pod = pod_view(body)
-        saw(namespace, name, pod)
-        if type is None:
-            workers.nudge(namespace, name)
-        else:  # a loss stops training, so it is handled at once; other events can share a pass
+        news = watched.saw_pod(namespace, name, pod, gone=type == "DELETED")
+        # A first pass that is yet to come finds what was listed before it.
+        if news and (type is not None or workers.started(namespace, name)):
+            saw(namespace, name, pod)
+            # A loss stops training, so it is handled at once; other events can share a pass.
             workers.wake(namespace, name, 0.0 if type == "DELETED" or pod.ended else DEBOUNCE_S)
 
     @kopf.on.cleanup(registry=registry)

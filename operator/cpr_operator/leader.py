@@ -18,8 +18,7 @@ import kopf
 
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
-from cpr_operator.cluster.pod_lists import PodLists
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.watched import Kind, Watched
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
 from cpr_operator.handlers import make_registry
@@ -84,19 +83,15 @@ class Leader:
 
     async def _work(self) -> None:
         server = ApiServer(await load_configuration(), self._may_write)
-        lists = PodLists(time.monotonic)
-        cluster = KubernetesCluster(server, time.time, lists)
+        watched = Watched(time.monotonic)
+        cluster = KubernetesCluster(server, time.time, watched)
         self._metrics.observe_waiting(lambda: server.waiting)
         crd = InstalledCrd(cluster.crd_annotations, time.monotonic)
         namespaces = self._configuration.namespaces
 
         def gone(namespace: str, name: str) -> None:
             self._metrics.forget(namespace, name)
-            lists.forget(namespace, name)
-
-        def saw(namespace: str, name: str, pod: PodView) -> None:
-            lists.changed(namespace, name)
-            controller.saw(namespace, name, pod)
+            watched.forget(namespace, name)
 
         controller = Controller(
             cluster,
@@ -109,9 +104,14 @@ class Leader:
         workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, saw, controller.wrote)
+            return make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
 
-        self._watches = Watches(namespaces, handlers, lambda: visit_known(self._metrics, workers))
+        def listed(kind: Kind, namespace: str) -> None:
+            watched.listed(kind, namespace)
+            if kind == "jobs":
+                visit_known(self._metrics, workers)
+
+        self._watches = Watches(namespaces, handlers, listed)
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         try:

@@ -32,7 +32,7 @@ class Memory:
     urgency: that of the last pass.
     events: the number of pod events that a watch has seen.
     listed: that number when the pods were last listed.
-    version, written_at: resourceVersion and time of the last written status.
+    written_at: the time of the last written status.
     unheard: whether the leader did not answer.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     """
@@ -45,7 +45,6 @@ class Memory:
     watched_since: float | None = None
     looked_at: float = 0.0
     written_at: float = float("-inf")
-    version: str = ""
     terminating: bool = False
     urgency: Priority = Priority.START
     events: int = 0

@@ -17,12 +17,15 @@ import kopf
 
 from cpr_contract import env
 from cpr_operator.api.spec import API_VERSION, PLURAL
+from cpr_operator.cluster.watched import Kind
 
 logger = logging.getLogger(__name__)
 
 #: Seconds after which the server ends a watch, and after which its connection counts as dead.
 WATCH_S, WATCH_LIMIT_S = 300, 330
 CONNECT_S = 5
+#: kopf keeps a task and the last version of an object for so many seconds after its last event.
+IDLE_S = 0.1
 REQUEST_S = 30
 #: Objects in one page of a list.
 PAGE = 500
@@ -68,6 +71,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = NoDiffs()
     settings.scanning.disabled = True
+    settings.queueing.idle_timeout = IDLE_S
     settings.watching.server_timeout = WATCH_S
     settings.watching.client_timeout = WATCH_LIMIT_S
     settings.watching.connect_timeout = CONNECT_S
@@ -86,31 +90,36 @@ class Lists:
     """Which of the lists that an operator of these namespaces needs the API server has answered."""
 
     def __init__(self, namespaces: tuple[str, ...]) -> None:
-        places = [f"namespaces/{namespace}/" for namespace in namespaces] or [""]
-        self._jobs = {f"/apis/{API_VERSION}/{place}{PLURAL}" for place in places}
-        self.missing = self._jobs | {f"/api/v1/{place}pods" for place in places}
+        self._lists: dict[str, tuple[Kind, str]] = {}
+        for namespace in namespaces or ("",):
+            place = f"namespaces/{namespace}/" if namespace else ""
+            self._lists[f"/apis/{API_VERSION}/{place}{PLURAL}"] = ("jobs", namespace)
+            self._lists[f"/api/v1/{place}pods"] = ("pods", namespace)
+        self.missing = set(self._lists)
 
-    def answered(self, path: str) -> bool:
-        """Record that the list at this URL path was answered. Returns whether it is a list of jobs."""
+    def answered(self, path: str) -> tuple[Kind, str] | None:
+        """Record that the list at this URL path was answered. Returns what it lists, and the namespace."""
         # Only the end of the path is compared, because a proxy may add a prefix.
-        of_jobs = any(path.endswith(each) for each in self._jobs)
-        self.missing = {each for each in self.missing if not path.endswith(each)}
-        return of_jobs
+        found = next((each for each in self._lists if path.endswith(each)), None)
+        if found is None:
+            return None
+        self.missing.discard(found)
+        return self._lists[found]
 
 
 class Watches:
     """Runs kopf over these namespaces (all if none is named) until `stop`.
 
-    `make_registry` makes the handlers for each run of kopf. `listed` is called whenever jobs are listed,
-    because deletions since the previous list cause no events. `log_in` is called as kopf calls its
-    login handlers. Use from one event loop.
+    `make_registry` makes the handlers for each run of kopf. `listed` is called whenever jobs or pods of a
+    namespace (empty: of all) are listed, because deletions since the previous list cause no events.
+    `log_in` is called as kopf calls its login handlers. Use from one event loop.
     """
 
     def __init__(
         self,
         namespaces: tuple[str, ...],
         make_registry: Callable[[], kopf.OperatorRegistry],
-        listed: Callable[[], None],
+        listed: Callable[[Kind, str], None],
         log_in: Callable[..., kopf.ConnectionInfo | None] = kopf.login_via_client,
     ) -> None:
         self._namespaces = namespaces
@@ -196,5 +205,7 @@ class Watches:
     async def _see(
         self, _session: aiohttp.ClientSession, _context: SimpleNamespace, seen: aiohttp.TraceRequestEndParams
     ) -> None:
-        if seen.response.ok and "watch" not in seen.url.query and self._lists.answered(seen.url.path):
-            self._listed()
+        if not seen.response.ok or seen.url.query.keys() & {"watch", "continue"}:
+            return
+        if (found := self._lists.answered(seen.url.path)) is not None:
+            self._listed(*found)

@@ -23,7 +23,7 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
 DEBOUNCE_S = 0.2
 #: Seconds over which the first passes after the operator's start are spread: per job, and at most.
 #: Urgent jobs do not wait.
-SPREAD_EACH_S, SPREAD_S = 0.05, 10.0
+SPREAD_EACH_S, SPREAD_S = 0.01, 5.0
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
@@ -115,11 +115,10 @@ class Workers:
         spread_s = min(SPREAD_S, SPREAD_EACH_S * len(self._workers))
         worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, spread_s))
 
-    def nudge(self, namespace: str, name: str) -> None:
-        """Schedule a pass for a job with a listed pod, unless its first pass is yet to come."""
+    def started(self, namespace: str, name: str) -> bool:
+        """Whether the job's first pass has begun."""
         worker = self._workers.get((namespace, name))
-        if worker is not None and worker.started:
-            worker.wake(DEBOUNCE_S)
+        return worker is not None and worker.started
 
     def end(self) -> None:
         """Cancel all passes, which is safe at any point, and start no more."""

@@ -82,7 +82,7 @@ class FakeCluster(FakeNodes):
     def at(self, priority: Priority) -> Self:
         return self
 
-    async def get_job(self, namespace: str, name: str) -> JobView:
+    async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         self.firsts.add(len(self.calls))
         key, self._reads = (namespace, name), self._reads + 1
         if key not in self.jobs:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -148,17 +148,12 @@ class ApiServer:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": "application/json", "Content-Type": content_type, **self._client.default_headers}
+        url = f"{self._client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
         try:
-            request = await self._client.param_serialize(
-                method,
-                path,
-                query_params=list(query.items()),
-                header_params=headers,
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            response = await self._client.call_api(*request, _request_timeout=TIMEOUT)
+            # Not `param_serialize`: it walks through the whole body to make plain JSON of it, which it is already.
+            await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+            response = await self._client.call_api(method, url, headers, body, _request_timeout=TIMEOUT)
             answer: bytes = await response.read()
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error

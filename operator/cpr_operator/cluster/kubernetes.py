@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from cpr_contract import env
@@ -11,7 +11,6 @@ from cpr_operator.api.model import format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
 from cpr_operator.cluster.object_views import job_view, pod_view
-from cpr_operator.cluster.pod_lists import PodLists
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -24,6 +23,7 @@ from cpr_operator.cluster.protocol import (
     UnavailableError,
 )
 from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.watched import Watched
 
 FIELD_MANAGER = "cprjob-operator"
 CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{env.GROUP}"
@@ -44,29 +44,46 @@ PREFIXES: Mapping[str, tuple[str, str]] = {
 class KubernetesCluster:
     """A `Cluster` over an API server. `clock` gives seconds since the epoch, for the times of events.
 
-    `lists` are told of changes by a watch. Without them each list is asked for.
+    `watched` is told of changes by watches. Without it everything is read from the server.
     """
 
     def __init__(
         self,
         server: ApiServer,
         clock: Callable[[], float],
-        lists: PodLists | None = None,
+        watched: Watched | None = None,
         reports: ReportFetcher | None = None,
     ) -> None:
         self._server = server
         self._clock = clock
-        self._lists = lists
+        self._watched = watched
         self._reports = reports or ReportFetcher()
 
     def at(self, priority: Priority) -> KubernetesCluster:
         """See `Cluster`."""
-        return KubernetesCluster(self._server.at(priority), self._clock, self._lists, self._reports)
+        return KubernetesCluster(self._server.at(priority), self._clock, self._watched, self._reports)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._reports.close()
         await self._server.close()
+
+    async def _write_job(self, job: JobView, write: Awaitable[dict[str, Any]]) -> JobView:
+        try:
+            return await self._keep(job.namespace, job.name, write)
+        except (ConflictError, NotFoundError):  # the job was read from what is kept, perhaps
+            if self._watched is not None:
+                self._watched.forget_job(job.namespace, job.name)
+            raise
+
+    async def _keep(self, namespace: str, name: str, request: Awaitable[dict[str, Any]]) -> JobView:
+        """The job that the server answers, kept for the passes to come."""
+        if self._watched is None:
+            return job_view(await request)
+        changes = self._watched.job_changes(namespace, name)
+        document = await request
+        self._watched.keep_job(changes, document)
+        return job_view(document)
 
     async def crd_annotations(self) -> Mapping[str, str]:
         """The annotations of the installed CRD. Raises NotFoundError, RefusedError, UnavailableError."""
@@ -74,9 +91,12 @@ class KubernetesCluster:
         annotations: dict[str, str] = crd["metadata"].get("annotations", {})
         return annotations
 
-    async def get_job(self, namespace: str, name: str) -> JobView:
+    async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         """See `Cluster`."""
-        return job_view(await self._server.get(_job_path(namespace, name)))
+        watched = self._watched
+        if cached and watched is not None and (kept := watched.find_job(namespace, name)) is not None:
+            return job_view(kept)
+        return await self._keep(namespace, name, self._server.get(_job_path(namespace, name)))
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:
         """See `Cluster`."""
@@ -85,28 +105,29 @@ class KubernetesCluster:
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         """See `Cluster`."""
-        key, lists = (job.namespace, job.name), self._lists
-        if cached and lists is not None and (kept := lists.find(*key)) is not None:
+        key, watched = (job.namespace, job.name), self._watched
+        if cached and watched is not None and (kept := watched.find_pods(*key)) is not None:
             return kept
         query = {"labelSelector": f"{env.LABEL_JOB}={job.name}"}
         if cached:  # any version will do, so the server need not ask etcd
             query["resourceVersion"] = "0"
-        changes = lists.changes(*key) if lists is not None else 0
+        changes = watched.pod_changes(*key) if watched is not None else 0
         pods = tuple(map(pod_view, await self._server.items(_pod_path(job.namespace), **query)))
-        if lists is not None:
-            lists.keep(*key, changes, pods)
+        if watched is not None:
+            watched.keep_pods(*key, changes, pods)
         return pods
 
     async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
         """See `Cluster`."""
         meta = {"name": job.name, "namespace": job.namespace, "uid": job.uid, "resourceVersion": job.resource_version}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "status": status}
-        return job_view(await self._server.replace(f"{_job_path(job.namespace, job.name)}/status", body))
+        path = f"{_job_path(job.namespace, job.name)}/status"
+        return await self._write_job(job, self._server.replace(path, body))
 
     async def set_finalizers(self, job: JobView, finalizers: tuple[str, ...]) -> JobView:
         """See `Cluster`."""
         meta = {"uid": job.uid, "resourceVersion": job.resource_version, "finalizers": list(finalizers)}
-        return job_view(await self._server.merge(_job_path(job.namespace, job.name), {"metadata": meta}))
+        return await self._write_job(job, self._server.merge(_job_path(job.namespace, job.name), {"metadata": meta}))
 
     async def delete_job(self, job: JobView) -> None:
         """See `Cluster`."""

@@ -86,8 +86,12 @@ class Cluster(Protocol):
         """The same cluster; requests made through it have this priority, not `BEGIN`. Reports have none."""
         ...
 
-    async def get_job(self, namespace: str, name: str) -> JobView:
-        """Read the job from the server, not from a cache. Raises NotFoundError."""
+    async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
+        """Read the job. Raises NotFoundError.
+
+        `cached` asks the server only if no watch has shown the job, and may show the past: under an old version
+        nothing can be written.
+        """
         ...
 
     async def list_jobs(self, namespaces: tuple[str, ...]) -> tuple[JobView, ...]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,15 +14,20 @@ from kubernetes.aio import client as kubernetes_client
 
 from cpr_operator.cluster.api_server import AT_ONCE, WRITES_PER_S, ApiServer
 from cpr_operator.cluster.kubernetes import KubernetesCluster
-from cpr_operator.cluster.pod_lists import KEPT_S, PodLists
-from cpr_operator.cluster.protocol import BusyError, Priority
-from cpr_operator.cluster.views import JobView
+from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority
+from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.watched import KEPT_S, Watched
 from cpr_operator.election import ClusterLeases
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+POD = PodView("pod", "uid", "uid", "shard", 0, 1, "Running", 0.0)
+OTHER = replace(POD, uid="another")
 JOB = JobView("n", "job", "uid", 1, "7", 0.0, deleting=False)
-OBJECT = {"metadata": {"name": "job", "namespace": "n", "uid": "uid", "resourceVersion": "8"}, "items": []}
+OBJECT: dict[str, Any] = {
+    "metadata": {"name": "job", "namespace": "n", "uid": "uid", "resourceVersion": "8"},
+    "items": [],
+}
 
 
 @pytest.fixture
@@ -42,22 +48,31 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lists(clock: Clock) -> PodLists:
-    return PodLists(clock)
+def watched(clock: Clock) -> Watched:
+    return Watched(clock)
 
 
 @pytest.fixture
-async def cluster(asked: list[web.Request], lists: PodLists) -> AsyncIterator[KubernetesCluster]:
+async def cluster(asked: list[web.Request], watched: Watched) -> AsyncIterator[KubernetesCluster]:
     async def answer(request: web.Request) -> web.Response:
         asked.append(request)
         if "changes-meanwhile" in request.path:
-            lists.changed("changes-meanwhile", "job")
+            watched.saw_pod("changes-meanwhile", "job", POD, gone=True)
+            watched.saw_pod("changes-meanwhile", "job", OTHER, gone=False)
+            watched.saw_job(version(str(len(asked)), namespace="changes-meanwhile"))
+        if "outdated" in request.path:
+            return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         return web.json_response(OBJECT)
 
     async with serving(answer) as configuration:
-        made = KubernetesCluster(ApiServer(configuration), lambda: 0.0, lists)
+        made = KubernetesCluster(ApiServer(configuration), lambda: 0.0, watched)
         yield made
         await made.close()
+
+
+def version(number: str, namespace: str = "n") -> dict[str, Any]:
+    """A version of the job, as a watch shows it."""
+    return {**OBJECT, "metadata": {**OBJECT["metadata"], "namespace": namespace, "resourceVersion": number}}
 
 
 @asynccontextmanager
@@ -83,8 +98,8 @@ async def test_a_list_is_of_the_present_unless_a_cached_one_will_do(
     assert {request.query["labelSelector"] for request in asked} == {"cprjob.io/job=job"}
 
 
-async def test_a_list_serves_again_until_a_watch_sees_a_change_or_a_minute_has_passed(
-    cluster: KubernetesCluster, asked: list[web.Request], lists: PodLists, clock: Clock
+async def test_a_list_serves_again_until_the_watch_lists_anew_or_minutes_have_passed(
+    cluster: KubernetesCluster, asked: list[web.Request], watched: Watched, clock: Clock
 ) -> None:
     async def requests(namespace: str = "n") -> int:
         before = len(asked)
@@ -93,15 +108,62 @@ async def test_a_list_serves_again_until_a_watch_sees_a_change_or_a_minute_has_p
 
     await cluster.list_pods(JOB)
     assert await requests() == 0
-    lists.changed("n", "another")
+    watched.saw_pod("n", "job", POD, gone=False)
     assert await requests() == 0
-    lists.changed("n", "job")
+    watched.listed("pods", "another")
+    assert await requests() == 0
+    watched.listed("pods", "n")
     assert [await requests(), await requests()] == [1, 0]
     clock.now += KEPT_S
     assert [await requests(), await requests()] == [1, 0]
-    lists.forget("n", "job")
+    watched.forget("n", "job")
     assert await requests() == 1
-    assert [await requests("changes-meanwhile"), await requests("changes-meanwhile")] == [1, 1]
+
+
+async def test_a_job_serves_again_in_the_version_that_a_watch_showed_or_the_server_answered(
+    cluster: KubernetesCluster, asked: list[web.Request], watched: Watched, clock: Clock
+) -> None:
+    async def requests(namespace: str = "n") -> int:
+        before = len(asked)
+        await cluster.at(Priority.REGULAR).get_job(namespace, "job", cached=True)
+        return len(asked) - before
+
+    assert [await requests(), await requests()] == [1, 0]
+    assert not watched.saw_job(version("8"))
+    assert watched.saw_job(version("9"))
+    assert (await cluster.get_job("n", "job", cached=True)).resource_version == "9"
+    await cluster.write_status(JOB, {})
+    assert (await cluster.get_job("n", "job", cached=True)).resource_version == "8"
+    assert not watched.saw_job(version("8"))
+    await cluster.get_job("n", "job")
+    assert len(asked) == 3
+    clock.now += KEPT_S
+    assert [await requests(), await requests()] == [1, 0]
+    watched.listed("jobs", "")
+    assert [await requests(), await requests()] == [1, 0]
+    watched.forget("n", "job")
+    assert await requests() == 1
+
+
+async def test_an_answer_is_not_kept_over_what_a_watch_showed_meanwhile(
+    cluster: KubernetesCluster, watched: Watched
+) -> None:
+    answer = await cluster.get_job("changes-meanwhile", "job")
+    kept = await cluster.get_job("changes-meanwhile", "job", cached=True)
+    assert (answer.resource_version, kept.resource_version) == ("8", "1")
+    watched.saw_pod("changes-meanwhile", "job", POD, gone=False)
+    job = replace(JOB, namespace="changes-meanwhile")
+    assert await cluster.list_pods(job) == ()
+    assert await cluster.list_pods(job, cached=True) == (OTHER,)
+
+
+async def test_a_job_is_read_again_after_a_conflict(cluster: KubernetesCluster, watched: Watched) -> None:
+    watched.saw_job(version("7", namespace="outdated"))
+    job = await cluster.get_job("outdated", "job", cached=True)
+    with pytest.raises(ConflictError):
+        await cluster.write_status(job, {})
+    with pytest.raises(ConflictError):  # the server is asked, which answers everything like that
+        await cluster.get_job("outdated", "job", cached=True)
 
 
 async def test_all_priorities_share_one_ration_of_writes(cluster: KubernetesCluster) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any, Self
 
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.protocol import BusyError, Priority, UnavailableError
+from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.controller import BUSY_S, ROSTERS_AT_ONCE, Controller
+from cpr_operator.controller import AGAIN_S, BUSY_S, ROSTERS_AT_ONCE, Controller
 from cpr_operator.reconcile import Timing
 from support.driver import spec
 from support.fake_cluster import FakeCluster
@@ -26,6 +27,8 @@ class Cluster(FakeCluster):
         super().__init__(ENDLESS)
         self.cache: tuple[PodView, ...] | None = None
         self.cached: list[bool] = []
+        self.jobs_cached: list[bool] = []
+        self.job_cache: JobView | None = None
         self.full = False
         self.told: list[str] = []
         self.telling, self.most = 0, 0
@@ -34,6 +37,17 @@ class Cluster(FakeCluster):
         if self.full and priority is Priority.REGULAR:
             raise BusyError("full")
         return self
+
+    async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
+        self.jobs_cached.append(cached)
+        return self.job_cache if cached and self.job_cache is not None else await super().get_job(namespace, name)
+
+    async def write_status(self, job: JobView, status: Mapping[str, Any]) -> JobView:
+        try:
+            return await super().write_status(job, status)
+        except ConflictError:
+            self.job_cache = None
+            raise
 
     async def list_pods(self, job: JobView, *, cached: bool = False) -> tuple[PodView, ...]:
         self.cached.append(cached)
@@ -91,10 +105,11 @@ async def house() -> House:
 async def test_a_job_that_trains_is_looked_at_in_the_cache_and_one_that_starts_is_not() -> None:
     house = House()
     await house.go(2)
-    assert house.cluster.cached == [False, False]
+    assert house.cluster.cached == house.cluster.jobs_cached == [False, False]
     await house.start()
+    house.cluster.jobs_cached.clear()
     await house.go(3)
-    assert house.cluster.cached == [True] * 3
+    assert house.cluster.cached == house.cluster.jobs_cached == [True] * 3
 
 
 async def test_a_pod_that_a_cache_does_not_show_is_not_lost(house: House) -> None:
@@ -115,6 +130,32 @@ async def test_what_a_watch_saw_is_read_as_it_is(house: House) -> None:
     house.saw(victim)
     await house.go()
     assert (house.status.phase, house.cluster.cached[-1]) == ("Recovering", False)
+
+
+async def test_an_edit_that_no_watch_has_shown_is_found_by_the_next_write(house: House) -> None:
+    house.cluster.job_cache = house.cluster.jobs["default", "job"]
+    house.cluster.set_spec("job", suspend=True)
+    await house.go()
+    assert house.status.phase == "Running"
+    assert await house.go(dt=20) == AGAIN_S
+    await house.go()
+    assert house.status.phase == "Suspending"
+
+
+async def test_a_loss_is_recovered_from_though_the_cache_shows_an_old_job(house: House) -> None:
+    """Another operator has replaced a shard already, which no watch has shown to this one."""
+    old, before = house.cluster.jobs["default", "job"], house.controller
+    house.cluster.kill("shard", 1)
+    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+    await house.go(12)
+    assert (house.status.phase, house.status.restarts) == ("Running", 1)
+    pods, house.controller, house.cluster.job_cache = set(house.cluster.pods), before, old
+    house.saw(next(name for name in pods if "shard-1-2" in name))
+    house.cluster.calls.clear()
+    await house.go()
+    assert house.cluster.calls == ["write_status"]  # refused
+    await house.go(12)
+    assert (house.status.phase, house.status.restarts, set(house.cluster.pods)) == ("Running", 1, pods)
 
 
 async def test_a_job_that_is_to_stop_is_not_looked_at_in_the_cache(house: House) -> None:
@@ -159,14 +200,38 @@ async def test_short_intervals_do_not_make_the_passes_of_a_running_job_frequent(
     assert wake >= Timing().floor_s
 
 
-async def test_a_status_is_known_as_ones_own_until_somebody_else_writes(house: House) -> None:
-    def version() -> str:
-        return house.cluster.jobs["default", "job"].resource_version
+async def test_another_operator_goes_on_as_the_one_before(house: House) -> None:
+    """Its first look at a job that trains is a regular one, and figures that were written lately are not again."""
+    await house.go(2, dt=20)
+    written = house.status
+    house.cluster.cached.clear()
+    house.cluster.calls.clear()
+    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+    house.controller.trains("default", "job")
+    await house.go()
+    assert (house.cluster.cached, house.cluster.calls, house.status) == ([True], [], written)
+    await house.go(dt=20)
+    assert "write_status" in house.cluster.calls
 
-    assert house.controller.wrote("default", "job", version())
-    assert not house.controller.wrote("default", "another", version())
-    house.cluster.set_spec("job", restarts=1)
-    assert not house.controller.wrote("default", "job", version())
+
+async def test_second_looks_at_many_jobs_do_not_come_together_as_the_first_ones_do(house: House) -> None:
+    house.controller = Controller(
+        house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0), rng=random.Random(1)
+    )
+    for name in ("job", *(f"other-{index}" for index in range(999))):
+        house.controller.trains("default", name)
+    first, second = await house.go(), await house.go()
+    assert first is not None
+    assert 5.0 < first < 39.0
+    assert second == 40.0
+
+
+async def test_the_first_look_at_a_job_that_has_lost_a_pod_finds_it(house: House) -> None:
+    house.controller = Controller(house.cluster, lambda: house.cluster.now, timing=Timing(progress_s=15.0))
+    house.controller.trains("default", "job")
+    house.cluster.kill("shard", 1)
+    await house.go(2)
+    assert house.status.phase == "Recovering"
 
 
 async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> None:

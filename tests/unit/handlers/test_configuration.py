@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from typing import Any
+import time
 
-import kopf
 import pytest
 
+from cpr_operator.cluster.watched import Watched
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.desired.guards import Peers
 from cpr_operator.desired.restriction import Restriction
@@ -57,7 +56,9 @@ def test_every_wait_of_kopf_is_bounded_and_it_posts_nothing() -> None:
 async def test_only_raw_events_are_handled() -> None:
     async def run_pass(namespace: str, name: str) -> None: ...
 
-    registry = make_registry(Workers(run_pass, random.Random()), Metrics(), lambda *_: None, lambda *_: False)
+    registry = make_registry(
+        Workers(run_pass, random.Random()), Metrics(), Watched(time.monotonic), lambda *_: None, lambda *_: None
+    )
     assert len(registry._watching.get_all_handlers()) == 2
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert others.get_all_handlers() == []
@@ -85,20 +86,3 @@ def test_the_environment_names_who_reaches_the_pods() -> None:
     for text in ("{", "{}", '["x"]'):
         with pytest.raises(ConfigurationError, match="CPR_OPERATOR_REPORT_PEERS"):
             Configuration.read({"CPR_OPERATOR_REPORT_PEERS": text})
-
-
-async def test_the_operators_own_writes_wake_nobody() -> None:
-    passes: list[str] = []
-
-    async def run_pass(namespace: str, name: str) -> None:
-        passes.append(name)
-
-    workers = Workers(run_pass, random.Random())
-    registry = make_registry(workers, Metrics(), lambda *_: None, lambda *key: key == ("n", "job", "7"))
-    job_changed: Any = next(h.fn for h in registry._watching.get_all_handlers() if "job" in str(h.id))
-    for version, expected in (("7", []), ("8", ["job"])):
-        body = kopf.Body({"metadata": {"namespace": "n", "name": "job", "resourceVersion": version}})
-        await job_changed(type="MODIFIED", body=body)
-        await asyncio.sleep(0.05)
-        assert passes == expected
-    await workers.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import kopf
 import pytest
 
 from cpr_operator import watches
+from cpr_operator.cluster.watched import Kind, Watched
 from cpr_operator.handlers import make_registry
 from cpr_operator.metrics import Metrics
 from cpr_operator.watches import Watches
@@ -28,9 +30,15 @@ OUTAGE_S = 300.0
 class Seen:
     """What came out of the watches."""
 
+    watched: Watched = field(default_factory=lambda: Watched(time.monotonic))
     passes: list[str] = field(default_factory=list)
-    pods: list[str] = field(default_factory=list)
-    lists: int = 0
+    trains: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
+
+    @property
+    def pods(self) -> set[str]:
+        """The names of the pods of job j."""
+        return {pod.name for pod in self.watched.find_pods("n", "j") or ()}
 
 
 @pytest.fixture
@@ -58,11 +66,16 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
     def handlers() -> kopf.OperatorRegistry:
         workers = Workers(run_pass, random.Random(1))
         return make_registry(
-            workers, Metrics(), lambda _, name, pod: seen.pods.append(f"{name}/{pod.name}"), lambda *_: False
+            workers,
+            Metrics(),
+            seen.watched,
+            lambda *_: None,
+            lambda _, name: seen.trains.append(name),
         )
 
-    def listed() -> None:
-        seen.lists += 1
+    def listed(kind: Kind, namespace: str) -> None:
+        seen.watched.listed(kind, namespace)
+        seen.lists.append(kind)
 
     running = Watches((), handlers, listed, lambda **_: kopf.ConnectionInfo(server=server.url))
     task = asyncio.create_task(running.run())
@@ -87,7 +100,7 @@ async def test_only_pods_of_jobs_are_asked_for_and_in_pages(server: FakeApiServe
         await until(lambda: server.watched(PODS) and server.watched(JOBS) and len(seen.pods) > watches.PAGE)
         server.put_pod("another-stranger", {})
         server.put_pod("late", {"cprjob.io/job": "j"})
-        await until(lambda: "j/late" in seen.pods)
+        await until(lambda: "late" in seen.pods)
     assert "stranger" not in "".join(seen.pods)
     of_pods = [query for path, query in server.asked if path == PODS]
     assert {query.get("labelSelector") for query in of_pods} == {"cprjob.io/job"}
@@ -107,7 +120,7 @@ async def test_five_minutes_of_refusals_end_nothing(server: FakeApiServer, fast:
         server.fault = None
         server.put_pod("p", {"cprjob.io/job": "j"})
         server.put_job("new")
-        await until(lambda: "j/p" in seen.pods and "new" in seen.passes and running.ready)
+        await until(lambda: "p" in seen.pods and "new" in seen.passes and running.ready)
 
 
 async def test_refused_connections_end_nothing(server: FakeApiServer, fast: None) -> None:
@@ -119,7 +132,7 @@ async def test_refused_connections_end_nothing(server: FakeApiServer, fast: None
         server.open()
         server.put_job("new")
         server.put_pod("p", {"cprjob.io/job": "j"})
-        await until(lambda: "new" in seen.passes and "j/p" in seen.pods)
+        await until(lambda: "new" in seen.passes and "p" in seen.pods)
 
 
 async def test_a_server_that_fails_at_the_start_is_asked_again(server: FakeApiServer, fast: None) -> None:
@@ -138,15 +151,34 @@ async def test_lost_history_is_listed_anew(server: FakeApiServer) -> None:
         server.lose_history()
         server.put_job("meanwhile")
         server.put_pod("p", {"cprjob.io/job": "j"})
-        await until(lambda: "meanwhile" in seen.passes and "j/p" in seen.pods)
-    assert seen.lists == 2
+        await until(lambda: "meanwhile" in seen.passes and "p" in seen.pods)
+    assert sorted(seen.lists) == ["jobs", "jobs", "pods", "pods"]
+
+
+async def test_a_pod_that_was_deleted_while_no_watch_ran_is_not_kept(server: FakeApiServer) -> None:
+    server.put_job("j")
+    for name in ("stays", "goes"):
+        server.put_pod(name, {"cprjob.io/job": "j"})
+    async with watching(server) as (_, seen, _):
+        await until(lambda: seen.pods == {"stays", "goes"} and server.watched(PODS))
+        server.vanish(PODS, "goes")
+        server.lose_history()
+        await until(lambda: seen.pods == {"stays"})
+
+
+async def test_a_listed_job_that_trains_is_known_as_such(server: FakeApiServer) -> None:
+    server.put_job("trains")
+    server.put_job("starts", phase="Starting")
+    async with watching(server) as (_, seen, _):
+        await until(lambda: {"trains", "starts"} <= set(seen.passes))
+    assert seen.trains == ["trains"]
 
 
 async def test_it_is_ready_when_jobs_and_pods_are_listed_and_not_before(server: FakeApiServer) -> None:
     async with watching(server) as (running, seen, _):
         assert not running.ready
         await until(lambda: running.ready)
-        assert seen.lists == 1
+        assert sorted(seen.lists) == ["jobs", "pods"]
         assert {path for path, query in server.asked if "watch" not in query} == {JOBS, PODS}
 
 
@@ -168,6 +200,7 @@ async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
 async def test_in_chosen_namespaces_every_list_counts() -> None:
     lists = watches.Lists(("a", "b"))
     answers = [lists.answered(f"/prefix/api/v1/namespaces/{each}/pods") for each in "ab"]
-    assert answers == [False, False]
-    assert lists.answered("/apis/cprjob.io/v1alpha1/namespaces/a/cprjobs")
+    assert answers == [("pods", "a"), ("pods", "b")]
+    assert lists.answered("/apis/cprjob.io/v1alpha1/namespaces/a/cprjobs") == ("jobs", "a")
+    assert lists.answered("/apis/apps/v1/deployments") is None
     assert lists.missing == {"/apis/cprjob.io/v1alpha1/namespaces/b/cprjobs"}

@@ -216,14 +216,15 @@ async def test_a_listing_at_the_start_hurries_only_jobs_in_trouble() -> None:
     workers = Workers(run_pass, Slow())
     for index in range(100, 1100):
         workers.schedule("n", f"calm-{index}", urgent=False)
-    workers.nudge("n", "calm-1099")
-    workers.nudge("n", "unknown")
+    assert not workers.started("n", "calm-1099")
+    assert not workers.started("n", "unknown")
     workers.schedule("n", "troubled", urgent=True)
     async with asyncio.timeout(10):
         while "troubled" not in seen:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert "calm-1099" not in seen
-    workers.nudge("n", "troubled")
+    assert workers.started("n", "troubled")
+    workers.wake("n", "troubled", DEBOUNCE_S)
     async with asyncio.timeout(10):
         while seen.count("troubled") < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -103,7 +103,7 @@ class LocalCluster:
         """See `Cluster`."""
         return self
 
-    async def get_job(self, namespace: str, name: str) -> JobView:
+    async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:  # noqa: ARG002 -- no cache
         """See `Cluster`."""
         return job_view(self._jobs.read(namespace, name))
 

@@ -1,0 +1,99 @@
+"""Which events of the watches lead to a pass, and which say nothing new."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cpr_contract import env
+from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.watched import Watched
+from cpr_operator.handlers import make_registry
+from cpr_operator.metrics import Metrics
+from cpr_operator.worker import Workers
+
+
+class Watches:
+    """The handlers, what woke passes over the job, and which pods the controller was told of."""
+
+    def __init__(self) -> None:
+        self.watched = Watched(time.monotonic)
+        self.passes = 0
+        self.saw: list[str] = []
+        self.workers = Workers(self._pass, random.Random(1))
+        registry = make_registry(self.workers, Metrics(), self.watched, self._saw, lambda *_: None)
+        self._handlers: dict[str, Any] = {str(each.id): each.fn for each in registry._watching.get_all_handlers()}
+
+    async def _pass(self, namespace: str, name: str) -> float:
+        self.passes += 1
+        return 3600.0
+
+    def _saw(self, namespace: str, name: str, pod: PodView) -> None:
+        self.saw.append(pod.name)
+
+    async def show(self, handler: str, kind: str | None, body: dict[str, Any]) -> int:
+        """Show an event; returns how many passes follow."""
+        before, fn = self.passes, next(fn for name, fn in self._handlers.items() if handler in name)
+        await fn(type=kind, event={"type": kind, "object": body})
+        await asyncio.sleep(0.3)
+        return self.passes - before
+
+    async def job(self, kind: str | None, version: str) -> int:
+        return await self.show("job_changed", kind, job(version))
+
+    async def pod(self, kind: str | None, phase: str = "Running") -> int:
+        return await self.show("pod_changed", kind, pod(phase))
+
+
+def job(version: str) -> dict[str, Any]:
+    meta = {"namespace": "n", "name": "job", "uid": "uid", "resourceVersion": version}
+    return {"metadata": meta, "status": {"phase": "Recovering"}}
+
+
+def pod(phase: str) -> dict[str, Any]:
+    meta = {"namespace": "n", "name": "pod", "uid": "pod-uid", "labels": {env.LABEL_JOB: "job"}}
+    return {"metadata": meta, "status": {"phase": phase}}
+
+
+@pytest.fixture
+async def watches() -> AsyncIterator[Watches]:
+    made = Watches()
+    yield made
+    await made.workers.close()
+
+
+async def test_the_operators_own_writes_wake_nobody(watches: Watches) -> None:
+    watches.watched.keep_job(0, job("7"))
+    assert await watches.job("MODIFIED", "7") == 0
+    assert await watches.job("MODIFIED", "8") == 1
+    assert await watches.job("MODIFIED", "8") == 0
+
+
+async def test_a_pod_wakes_when_it_changes(watches: Watches) -> None:
+    assert await watches.pod("ADDED", "Pending") == 1
+    assert await watches.pod("MODIFIED", "Pending") == 0
+    assert await watches.pod("MODIFIED") == 1
+    assert await watches.pod("DELETED") == 1
+    assert watches.saw == ["pod"] * 3
+
+
+async def test_listed_pods_wait_for_the_first_pass_and_after_it_tell_only_what_is_new(watches: Watches) -> None:
+    assert await watches.pod(None) == 0
+    assert await watches.job(None, "7") == 1
+    assert await watches.pod(None) == 0
+    assert watches.saw == []
+    assert await watches.pod(None, "Failed") == 1
+    assert watches.saw == ["pod"]
+
+
+async def test_a_job_that_is_deleted_is_forgotten_and_looked_for(watches: Watches) -> None:
+    await watches.job("ADDED", "7")
+    await watches.pod("ADDED")
+    assert await watches.job("DELETED", "9") == 1
+    assert watches.watched.find_job("n", "job") is None
+    assert watches.watched.find_pods("n", "job") is None
