@@ -12,7 +12,7 @@ from support.runs import incarnations, run, small_job
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(420)]
 
 
-@pytest.mark.parametrize("trainers", [1])
+@pytest.mark.parametrize("trainers", [1, 2])
 def test_with_a_budget_of_0_killed_shards_lose_nothing_and_roll_nothing_back(tmp_path: Path, trainers: int) -> None:
     manifest = tmp_path / "small.yaml"
     recovery = {"replay": {"mode": "Auto", "memory": "64Mi"}}

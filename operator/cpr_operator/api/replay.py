@@ -28,7 +28,5 @@ def replay_of(spec: CPRJobSpec) -> ReplayChoice:
         return ReplayChoice(0, "in a shadow mode trainers do not wait for what others push again")
     if spec.snapshots.strategy != "Full":
         return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
-    if spec.trainers.replicas > 1:
-        return ReplayChoice(0, "with several trainers it is not shown yet that nothing is lost")
     size = int(replay.memory[:-2]) * _UNITS[replay.memory[-2:]]
     return ReplayChoice(size, f"trainers keep up to {replay.memory} of pushes for shards that are replaced")

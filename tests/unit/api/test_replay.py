@@ -27,12 +27,12 @@ def test_trainers_keep_as_much_as_the_spec_says() -> None:
     assert job.replay_bytes == 256 * 2**20
     assert to_job_spec(spec({"mode": "Off", "memory": "256Mi"}), "uid", "name").replay_bytes == 0
     assert replay_of(spec({"mode": "Auto"})).memory_bytes == 2**30
+    assert replay_of(spec({"mode": "Auto"}, trainers__replicas=3)).memory_bytes == 2**30
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"trainers__replicas": 2}, "several trainers"),
         ({"recovery__onShardLoss": "Degrade"}, "Degrade"),
         ({"trainers__denseSync": "ShadowMA", "trainers__replicas": 2}, "shadow mode"),
         ({"snapshots__strategy": "MFU"}, "MFU"),

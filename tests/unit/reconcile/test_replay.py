@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import TrainerReport
-from cpr_operator.api.replay import replay_of
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.observe import begin
@@ -17,14 +16,6 @@ from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
 from support.driver import world_in_mid_training
-
-
-@pytest.fixture(autouse=True)
-def several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jobs of several trainers replay: what is decided on their reports holds for any number."""
-    alone = lambda spec: replay_of(spec.evolve(trainers=spec.trainers.evolve(replicas=1)))  # noqa: E731 -- one line
-    for place in ("observe", "replay"):
-        monkeypatch.setattr(f"cpr_operator.reconcile.{place}.replay_of", alone)
 
 
 async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
