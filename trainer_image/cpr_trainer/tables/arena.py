@@ -9,14 +9,16 @@ from typing import Self
 
 import numpy as np
 
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.assignment import Assignment, state_widths
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture, ChangedRows, ChosenRows, Members
 from cpr_trainer.tables.epochs import Epochs
+from cpr_trainer.tables.memory import Memory, OwnMemory
 from cpr_trainer.tables.optimizers import changes_of
+from cpr_trainer.tables.redo import Redo
 from cpr_trainer.tables.seeding import Seeding
 from cpr_trainer.tables.segments import Segment
 
@@ -29,27 +31,33 @@ class Arena:
     """The rows of some segments, in the order of their slots: one for each band, which may be empty.
 
     One thread serves: it alone applies gradients and begins and ends captures. Another may read the capture meanwhile.
-    Where there are several segments, slots that it is given are ascending.
+    Where there are several segments, slots that it is given are ascending. `redo` is the record of the last push.
     """
 
-    def __init__(self, segments: Sequence[Segment], optimizers: Assignment) -> None:
+    def __init__(self, segments: Sequence[Segment], optimizers: Assignment, memory: Memory | None = None) -> None:
+        """Hold these segments. `memory` is where theirs comes from, and where the rest shall be."""
         self.segments = tuple(segments)
         self.optimizers = optimizers
         self._edges: Ints = np.array([segment.first for segment in segments] + [segments[-1].end])
-        self.epochs = Epochs(int(self._edges[-1]))
+        memory = memory or OwnMemory()
+        self.epochs = Epochs(int(self._edges[-1]), memory)
+        values, state_values = self.values, sum(segment.state.size for segment in self.segments)
+        self.redo = Redo(memory, len(self.epochs.of), values, state_values)
         self._lock = Lock()
         self._logs: tuple[RowBuffer, ...] = ()
         self._capture: Capture | None = None
 
     @classmethod
-    def empty(cls, job: JobSpec, *sizes: int) -> Self:
-        """Return an arena of sizes[b] rows of band b of a job's model, all zero."""
+    def empty(cls, job: JobSpec, *sizes: int, memory: Memory | None = None) -> Self:
+        """Return an arena of sizes[b] rows of band b of a job's model: all zero, where `memory` is new."""
+        memory = memory or OwnMemory()
         dims, widths = job.model.dims, state_widths(job.model)
         segments, first = list[Segment](), 0
         for size, dim, width in zip(sizes, dims, widths, strict=True):
-            segments.append(Segment(first, np.zeros((size, dim), np.float32), np.zeros((size, width), np.float32)))
+            rows, state = memory.array((size, dim), np.float32), memory.array((size, width), np.float32)
+            segments.append(Segment(first, rows, state))
             first += size
-        return cls(segments, Assignment.of(job.model))
+        return cls(segments, Assignment.of(job.model), memory)
 
     def __len__(self) -> int:
         return len(self.epochs.of)
@@ -126,11 +134,14 @@ class Arena:
             first = last
         return tuple(found)
 
-    def apply(self, slots: Ints, numbers: Ints, gradients: Floats | Sequence[Floats], step: int) -> bool:
+    def apply(
+        self, slots: Ints, numbers: Ints, gradients: Floats | Sequence[Floats], step: int, note: bytes = b""
+    ) -> bool:
         """Take one optimizer step, the job's `step` (from 1).
 
         slots: int64 [k], all different. numbers: int64 [k], the numbers of the rows in them (see `Placement`).
         gradients: float32 [k, D]; where there are several segments one array for each, as `read` returns them.
+        note: goes into the redo record.
 
         False if a capture has yet to read what these rows hold, and no room to keep it: nothing changed, try again.
         """
@@ -138,12 +149,21 @@ class Arena:
         with self._lock:
             if self._capture is not None and not self._capture.preserve(slots):
                 return False
-            self.epochs.note(slots)
-            edges = pairwise(self.bounds(slots))
-            for segment, mine, (start, end) in zip(self.segments, by_segment, edges, strict=True):
+            edges = self.bounds(slots)
+            room = self._room(edges)
+            for segment, mine, (start, end), to in zip(self.segments, by_segment, pairwise(edges), room, strict=True):
                 if start < end:
-                    self._change(segment, segment.within(slots[start:end]), numbers[start:end], mine, step)
+                    self._compute(segment, segment.within(slots[start:end]), numbers[start:end], mine, step, to)
+            self.redo.begin(slots, note)
+            self._put(slots, edges, room)
             return True
+
+    def put_again(self) -> None:
+        """Put the last push into the rows again: whoever did it first may have been killed on the way."""
+        slots = self.redo.slots
+        edges = self.bounds(slots)
+        with self._lock:
+            self._put(slots, edges, self._room(edges))
 
     def capture_changes(self, since: int) -> Capture:
         """Hold the rows that changed after epoch `since` as they are now, and end the epoch; 0 for all that ever did.
@@ -171,22 +191,36 @@ class Arena:
             self._capture = Capture(self.segments, self.epochs, members(), logs=self._logs, lock=self._lock)
             return self._capture
 
-    def _change(self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int) -> None:
-        """Take a step on rows of one segment, at `slots` in it."""
+    def _room(self, edges: Sequence[int]) -> list[tuple[Floats, Floats]]:
+        """Return where the redo record keeps rows and state of a push with these bounds, of each segment."""
+        counts = [end - start for start, end in pairwise(edges)]
+        segments = self.segments
+        return self.redo.room(counts, [each.dim for each in segments], [each.state.shape[1] for each in segments])
+
+    def _compute(  # noqa: PLR0913, PLR0917 -- a step, and where its result goes
+        self, segment: Segment, slots: Ints, numbers: Ints, gradients: Floats, step: int, to: tuple[Floats, Floats]
+    ) -> None:
+        """Compute what a step makes of rows of one segment, at `slots` in it: their new values and state."""
+        rows, state = to
+        segment.rows.take(slots, axis=0, out=rows, mode="clip")  # they are valid; `raise` would copy twice
+        segment.state.take(slots, axis=0, out=state, mode="clip")
         for optimizer, at in self.optimizers.parts(numbers):
             if at is None:
-                _step(segment, optimizer, slots, gradients, step)
+                rows += changes_of(optimizer, state, gradients, step)
             else:
-                _step(segment, optimizer, slots.take(at), gradients.take(at, axis=0), step)
+                mine = state.take(at, axis=0)
+                changes = changes_of(optimizer, mine, gradients.take(at, axis=0), step)
+                state[at] = mine
+                rows[at] += changes
 
-
-def _step(segment: Segment, optimizer: SparseOptimizerSpec, slots: Ints, gradients: Floats, step: int) -> None:
-    """Change rows, all different. To read, add and put back is several times as fast as to add where they are."""
-    state = segment.state.take(slots, axis=0)
-    changes = changes_of(optimizer, state, gradients, step)
-    segment.state[slots] = state
-    changes += segment.rows.take(slots, axis=0)
-    segment.rows[slots] = changes
+    def _put(self, slots: Ints, edges: Sequence[int], room: Sequence[tuple[Floats, Floats]]) -> None:
+        """Bring the rows to what the redo record says. To put back is several times as fast as to add in place."""
+        self.epochs.note(slots)
+        for segment, (start, end), (rows, state) in zip(self.segments, pairwise(edges), room, strict=True):
+            if start < end:
+                at = segment.within(slots[start:end])
+                segment.state[at] = state
+                segment.rows[at] = rows
 
 
 def _log_rows(segment: Segment) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
+from cpr_trainer.tables.memory import Memory, OwnMemory
 
 #: Seven bits count epochs; the eighth is set while a priority save has yet to read a row that it chose.
 _CHOSEN = np.uint8(0x80)
@@ -19,8 +20,8 @@ class Epochs:
     that fails forgets nothing, because nobody will ask for the rows changed since it.
     """
 
-    def __init__(self, size: int) -> None:
-        self.of: NDArray[np.uint8] = np.zeros(size, np.uint8)
+    def __init__(self, size: int, memory: Memory | None = None) -> None:
+        self.of: NDArray[np.uint8] = (memory or OwnMemory()).array((size,), np.uint8)
         self.now = 1
 
     def note(self, slots: Ints) -> None:
@@ -70,3 +71,7 @@ class Epochs:
     def release(self, slots: Ints) -> None:
         """These rows are read, or need not be any more."""
         self.of[slots] &= ~_CHOSEN
+
+    def release_all(self) -> None:
+        """No priority save has any row to read."""
+        self.of &= ~_CHOSEN

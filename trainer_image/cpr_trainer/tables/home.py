@@ -8,6 +8,7 @@ from typing import Self
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.memory import Memory
 from cpr_trainer.tables.seeding import Seeding
 
 
@@ -21,9 +22,9 @@ class Home:
     seeding: Seeding
 
     @classmethod
-    def of(cls, job: JobSpec, placement: Placement, index: int) -> Self:
-        """Return an empty arena for shard `index` of a job."""
-        arena = Arena.empty(job, *placement.sizes(index))
+    def of(cls, job: JobSpec, placement: Placement, index: int, memory: Memory | None = None) -> Self:
+        """Return an arena for shard `index` of a job, empty where `memory` is new."""
+        arena = Arena.empty(job, *placement.sizes(index), memory=memory)
         return cls(arena, placement, index, Seeding(job.model, job.data.seed))
 
     @property
