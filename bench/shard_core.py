@@ -221,7 +221,7 @@ def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
             running_shard(job, os.environ, ports.take(), folder) as shard,
             Trainer.of(job, shard) as trainer,
         ):
-            for task in Path(f"/proc/{shard.process.pid}/task").iterdir():
+            for task in Path(f"/proc/{shard.pid}/task").iterdir():
                 os.sched_setaffinity(int(task.name), {last})
             look_up(trainer, batches, time.monotonic() + 0.5)
             looked_up = rate(lambda until_s: look_up(trainer, batches, until_s), options.seconds)

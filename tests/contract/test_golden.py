@@ -138,6 +138,7 @@ EXAMPLES: dict[str, Any] = {
         replayed_samples=2048,
         replayed_in_order=False,
         overdue=("trainer/0", "trainer/1"),
+        lives=2,
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -174,6 +175,7 @@ EXAMPLES: dict[str, Any] = {
         forgotten=(6144000, 6144000, 6144000, -1),
         overdue=("shard/3",),
         shard_incarnations=(1, 1, 2, 5),
+        shard_lives=(1, 1, 2, 1),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import time
@@ -167,6 +168,15 @@ class LocalJob:
     def kill(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
         assert member.process is not None
         member.process.send(number)
+
+    def server_of(self, member: Member) -> int:
+        """Return the pid of the process that a shard's keeper has forked last."""
+        assert member.process is not None
+        return member.process.child
+
+    def kill_server(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a shard's server alone; its keeper goes on."""
+        os.kill(self.server_of(member), number)
 
     def replace_shard(self, index: int) -> Member:
         """Start the next incarnation of a shard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import time
@@ -95,7 +96,9 @@ class ShardProcess:
     ports: PortBlocks
 
     @classmethod
-    def start(cls, folder: Path, job: JobSpec, roster: ShardRoster, main: Main = warm_start.run) -> ShardProcess:
+    def start(
+        cls, folder: Path, job: JobSpec, roster: ShardRoster, main: Main = warm_start.run, **environ: str
+    ) -> ShardProcess:
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
         (folder / "key").write_bytes(KEY)
@@ -110,6 +113,7 @@ class ShardProcess:
             env.SCRATCH_DIR: str(folder),
             env.TERMINATION_FILE: str(folder / "termination"),
             "OMP_NUM_THREADS": "1",
+            **environ,
         }
         process = Process(["shard"], environment, folder / "log", main)
         shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
@@ -161,6 +165,10 @@ class ShardProcess:
 
     def termination(self) -> Any:
         return json.loads((self.folder / "termination").read_text())
+
+    def signal_server(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the process alone that the shard's keeper has forked last."""
+        os.kill(self.process.child, number)
 
     def kill(self) -> None:
         self.process.send(signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,11 +29,12 @@ ROWS, DIM, BATCH = (60, 5), 4, 10
 class Story:
     """One shard over its incarnations, one trainer that the test plays, and a model of what the rows should be."""
 
-    def __init__(self, folder: Path, **rules: Any) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None, **rules: Any) -> None:
         job = small_job(folder, rows=ROWS, dim=DIM)
         snapshots = replace(job.snapshots, rebase="Consecutive", strategy="MFU", fraction=1.0)
         self.job = replace(job, snapshots=replace(snapshots, **rules))
         self.folder = folder
+        self.environ = environ or {}
         self.store = folder / "store" / "bucket"
         self.placement = Placement.of(self.job.model, 1)
         every = np.stack([np.arange(60), np.arange(60) % 5], axis=1)
@@ -60,7 +61,7 @@ class Story:
         """Start the next incarnation."""
         incarnation = len(self.shards) + 1
         roster = shard_roster(incarnation=incarnation, newest_incarnation=incarnation)
-        self.shards.append(ShardProcess.start(self.folder, self.job, roster, main))
+        self.shards.append(ShardProcess.start(self.folder, self.job, roster, main, **self.environ))
 
     def join(self) -> Exchange:
         """Be a trainer with nothing unacknowledged."""

@@ -14,7 +14,7 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.server import Server
+from cpr_trainer.shard.server import Server, listen
 from cpr_trainer.shard.service import Progress, Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.seeding import Seeding
@@ -30,7 +30,9 @@ class ShardThread:
         self.arena = Arena.empty(job, *placement.sizes(index))
         self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
-        self.server = Server((HOST, 0), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20)
+        self.server = Server(
+            listen((HOST, 0)), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20
+        )
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
         self.frozen = False
         if ready:

@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.main", "cpr_trainer.shard.main"])
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.main", "cpr_trainer.shard.keeper"])
 #: Read when torch is loaded: threads of its forks sleep while they wait.
 _LOADED_WITH = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -49,6 +49,11 @@ class Process:
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""
         return self._process.exitcode
+
+    @property
+    def child(self) -> int:
+        """The pid of the only process that it has forked."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii"))
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""

@@ -12,6 +12,7 @@ CREDENTIALS_DIR = (
 )
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
+KEEPER = "CPR_KEEPER"  # not empty: a shard's server that dies is followed by another one, which has all rows
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
 
 # Mounts in a pod.

@@ -97,6 +97,7 @@ class ShardReport:
     replayed_samples: int = 0
     replayed_in_order: bool = True
     overdue: Names = ()
+    lives: int = 1
 
     @property
     def applied_step(self) -> int:
@@ -167,6 +168,7 @@ class TrainerReport:
     forgotten: ByShard = ()
     overdue: Names = ()
     shard_incarnations: ByShard = ()
+    shard_lives: ByShard = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             return train(Environment.read(environ))
         case "shard":
             with _loading():
-                from cpr_trainer.shard.main import run as serve
+                from cpr_trainer.shard.keeper import run as serve
 
             return serve(Environment.read(environ))
         case "single":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, cast
 
 import numpy as np
@@ -16,58 +14,26 @@ import pytest
 from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
 from cpr_contract.reports import SaveRef, ShardState
-from cpr_contract.roster import Counters, ShardRoster
+from cpr_contract.roster import Counters
 from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SavedShard, SaveFailed
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed
 from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.placement import Placement
+from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.memory import OwnMemory
+from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
 SAVE = SaveRef("the key", 4, 40)
 RESTORED = Restored(SAVE, 4, 40, (4,), (), RowUpdates((9,)), 0.1)
 LINK = Link(ManifestRef("full", "digest"), 1, 40, 80)
-WAIT_S = 20.0
-
-
-class FakeRestorer:
-    """Answers what the test puts; remembers the rosters it was asked under."""
-
-    def __init__(self) -> None:
-        self.rosters: list[ShardRoster] = []
-        self.answers: SimpleQueue[Outcome | Exception] = SimpleQueue()
-
-    def restore(self, roster: ShardRoster, _cancel: threading.Event) -> Outcome:
-        self.rosters.append(roster)
-        answer = self.answers.get(timeout=WAIT_S)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class FakeWriter:
-    """Keeps what it is given; the test says when it is committed."""
-
-    def __init__(self) -> None:
-        self.saves: list[Save] = []
-        self.idle = True
-
-    def submit(self, save: Save) -> None:
-        self.saves.append(save)
-        self.idle = False
-
-    def discard(self) -> None:
-        self.saves.clear()
-
-
-def committed(save: Save, key: str = "the new key", rows: int = 1) -> Committed:
-    return Committed(save, SavedShard(replace(save.draft, rows=rows), ManifestRef(key, "digest"), 80), 0.1)
 
 
 class Bench:
@@ -78,7 +44,9 @@ class Bench:
         home, metrics = Home.of(job, placement, 0), Metrics()
         self.service = Service(job, placement, 0, home.arena, metrics)
         self.restorer, self.writer = FakeRestorer(), FakeWriter()
-        self.life = Life(job, shard_roster(**roster), self.service, metrics)
+        page = Page.new(OwnMemory(), job)
+        page.begin_life()
+        self.life = Life(job, shard_roster(**roster), self.service, metrics, page)
         writer = cast(WriterThread, self.writer)
         saving = ShardCheckpointer(job, self.life.roster, home, writer, metrics.saves, None)
         self.life.begin(cast(Restorer, self.restorer), saving)

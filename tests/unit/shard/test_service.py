@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
-from cpr_trainer.exchange.frames import Frame, Header, Operation
+from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
@@ -25,48 +23,8 @@ from cpr_trainer.shard.service import Progress, Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from support.row_dims import with_dims
+from support.shard_fakes import DIM, ROWS, FakeClient
 from support.shard_job import small_job
-
-DIM = 4
-ROWS = 80
-
-
-class FakeClient:
-    """Remembers what was sent to it."""
-
-    def __init__(self, service: Service, rank: int) -> None:
-        self.rank = rank
-        self.backlog: deque[Frame] = deque()
-        self.sent: list[tuple[Header, bytes]] = []
-        self.refusals: list[str] = []
-        self._service = service
-
-    def send(self, header: Header, *payload: Any) -> None:
-        self.sent.append((header, b"".join(bytes(memoryview(part)) for part in payload)))
-
-    def refuse(self, why: str) -> None:
-        self.refusals.append(why)
-
-    def says(self, operation: Operation, step: int = 0, payload: bytes = b"", **fields: Any) -> list[str]:
-        """Send a frame; the operations answered with since."""
-        header = Header(operation, generation=1, rank=self.rank, step=step, total_samples=1000)
-        header = replace(header, payload_bytes=len(payload), **fields)
-        buffer = bytearray(payload)
-        before = len(self.sent)
-        self._service.on_frame(self, Frame(header, memoryview(buffer)))
-        buffer[:] = b"\xff" * len(buffer)  # a connection uses its buffer again
-        return self.heard(before)
-
-    def pushes(self, step: int, row: int = 0, **fields: Any) -> list[str]:
-        """Push one row. The step after the last: so this is also the number of rows that were pushed up to it."""
-        payload = np.array([row], np.int32).tobytes() + np.ones(DIM, np.float32).tobytes()
-        return self.says(Operation.PUSH, step, payload, **{"count": 1, "row_updates": step - 1} | fields)
-
-    def heard(self, since: int = 0) -> list[str]:
-        return [header.operation.name for header, _ in self.sent[since:]]
-
-    def reads(self, row: int = 0) -> list[str]:
-        return self.says(Operation.LOOKUP, 1, np.array([row], np.int32).tobytes(), count=1, ticket=7)
 
 
 def serving(

@@ -51,6 +51,12 @@ class ShardProcess:
         """Where its trainer finds it."""
         return Peer(0, 1, _HOST, self.port_base)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that serves: the one that the keeper has forked."""
+        keeper = self.process.pid
+        return int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text("ascii"))
+
     def wait_ready(self) -> None:
         """Return once it serves. Raises ShardEndedError, TimeoutError."""
         deadline = time.monotonic() + _PATIENCE_S
@@ -82,7 +88,7 @@ class ShardProcess:
     def forget_peak(self) -> None:
         """Count the peak of its memory anew from here on."""
         with contextlib.suppress(OSError):
-            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", "ascii")
+            Path(f"/proc/{self.pid}/clear_refs").write_text("5", "ascii")
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most resident memory since `forget_peak`; None if the system does not tell."""
@@ -90,7 +96,7 @@ class ShardProcess:
 
     def _memory(self, name: str) -> int | None:
         try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
+            status = Path(f"/proc/{self.pid}/status").read_text("ascii")
         except OSError:
             return None
         found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
@@ -132,6 +138,7 @@ def running_shard(job: JobSpec, environ: Mapping[str, str], port_base: int, fold
         env.PORT_BASE: str(port_base),
         env.SCRATCH_DIR: str(folder),
         env.TERMINATION_FILE: str(folder / "termination"),
+        env.KEEPER: "1",
     }
     command = (sys.executable, "-m", "cpr_trainer", "shard")
     with subprocess.Popen(command, env=variables, preexec_fn=_die_with_parent) as process:  # noqa: S603, PLW1509

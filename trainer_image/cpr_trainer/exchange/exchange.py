@@ -219,6 +219,11 @@ class Exchange:
         with self._loop.changed:
             return tuple(link.saved for link in self._loop.links)
 
+    def lives(self) -> tuple[int, ...]:
+        """Return how many lives each shard's incarnation has had by now; 0 before it told."""
+        with self._loop.changed:
+            return tuple(link.life for link in self._loop.links)
+
     def away(self, step: int | None = None) -> tuple[int, ...]:
         """Return the shards that cannot be reached, or do not serve this generation: those that `step` cannot spare."""
         with self._loop.changed:

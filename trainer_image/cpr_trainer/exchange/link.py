@@ -85,6 +85,7 @@ class Link:
         self.applied = -1
         self.counted = -1
         self.spared = 0
+        self.life = 0
         self.saved = SaveState()
         self.last_heard = now
         self.problem: str | None = None
@@ -120,7 +121,7 @@ class Link:
         if peer != self.peer:
             self.close()
             self.peer, self.last_heard, self.problem = peer, now, None
-            self.applied, self.saved = -1, SaveState()
+            self.applied, self.life, self.saved = -1, 0, SaveState()
             self._rest(now)
 
     def start_over(self) -> None:
@@ -296,6 +297,7 @@ class Link:
                 self.state = LinkState.PROVED
                 self._say(Operation.PROOF, proof)
             case Operation.WELCOME if self.state is LinkState.PROVED:
+                self.life = frame.header.count
                 self._join(now)
             case operation:
                 raise FrameError(f"{operation.name} before the handshake was over")

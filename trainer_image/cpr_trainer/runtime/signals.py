@@ -15,4 +15,5 @@ def stop_on_sigterm() -> threading.Event:
         stop.set()
 
     signal.signal(signal.SIGTERM, handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # who forked this process may have blocked it
     return stop

@@ -35,6 +35,8 @@ from cpr_trainer.checkpoint.write.chooser import Chosen
 from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
 from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.kept import Kept, Page
+from cpr_trainer.shard.lives import go_on, kept_of
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Progress, Service
@@ -64,14 +66,20 @@ Mail = Committed | SaveFailed | GivenUp | Chosen | Problem | BaseException
 
 
 class Life:
-    """One incarnation of one shard, from its first roster to its end. All methods but `post` on the main thread."""
+    """One incarnation of one shard, from its first roster to its end. All methods but `post` on the main thread.
 
-    def __init__(self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics) -> None:
+    `page` outlives a server that is killed: the next one goes on with what it finds there.
+    """
+
+    def __init__(self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics, page: Page) -> None:
         self.roster = roster
         self.state = ShardState.RESTORING
         self._job = job
         self._service = service
+        self._page = page
         service.on_cut = self.cut
+        service.keep = self.keep
+        service.life = page.life
         self._metrics = metrics
         self._mail: SimpleQueue[_RestoreEnded | Mail] = SimpleQueue()
         self._problem: Problem | None = None
@@ -81,11 +89,17 @@ class Life:
         self._open_loss = False
 
     def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
-        """Start to restore. Who restores and saves tells what happens by `post`."""
+        """Go on where the last life stood, or start to restore. Who restores and saves tells what happens by `post`."""
         self._restorer = restorer
         self._saving = saving
+        saving.keep = self.keep
         self._service.counters = self.roster.counters
-        self._restore_if_due()
+        kept = self._page.read()
+        if kept is not None and kept.account.generation == self.roster.counters.generation:
+            self._go_on(kept)
+        else:
+            self._page.forget()
+            self._restore_if_due()
 
     def post(self, mail: Mail) -> None:
         """Tell the main thread; any thread may call it."""
@@ -99,6 +113,7 @@ class Life:
         if roster.newest_incarnation > roster.incarnation or (roster.index, roster.incarnation) != me:
             return Ending(ExitCode.SUPERSEDED)
         if roster.counters.generation != self.roster.counters.generation:
+            self._page.forget()
             self._service.stop()
             self._saving.stop()
             self.state, self._restored = ShardState.RESTORING, None
@@ -194,7 +209,20 @@ class Life:
             replayed_samples=0 if progress is None else progress.replayed,
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
+            lives=self._page.life,
         )
+
+    def keep(self) -> None:
+        """Leave to the next life where the shard stands; a shard that serves nobody leaves what it left last."""
+        if self._service.progress is not None and self._restored is not None:
+            self._page.write(kept_of(self._service, self._saving, self._service.progress, self._restored))
+
+    def _go_on(self, kept: Kept) -> None:
+        self._restored, self._tried = kept.account.restored, aim_of(self.roster)
+        self.state = ShardState.READY
+        go_on(kept, self._service, self._saving)
+        self.keep()
+        _LOG.info("life %d goes on from step %d", self._page.life, max(kept.applied))
 
     def _mark(self) -> Mark | None:
         progress = self._service.progress
@@ -263,6 +291,7 @@ class Life:
         if self._job.replay_bytes:
             progress.catch_up = CatchUp.begun(self.roster.trainers)
         self._service.start(progress)
+        self.keep()
         self._metrics.load_seconds.set(restored.load_s)
         _LOG.info("serves from step %d on, %.2f s after it began to restore", restored.step, restored.load_s)
 
@@ -275,6 +304,7 @@ class Life:
         if draft.kind != "Priority":
             self._service.newest_save = SaveRef(committed.saved.ref.key, draft.step, draft.samples)
             self._service.saved_steps = draft.applied
+        self.keep()
 
     def _on_given_up(self, given_up: GivenUp) -> None:
         self._saving.on_given_up(given_up)
@@ -287,6 +317,7 @@ class Life:
         elif draft.kind == "Anchor" and progress is not None:
             progress.dirty = True
             self._service.given_up_step = draft.step
+        self.keep()
 
 
 def _is_last(draft: ShardManifest, progress: Progress) -> bool:

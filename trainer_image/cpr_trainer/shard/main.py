@@ -1,9 +1,10 @@
-"""`python -m cpr_trainer shard`: puts the parts of a shard together and turns the main loop."""
+"""A shard's server: puts the parts of a shard together and turns the main loop."""
 
 from __future__ import annotations
 
 import logging
 import random
+import socket
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -34,12 +35,14 @@ from cpr_trainer.runtime import (
     stop_on_sigterm,
 )
 from cpr_trainer.shard.board import Board
+from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.store import open_store
 from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.memory import Memory
 from cpr_trainer.tables.priority import make_tracker, population_of
 
 _LOG = logging.getLogger(__name__)
@@ -47,9 +50,12 @@ _LOG = logging.getLogger(__name__)
 TURN_S = 0.05
 
 
-def run(environment: Environment) -> int:
-    """Be a shard until the end; return the exit code. Raises TrainerError for what only a person can mend."""
-    shard = _Shard(environment, stop_on_sigterm())
+def serve(environment: Environment, page: Page, memory: Memory, listener: socket.socket) -> int:
+    """Be one life of a shard's server until its end; return the exit code.
+
+    `memory` is for the rows; `page` lies before them. Raises TrainerError for what only a person can mend.
+    """
+    shard = _Shard(environment, stop_on_sigterm(), page, memory, listener)
     pages = StatusServer(
         environment.address,
         environment.port_base + env.HTTP_PORT,
@@ -68,18 +74,26 @@ def run(environment: Environment) -> int:
 class _Shard:
     """One shard process. `stop` is set by SIGTERM, or here by a roster that says so."""
 
-    def __init__(self, environment: Environment, stop: threading.Event) -> None:
+    def __init__(
+        self, environment: Environment, stop: threading.Event, page: Page, memory: Memory, listener: socket.socket
+    ) -> None:
         self.board = Board(environment.job)
         self.metrics = Metrics()
         self._environment = environment
         self._stop = stop
+        self._page = page
+        self._memory = memory
+        self._listener = listener
         self._rosters = RosterFile(environment.roster_file, ShardRoster)
 
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
         while (first := self._poll()) is None and not self._stop.wait(TURN_S):
             self.board.show(self.board.report)
-        return Ending(TERMINATED) if first is None or self._stop.is_set() else self._be(first)
+        # What the last life left has to be saved, even where this one is told to stop before it begins.
+        if first is None or (self._stop.is_set() and self._page.read() is None):
+            return Ending(TERMINATED)
+        return self._be(first)
 
     def _be(self, first: ShardRoster) -> Ending:
         if first.newest_incarnation > first.incarnation:
@@ -88,18 +102,16 @@ class _Shard:
             "is shard %d of generation %d, incarnation %d", first.index, first.counters.generation, first.incarnation
         )
         job = self._environment.job
-        home = Home.of(job, _placement(job), first.index)
+        home = Home.of(job, placement_of(job), first.index, self._memory)
         arena = home.arena
         self.metrics.rows.set(len(arena))
         service = Service(job, home.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
-        life = Life(job, first, service, self.metrics)
+        life = Life(job, first, service, self.metrics, self._page)
         store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
-        writer = WriterThread(
-            Writer(store, arena, job.snapshots.max_bytes_per_s, heeds_claims=job.replay_bytes > 0),
-            life.post,
-            random.Random(),
-        )
+        heeds_claims = job.replay_bytes > 0
+        parts = Writer(store, arena, job.snapshots.max_bytes_per_s, self._page.life, heeds_claims=heeds_claims)
+        writer = WriterThread(parts, life.post, random.Random())
         chooser = _chooser(job, home, life.post)
         if chooser is not None:
             tracker = chooser.tracker
@@ -107,7 +119,7 @@ class _Shard:
             self.metrics.tracker_bytes.set_function(lambda: tracker.memory_bytes)
         saving = ShardCheckpointer(job, first, home, writer, self.metrics.saves, chooser)
         server = Server(
-            (self._environment.address, self._environment.port_base + env.DATA_PORT),
+            self._listener,
             self._environment.key,
             lambda: _identity(job, life.roster),
             service,
@@ -127,6 +139,7 @@ class _Shard:
         next_look = monotonic()
         while True:
             server.turn(TURN_S, monotonic)
+            self._page.turn()
             if monotonic() < next_look:
                 continue  # frames come by the thousand; everything else has time
             next_look = monotonic() + TURN_S
@@ -167,7 +180,8 @@ class _Shard:
         self.metrics.ready.set(life.state is ShardState.READY)
 
 
-def _placement(job: JobSpec) -> Placement:
+def placement_of(job: JobSpec) -> Placement:
+    """Return where the job's rows lie. Raises BadSpecError if there are too few."""
     try:
         return Placement.of(job.model, job.shards)
     except ValueError as error:

@@ -27,6 +27,12 @@ _RETRY_S = 0.002  # while a push waits for a save to read on
 _BACKLOG = 256
 
 
+def listen(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that listens at `address`, host and port (0: a free one). Raises OSError if it is taken."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=_BACKLOG)
+
+
 class Connection:
     """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer."""
 
@@ -60,14 +66,14 @@ class Connection:
 
 
 class Server:
-    """Serves trainers at `address`, host and port (0: a free one). `identity` tells who this shard is now.
+    """Serves trainers that connect to `listener`, which it closes in the end. `identity` tells who this shard is now.
 
-    `trainers` is how many ranks there are; a frame may be `limit_bytes` long. Raises OSError if the address is taken.
+    `trainers` is how many ranks there are; a frame may be `limit_bytes` long.
     """
 
     def __init__(  # noqa: PLR0913 -- where, who, and for whom
         self,
-        address: tuple[str, int],
+        listener: socket.socket,
         key: bytes,
         identity: Callable[[], Identity],
         service: Service,
@@ -85,8 +91,7 @@ class Server:
         self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
         self._newest: dict[int, int] = {}  # the highest incarnation of each rank that ever joined
         self._selector = selectors.DefaultSelector()
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        self._listener = listener
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._rests_until: float | None = None  # the listener is out of the selector, else it would never sleep

@@ -94,7 +94,8 @@ class Service:
 
     `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed.
 
-    `waits` says that a push waits for a save under way to read on; `retry` it soon.
+    `waits` says that a push waits for a save under way to read on; `retry` it soon. `keep` is called when the progress
+    has changed and nobody was told yet; `life` is the server's number among those of this incarnation.
 
     Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
     that was given up (0: none) go into every answer; the life of the shard keeps them up to date.
@@ -110,6 +111,8 @@ class Service:
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_change: Callable[[Ints], None] = lambda _slots: None
+        self.keep: Callable[[], None] = lambda: None
+        self.life = 1
         self.trace = Trace(None)
         self._job = job
         self._narrowest, self._widest = min(job.model.dims), max(job.model.dims)
@@ -126,6 +129,14 @@ class Service:
         for client in self._clients:
             client.send(self.standing(client.rank, progress.generation))
 
+    def go_on(self, progress: Progress, push: Header | None) -> None:
+        """Serve on where a server before this one stood; its last `push` is in the rows, but not in the progress."""
+        if push is not None:
+            progress.total_samples = push.total_samples
+            self._account(progress, push)
+        self.start(progress)
+        self._cut_if_due(progress)
+
     def stop(self) -> None:
         """Serve nothing from here on."""
         self.progress = None
@@ -138,7 +149,7 @@ class Service:
         self._clients.append(client)
         if self.progress is not None:
             self.progress.catch_up = self.progress.catch_up.joined(client.rank)
-        client.send(self._header(Operation.WELCOME, client.rank))
+        client.send(self._header(Operation.WELCOME, client.rank, count=self.life))
         client.send(self.standing(client.rank, self.counters.generation))
 
     def left(self, client: Client) -> None:
@@ -272,7 +283,9 @@ class Service:
                     self.waits = True
                     return False
                 self.trace.lap("apply")
-                client.send(replace(self._header(Operation.ACK, client.rank), order=_place(progress, frame.header)))
+                self.keep()
+                place = frame.header.order or progress.order
+                client.send(replace(self._header(Operation.ACK, client.rank), order=place))
                 self._cut_if_due(progress)
                 if client.rank == 0:
                     self.trace.end(frame.header.step)
@@ -301,9 +314,16 @@ class Service:
         if header.count:
             slots, numbers = self._slots(frame)
             gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
-            if not self.arena.apply(slots, numbers, gradients, header.step):
+            if not self.arena.apply(slots, numbers, gradients, header.step, header.pack()):
                 return False
             self.on_change(slots)
+        self._account(progress, header)
+        self._metrics.rows_changed.inc(header.count)
+        return True
+
+    def _account(self, progress: Progress, header: Header) -> None:
+        """Count a push that is in the rows. Its place is the one that it had before, or the next."""
+        order = order_of(progress.total_samples, self._job.data.batch_size)
         before = progress.applied[header.rank]
         if progress.catch_up.replays(header.rank, header.step):
             replayed = order.slice_of(header.step, header.rank, len(progress.applied))
@@ -314,10 +334,11 @@ class Service:
         progress.losses = progress.losses.applied(header.rank, before, header.step, order)
         progress.row_updates = after_push(progress.row_updates, header.rank, header.row_updates, header.count)
         progress.applied = tuple(header.step if r == header.rank else s for r, s in enumerate(progress.applied))
+        place = header.order or progress.order + 1
+        progress.in_order &= place > progress.order
+        progress.order = max(progress.order, place)
         progress.dirty = True
         self._open_if_caught_up(progress)
-        self._metrics.rows_changed.inc(header.count)
-        return True
 
     def _cut_if_due(self, progress: Progress) -> None:
         if not progress.cuts.due(progress.applied):
@@ -328,6 +349,7 @@ class Service:
         self.on_cut()
         progress.cuts, self._held_free = progress.cuts.take(), True
         progress.dirty = False
+        self.keep()
 
     def _lost_beyond(self, progress: Progress) -> bool:
         """Whether the rows lack steps of after the cut, which nobody would push again who went back to it."""
@@ -375,11 +397,3 @@ class Service:
             count=count,
             payload_bytes=size_bytes,
         )
-
-
-def _place(progress: Progress, header: Header) -> int:
-    """Return the place of a push that was applied just now: the one that it had before, or the next."""
-    place = header.order or progress.order + 1
-    progress.in_order &= place > progress.order
-    progress.order = max(progress.order, place)
-    return place

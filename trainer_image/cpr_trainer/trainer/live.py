@@ -45,6 +45,7 @@ def look(
     return replace(
         report,
         problem=report.problem or saves.problem,
+        shard_lives=exchange.lives(),
         dense_save=saves.dense_save or report.dense_save,
         anchors=saves.anchors,
         saves=saves.saves,

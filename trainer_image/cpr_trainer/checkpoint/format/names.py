@@ -84,9 +84,9 @@ def place_of(manifest: ShardManifest | DenseManifest) -> SaveName:
     return shard_save(manifest) if isinstance(manifest, ShardManifest) else dense_save(manifest)
 
 
-def part_name(number: int) -> str:
-    """Return the last piece of a part's key."""
-    return f"part-{number:05d}"
+def part_name(number: int, life: int = 1) -> str:
+    """Return the last piece of a part's key: another in each life of a shard, as late requests of the last may come."""
+    return f"part-{number:05d}" if life == 1 else f"part-{number:05d}-{life}"
 
 
 def origin_key(job_uid: str, generation: int, index: int, incarnation: int) -> str:

@@ -10,6 +10,7 @@ further that nobody can send again what its rows hold already.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal
@@ -56,7 +57,8 @@ class _Watched:
 class ShardCheckpointer:
     """The saves of one incarnation, all on the main thread. `chooser` is None with the strategy `Full`.
 
-    `stored_bits` are those of each value in the next save; whoever follows the roster sets them.
+    `stored_bits` are those of each value in the next save; whoever follows the roster sets them. `keep` is called when
+    what the next save stands on has changed, before anything relies on that.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- who saves what for which job, and how
@@ -69,6 +71,7 @@ class ShardCheckpointer:
         chooser: Chooser | None,
     ) -> None:
         self.stored_bits = roster.stored_bits
+        self.keep: Callable[[], None] = lambda: None
         self._rules = job.snapshots
         self._arena = home.arena
         self._writer = writer
@@ -78,6 +81,7 @@ class ShardCheckpointer:
         self._top = ""  # the key of the newest save, on which a priority save is put
         self._origin: Origin | None = None
         self._under_way: Save | None = None
+        self._counted = True
         (first_place, end), *further = home.spans
         self._blank = ShardManifest(
             contract=CONTRACT_VERSION,
@@ -106,12 +110,24 @@ class ShardCheckpointer:
         """Whether a complete save is not committed yet."""
         return self._under_way is not None and self._under_way.draft.kind != "Priority"
 
-    def start(self, links: tuple[Link, ...], top: str, now_s: float, origin: Origin | None = None) -> None:
+    @property
+    def stands_on(self) -> tuple[tuple[Link, ...], str, Origin | None]:
+        """What `start` takes, as it is by now."""
+        return self._links, self._top, self._origin
+
+    @property
+    def under_way(self) -> tuple[str, int]:
+        """The kind and the step of the save that is not committed yet; empty and 0 for none."""
+        return ("", 0) if self._under_way is None else (self._under_way.draft.kind, self._under_way.draft.step)
+
+    def start(
+        self, links: tuple[Link, ...], top: str, now_s: float, origin: Origin | None = None, *, counted: bool = True
+    ) -> None:
         """Go on from the restore that `origin` records, in which the save `top` was put on last.
 
-        The next save may stand on `links`.
+        The next save may stand on `links`. `counted`: the tracker has counted all updates since the last of them.
         """
-        self._links, self._top, self._origin = links, top, origin
+        self._links, self._top, self._origin, self._counted = links, top, origin, counted
         if self._chooser is not None:
             self._chooser.start(now_s)
 
@@ -125,8 +141,9 @@ class ShardCheckpointer:
         started_s = monotonic()
         arena = self._arena
         if arena.epochs.used_up:
-            arena.forget_epochs()
             self._links = ()
+            self.keep()  # a server that is killed in between must not stand on them
+            arena.forget_epochs()
         # What the finished model is read from is exact, down to the first row.
         last = mark.last and self.stored_bits != EXACT
         base = () if last else basis(self._rules.rebase, self._links)
@@ -181,6 +198,7 @@ class ShardCheckpointer:
         if save.draft.kind != "Priority":
             link = Link(saved.ref, save.epoch, saved.manifest.rows, saved.full_rows)
             self._links = (*self._links, link) if save.draft.chain else (link,)
+            self._counted = True
 
     def on_given_up(self, given_up: GivenUp) -> None:
         """Forget nothing: the next save carries it, and is a full one if there is nothing to stand on."""
@@ -196,7 +214,8 @@ class ShardCheckpointer:
             self._chooser.tracker.mark(claim)
             save = replace(save, source=_Watched(capture, self._chooser.tracker))
             if draft.kind == "Priority":
-                draft = replace(draft, after=self._top, added_updates=claim.added_updates)
+                added = claim.added_updates if self._counted else None
+                draft = replace(draft, after=self._top, added_updates=added)
                 save = replace(save, draft=draft)
         if draft.kind != "Priority":
             save.may_commit.set()

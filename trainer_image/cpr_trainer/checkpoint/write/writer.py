@@ -38,13 +38,14 @@ class Writer:
     """Writes the saves of one arena, one at a time; keeps the memory that parts need on their way."""
 
     def __init__(
-        self, store: Store, arena: Arena, bytes_per_s: int | None = None, *, heeds_claims: bool = False
+        self, store: Store, arena: Arena, bytes_per_s: int | None = None, life: int = 1, *, heeds_claims: bool = False
     ) -> None:
-        """Write at `bytes_per_s` at most what is not urgent; None: without a limit.
+        """Write at `bytes_per_s` at most what is not urgent; None: without a limit. `life` goes into names of parts.
 
         heeds_claims: a save that a later incarnation may not have found is none.
         """
         self._store = store
+        self._life = life
         self._heeds_claims = heeds_claims
         self._bytes_per_s = bytes_per_s
         self._epochs = arena.epochs
@@ -63,7 +64,7 @@ class Writer:
         folder, limit = shard_save(draft).folder, self._bytes_per_s
         throttle = None if limit is None else Throttle(limit, lambda: source.urgent)
         parts = in_parallel(
-            lambda item: self._write_part(folder + part_name(item[0]), item[1], draft, insist, throttle),
+            lambda item: self._write_part(folder + part_name(item[0], self._life), item[1], draft, insist, throttle),
             enumerate(self._filled(source)),
             threads=_PARTS_AT_ONCE,
             background=True,

@@ -1,0 +1,230 @@
+"""One life of a shard's server after the other, in one memory: killed at any line of a push, or while it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from cpr_contract.manifests import RowUpdates
+from cpr_contract.reports import ShardReport, ShardState
+from cpr_contract.roster import Counters
+from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.restore.restorer import Restored, Restorer
+from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
+from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.exchange.frames import Operation
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.life import Life
+from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.memory import SharedMemory, SizeOf
+from support.killed_lines import killed_at
+from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
+from support.shard_job import shard_roster, small_job
+
+FILES = ("tables/arena.py", "tables/redo.py", "tables/epochs.py", "shard/service.py", "shard/kept.py", "shard/lives.py")
+TRAINERS = 2
+NEW = Restored(None, 0, 0, (0,) * TRAINERS, (), RowUpdates((0,) * TRAINERS), 0.1)
+
+
+class House:
+    """The memory of a shard, and the servers that live in it, one after the other."""
+
+    def __init__(self) -> None:
+        self.job: JobSpec = small_job(Path("unused"), trainers=TRAINERS)
+        size = SizeOf()
+        Page(size, self.job)
+        Arena.empty(self.job, ROWS, memory=size)
+        self.shared = SharedMemory(size.bytes)
+        Page.new(self.shared.view(), self.job)
+        self.roster = shard_roster(trainers=TRAINERS, may_restore=False)
+        self.begin()
+        self.life._serve(NEW)
+
+    def begin(self) -> None:
+        """Begin the next life."""
+        Page(self.shared.view(), self.job).begin_life()
+        memory = self.shared.view()
+        self.page = Page(memory, self.job)
+        home, metrics = Home.of(self.job, Placement.of(self.job.model, 1), 0, memory), Metrics()
+        self.arena = home.arena
+        self.service = Service(self.job, home.placement, 0, self.arena, metrics)
+        self.life = Life(self.job, self.roster, self.service, metrics, self.page)
+        self.saver = FakeWriter()
+        writer = cast(WriterThread, self.saver)
+        saving = ShardCheckpointer(self.job, self.roster, home, writer, metrics.saves, None)
+        self.life.begin(cast(Restorer, FakeRestorer()), saving)
+        self.clients = [FakeClient(self.service, rank) for rank in range(TRAINERS)]
+        for client in self.clients:
+            self.service.joined(client)
+
+    def steps(self, *steps: int, cut: int = 0) -> None:
+        """Let all ranks push these steps, each a row of its own and one that both have."""
+        for step in steps:
+            for rank, client in enumerate(self.clients):
+                if client.rank == rank and step > self.applied[rank]:
+                    assert client.pushes(step, row=step % 3 + rank, cut_step=cut)[-1:] == ["ACK"]
+
+    @property
+    def applied(self) -> tuple[int, ...]:
+        assert self.service.progress is not None
+        return self.service.progress.applied
+
+    @property
+    def report(self) -> ShardReport:
+        return replace(self.life.report(()), lives=0)
+
+    @property
+    def rows(self) -> tuple[bytes, ...]:
+        segment = self.arena.segments[0]
+        return segment.rows.tobytes(), segment.state.tobytes(), self.arena.epochs.of.tobytes()
+
+
+def killed_then(work: Callable[[House], object], *before: int) -> int:
+    """Kill a house at each line of `work`, and do the work again in the next life; how many lines there are."""
+    calm = House()
+    calm.steps(*before)
+    work(calm)
+    for line in count(1):
+        house = House()
+        house.steps(*before)
+        died = killed_at(line, lambda h=house: work(h), *FILES)
+        house.begin()
+        assert house.page.life == 2
+        work(house)
+        assert (house.report, house.rows) == (calm.report, calm.rows), f"killed at line {line}"
+        if not died:
+            return line
+    raise AssertionError
+
+
+@pytest.mark.parametrize("before", [(), (1, 2)])
+def test_a_push_killed_at_any_line_is_applied_once(before: tuple[int, ...]) -> None:
+    assert killed_then(lambda house: house.steps(len(before) + 1), *before) > 100
+
+
+def test_an_empty_push_killed_at_any_line_is_counted_once() -> None:
+    def push(house: House) -> None:
+        if house.applied[0] < 3:
+            assert house.clients[0].says(Operation.PUSH, 3, row_updates=2) == ["ACK"]
+
+    assert killed_then(push, 1, 2) > 20
+
+
+def test_a_cut_killed_at_any_line_is_taken_or_given_up() -> None:
+    """Training goes on beyond it in any case, and the save of the next one holds all that the first would have."""
+    calm = House()
+    calm.steps(1, 2, 3, cut=3)
+    calm.steps(4, 5, cut=5)
+    for line in count(1):
+        house = House()
+        house.steps(1, 2)
+        died = killed_at(line, lambda h=house: h.steps(3, cut=3), *FILES, "write/checkpointer.py")
+        house.begin()
+        house.steps(3, cut=3)
+        (save,) = house.saver.saves
+        assert (save.draft.kind, save.draft.step, save.draft.applied) == ("Anchor", 3, (3, 3))
+        house.steps(4, 5, cut=5)
+        assert house.saver.saves[-1].draft.step == 5
+        assert house.saver.saves[-1].draft.chain == ()
+        assert house.rows[:2] == calm.rows[:2]
+        if not died:
+            return
+
+
+def test_a_cut_that_training_has_left_behind_is_given_up() -> None:
+    house = House()
+    house.steps(1, 2, 3, cut=3)
+    house.steps(4)
+    house.begin()
+    assert house.saver.saves == []
+    assert house.service.given_up_step == 3
+    assert house.service.progress is not None
+    assert house.service.progress.dirty
+
+
+def test_the_next_life_stands_on_what_is_committed() -> None:
+    house = House()
+    house.steps(1, 2, 3, cut=3)
+    house.life.post(committed(house.saver.saves[0]))
+    house.saver.idle = True
+    house.life.turn()
+    house.steps(4)
+    house.begin()
+    assert house.report.newest_save is not None
+    assert house.report.newest_save.key == "the new key"
+    house.steps(5, cut=5)
+    assert [ref.key for ref in house.saver.saves[0].draft.chain] == ["the new key"]
+
+
+def test_a_life_in_another_generation_restores() -> None:
+    house = House()
+    house.steps(1, 2)
+    house.roster = replace(house.roster, counters=Counters(2, 1, 2))
+    house.begin()
+    assert house.life.state is ShardState.RESTORING
+    assert house.page.read() is None
+
+
+def test_a_server_that_was_killed_while_it_restored_restores_again() -> None:
+    house = House()
+    house.steps(1, 2)
+    house.life.follow(replace(house.roster, counters=Counters(2, 1, 2)))
+    house.begin()
+    assert house.life.state is ShardState.RESTORING
+
+
+def test_trainers_hear_which_life_welcomes_them() -> None:
+    house = House()
+    house.begin()
+    assert [client.sent[0][0].count for client in house.clients] == [2, 2]
+
+
+@pytest.mark.parametrize("place", ["identity", "account"])
+def test_memory_that_does_not_fit_is_refused(place: str) -> None:
+    house = House()
+    house.steps(1)
+    page = Page(house.shared.view(), house.job)
+    assert page.fits
+    if place == "identity":
+        assert not Page(house.shared.view(), replace(house.job, job_uid="another")).fits
+        return
+    copy = page._copies[int(page._words[3]) - 1]
+    copy[100] ^= 1
+    assert not page.fits
+
+
+def test_what_is_kept_is_the_old_or_the_new_wherever_its_writer_is_killed() -> None:
+    house = House()
+    house.steps(1)
+    old = house.page.read()
+    assert old is not None
+    new = replace(old, applied=(9, 9), account=replace(old.account, dirty=False, given_up_step=4))
+    found = set()
+    for line in count(1):
+        house.page.write(old)
+        died = killed_at(line, lambda: house.page.write(new), "shard/kept.py")
+        read = Page(house.shared.view(), house.job).read()
+        assert read in {old, new} if died else read == new
+        found.add(read == new)
+        house.page = Page(house.shared.view(), house.job)
+        if not died:
+            break
+    assert found == {False, True}
+
+
+def test_rows_that_a_priority_save_had_chosen_are_free_again() -> None:
+    house = House()
+    house.steps(1)
+    house.arena.epochs.choose(np.array([5]))
+    house.begin()
+    assert not house.arena.epochs.chosen(np.arange(ROWS)).any()

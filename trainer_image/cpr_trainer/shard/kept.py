@@ -1,0 +1,165 @@
+"""What a server of a shard leaves to the next life, in memory that outlives it: all that it needs to go on exactly.
+
+The rows and the redo record are the arena's. Beside them lies this page: words that the keeper reads, and two copies of
+the rest, of which one is valid while the other is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.manifests import Origin
+from cpr_contract.reports import SaveRef
+from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Ints
+from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.restore.restorer import Restored
+from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.placement import layout_hash
+from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.losses import Losses
+from cpr_trainer.tables.memory import Memory
+
+#: Room for one copy, far more than any account takes; memory that is not touched does not count.
+_COPY_BYTES = 16 << 20
+_IDENTITY, _LIFE, _TURNS, _VALID, _FIRST = range(5)
+_COUNT = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What changes seldom: where the rows stand but for the counts, and what the next save stands on.
+
+    `epoch` is the arena's. `saving` and `saving_step` are those of the save that is not committed; empty and 0: none.
+    """
+
+    generation: int
+    restored: Restored
+    losses: Losses
+    lost_row_updates: int
+    exact: bool
+    total_samples: int
+    cuts: Cuts
+    dirty: bool
+    catch_up: CatchUp
+    in_order: bool
+    epoch: int
+    newest_save: SaveRef | None
+    saved_steps: tuple[int, ...]
+    given_up_step: int
+    links: tuple[Link, ...]
+    top: str
+    origin: Origin | None
+    saving: str
+    saving_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An account, and what every push changes: its number in the redo record, and the counts of all ranks.
+
+    order, replayed, applied, pushed: see `Progress`.
+    """
+
+    account: Account
+    push: int
+    order: int
+    replayed: int
+    applied: tuple[int, ...]
+    pushed: tuple[int, ...]
+
+
+class Page:
+    """The page of a job's shard. `life` counts the servers of one incarnation, `turns` those of the main loop."""
+
+    def __init__(self, memory: Memory, job: JobSpec) -> None:
+        """Take the page from the beginning of `memory`."""
+        self._words: Ints = memory.array((_FIRST + 4,), np.int64)
+        self._copies = [memory.array((_COPY_BYTES,), np.uint8) for _ in range(2)]
+        self._identity = _identity(job)
+        self._written: Account | None = None
+        self._text = b""
+
+    @classmethod
+    def new(cls, memory: Memory, job: JobSpec) -> Self:
+        """Return the page of memory that is new, and say in it whose it is."""
+        page = cls(memory, job)
+        page._words[_IDENTITY] = page._identity
+        return page
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory is this job's, and what is kept in it is whole."""
+        if int(self._words[_IDENTITY]) != self._identity:
+            return False
+        try:
+            self.read()
+        except (ValueError, struct.error):
+            return False
+        return True
+
+    @property
+    def life(self) -> int:
+        """See above; 0 before the first."""
+        return int(self._words[_LIFE])
+
+    def begin_life(self) -> None:
+        """A server begins."""
+        self._words[_TURNS] = 0
+        self._words[_LIFE] += 1
+
+    @property
+    def turns(self) -> int:
+        """Of the present life; 0 while it starts."""
+        return int(self._words[_TURNS])
+
+    def turn(self) -> None:
+        """Show that the main loop turns."""
+        self._words[_TURNS] += 1
+
+    def write(self, kept: Kept) -> None:
+        """Keep this in place of what was kept before. Raises OverflowError if it is too long."""
+        if kept.account != self._written:
+            self._text, self._written = to_json(kept.account).encode(), kept.account
+        counts = (kept.push, kept.order, kept.replayed, *kept.applied, *kept.pushed)
+        data = struct.pack(f"<q{len(counts)}q", len(kept.applied), *counts) + self._text
+        if len(data) > _COPY_BYTES:
+            raise OverflowError(f"{len(data)} bytes are to be kept, and there is room for {_COPY_BYTES}")
+        free = 1 if self._words[_VALID] == 2 else 2  # noqa: PLR2004 -- the two copies are 1 and 2; 0 is none
+        self._copies[free - 1][: len(data)] = np.frombuffer(data, np.uint8)
+        at = _FIRST + 2 * (free - 1)
+        self._words[at], self._words[at + 1] = len(data), zlib.crc32(data)
+        self._words[_VALID] = free
+
+    def forget(self) -> None:
+        """The rows are about to be loaded: nothing that was kept is true any more."""
+        self._words[_VALID] = 0
+
+    def read(self) -> Kept | None:
+        """Return what is kept; None if nothing is. Raises ValueError if it is damaged."""
+        valid = int(self._words[_VALID])
+        if valid == 0:
+            return None
+        at = _FIRST + 2 * (valid - 1)
+        data = self._copies[valid - 1][: int(self._words[at])].tobytes()
+        if zlib.crc32(data) != int(self._words[at + 1]):
+            raise ValueError("what is kept has another checksum")
+        (ranks,) = _COUNT.unpack_from(data)
+        push, order, replayed, *counts = struct.unpack_from(f"<{3 + 2 * ranks}q", data, _COUNT.size)
+        try:
+            account = from_json(Account, data[_COUNT.size * (4 + 2 * ranks) :])
+        except ContractError as error:
+            raise ValueError(str(error)) from error
+        return Kept(account, push, order, replayed, tuple(counts[:ranks]), tuple(counts[ranks:]))
+
+
+def _identity(job: JobSpec) -> int:
+    words = f"{job.job_uid} {layout_hash(job.model)} {job.shards}"
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7], "little")
