@@ -45,7 +45,7 @@ peers: env  ## make bench/contenders/.venv with what CPRJob's speed is compared 
 	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 
 demo: env  ## train a small model here and kill a shard half way
-	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5
+	$(BIN)/cprjob run examples/quickstart.yaml --kill shard/1@0.5:POD
 
 check: lint types  ## lint, types, layers
 

@@ -21,8 +21,8 @@ from rich.table import Table
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 WAYS = {
     "no failure": (),
-    "partial": ("--kill", "shard/1@0.5", "--set", "recovery.mode=Partial"),
-    "full": ("--kill", "shard/1@0.5", "--set", "recovery.mode=Full"),
+    "partial": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Partial"),
+    "full": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Full"),
 }
 
 

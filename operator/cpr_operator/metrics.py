@@ -18,7 +18,7 @@ JOB = ("namespace", "cprjob")
 RECOVERY_BUCKETS_S = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600)
 PASS_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
-_Record = tuple[str, int, int]
+_Record = tuple[str, int, int, int]
 
 
 class Metrics:
@@ -135,7 +135,9 @@ class Metrics:
         self._phases[key] = phase
 
     def _count_failures(self, key: tuple[str, str], failures: tuple[FailureRecord, ...]) -> None:
-        now: dict[_Record, FailureRecord] = {(each.role, each.index, each.incarnation): each for each in failures}
+        now: dict[_Record, FailureRecord] = {
+            (each.role, each.index, each.incarnation, each.life): each for each in failures
+        }
         before = self._records.get(key, now)
         self._records[key] = now
         for record, failure in now.items():

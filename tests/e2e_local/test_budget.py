@@ -153,7 +153,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_full_recovery_ends_in_the_model_of_a_run_without_failures(tmp_path: Path) -> None:
     models = {}
-    for name, kills in (("calm", ()), ("struck", ("--kill", "shard/1@0.6"))):
+    for name, kills in (("calm", ()), ("struck", ("--kill", "shard/1@0.6:POD"))):
         folder = tmp_path / name
         folder.mkdir()
         manifest = write(folder, small_job(recovery={"mode": "Full"}))

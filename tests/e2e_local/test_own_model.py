@@ -32,7 +32,7 @@ def test_the_example_survives_the_loss_of_a_shard_and_leaves_a_model(
     job = EXAMPLE / "job.yaml"
     changes = (f"data.uri={tmp_path}/clicks/", "data.epochs=2", "data.batchSize=64")
     settings = (word for change in changes for word in ("--set", change))
-    code, report, output = run(tmp_path, job, *settings, "--kill", "shard/1@0.5")
+    code, report, output = run(tmp_path, job, *settings, "--kill", "shard/1@0.5:POD")
     assert code == 0, output
     assert report["samples"] == 2 * 27_000
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1, "trainer/1": 1}

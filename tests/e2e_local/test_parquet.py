@@ -39,7 +39,8 @@ def test_a_job_on_two_files_survives_the_loss_of_a_shard(tmp_path: Path) -> None
     manifest = tmp_path / "parquet.yaml"
     manifest.write_text(yaml.safe_dump(job), "utf-8")
     # A save only at the end: a shard that dies right after one has lost nothing.
-    code, report, output = run(tmp_path, manifest, "--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5")
+    options = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5:POD")
+    code, report, output = run(tmp_path, manifest, *options)
     assert code == 0, output
     assert report["samples"] == 60_000
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1, "trainer/1": 1}

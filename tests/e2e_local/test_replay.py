@@ -19,7 +19,7 @@ def test_with_a_budget_of_0_killed_shards_lose_nothing_and_roll_nothing_back(tmp
     budget = {"portionOfLostSamples": 0}
     document = small_job(accuracyBudget=budget, recovery=recovery, trainers={"replicas": trainers})
     manifest.write_text(yaml.safe_dump(document), "utf-8")
-    kills = ("--kill", "shard/0@0.3", "--kill", "shard/0@0.6", "--kill", "shard/1@0.6")
+    kills = ("--kill", "shard/0@0.3:POD", "--kill", "shard/0@0.6:POD", "--kill", "shard/1@0.6:POD")
     code, report, output = run(tmp_path, manifest, *kills)
     assert code == 0, output
     assert report["phase"] == "Succeeded"

@@ -33,7 +33,7 @@ def training(tmp_path: Path, manifest: Path) -> Iterator[subprocess.Popen[bytes]
 
 def test_only_the_killed_shard_comes_back(tmp_path: Path, manifest: Path) -> None:
     # No save before the end, so that on a slow machine, too, the shard has something to lose.
-    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5")
+    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5:POD")
     code, report, output = run(tmp_path, manifest, *arguments)
     assert code == 0, output
     assert report["phase"] == "Succeeded"
@@ -49,11 +49,25 @@ def test_only_the_killed_shard_comes_back(tmp_path: Path, manifest: Path) -> Non
     assert failure["lost_row_updates"] == report["lost_row_updates"] > 0
     assert failure["lost_row_updates_exact"]
     assert f"{failure['lost_row_updates']:,} row updates lost" in output
-    assert "SIGKILL to shard/1" in output
+    assert "SIGKILL to all of shard/1" in output
     assert living(tmp_path) == []
     done = subprocess.run((*CPRJOB, "export", "--workdir", tmp_path / "work", "--to", tmp_path / "model"), check=False)
     assert done.returncode == 0
     assert (tmp_path / "model" / "model.json").exists()
+
+
+def test_a_killed_server_goes_on_in_its_pod(tmp_path: Path, manifest: Path) -> None:
+    arguments = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5")
+    code, report, output = run(tmp_path, manifest, *arguments)
+    assert code == 0, output
+    assert report["samples"] == 40000
+    assert incarnations(report) == {"shard/0": 1, "shard/1": 1, "trainer/0": 1}
+    (failure,) = report["failures"]
+    assert (failure["index"], failure["life"], failure["tier"]) == (1, 1, "InPlace")
+    assert (failure["lost_samples"], failure["lost_row_updates"]) == (0, 0)
+    assert (report["budget"]["spent"], report["budget"]["running_sum"], report["lost_row_updates"]) == (0, 0, 0)
+    assert "RestartedInPlace" in output
+    assert living(tmp_path) == []
 
 
 def test_a_shard_that_may_save_loses_nothing(tmp_path: Path, manifest: Path) -> None:

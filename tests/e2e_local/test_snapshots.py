@@ -35,7 +35,7 @@ def snapshots(*arguments: object) -> tuple[int, Any]:
 def test_what_a_run_saved_is_listed_verified_and_pruned_to_its_model(tmp_path: Path) -> None:
     manifest = tmp_path / "small.yaml"
     manifest.write_text(yaml.safe_dump(small_job()), "utf-8")
-    code, report, output = run(tmp_path, manifest, "--kill", "shard/1@0.5", "--set", "snapshots.strategy=SSU")
+    code, report, output = run(tmp_path, manifest, "--kill", "shard/1@0.5:POD", "--set", "snapshots.strategy=SSU")
     assert code == 0, output
     work = tmp_path / "work"
     code, listed = snapshots("ls", "--workdir", work)

@@ -26,7 +26,7 @@ def test_the_example_is_scored_by_label_though_a_shard_is_lost(tmp_path: Path) -
     subprocess.run([sys.executable, EXAMPLE / "shop.py", tmp_path / "visits", "30000"], check=True)
     changes = (f"data.uri={tmp_path}/visits/", "data.epochs=2", "data.batchSize=64")
     settings = (word for change in changes for word in ("--set", change))
-    code, report, output = run(tmp_path, EXAMPLE / "job.yaml", *settings, "--kill", "shard/1@0.5")
+    code, report, output = run(tmp_path, EXAMPLE / "job.yaml", *settings, "--kill", "shard/1@0.5:POD")
     assert code == 0, output
     assert report["samples"] == 2 * 27_000
     assert incarnations(report) == {"shard/0": 1, "shard/1": 2, "trainer/0": 1, "trainer/1": 1}

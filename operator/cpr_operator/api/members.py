@@ -52,6 +52,8 @@ class Member(Model):
     """When the operator decided to start this incarnation."""
     lost_at: Timestamp | None = None
     """When the previous incarnation was seen to be lost; absent once this one is at work."""
+    lives: Count = 0
+    """How many processes have served this incarnation in turn, as far as it is known; 0 before it is."""
     problem: Word = ""
     """The reason of the problem that it reports."""
     avoid: Name = ""

@@ -274,7 +274,11 @@ class FailureRecord(Model):
     index: Count
     """The member's number."""
     incarnation: Count
-    """The incarnation that failed. With role and index it identifies the failure."""
+    """The incarnation that failed. With role, index and life it identifies the failure."""
+    life: Count = 0
+    """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
+    tier: Word = "NewPod"
+    """How it was recovered: InPlace, by another process in the same pod, with all rows; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
@@ -300,9 +304,9 @@ class FailureRecord(Model):
     lost_row_updates_exact: bool = True
     """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
     action: Word = ""
-    """What the operator did: ReplaceShards, ReplaceTrainers, RollBack, or Fail."""
+    """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
     recovery_seconds: Seconds | None = None
-    """Time from the detection of the failure until training resumed; absent until then."""
+    """Time from the detection of the failure until training resumed; absent until then. 0 if that was before."""
 
 
 class Status(Model):

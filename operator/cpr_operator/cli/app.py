@@ -53,7 +53,7 @@ def run(  # noqa: PLR0913 -- one parameter per option
     *,
     kill: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL]", help=f"Kill a member during the run, as {SPECIMEN}."),
+        typer.Option(metavar="ROLE/INDEX@FRACTION[:SIGNAL|:POD]", help=f"Kill a member during the run, as {SPECIMEN}."),
     ] = None,
     set_: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""`--kill ROLE/INDEX@FRACTION[:SIGNAL]` and `ROLE/INDEX`: what to kill, and when. Pure."""
+"""`--kill ROLE/INDEX@FRACTION[:SIGNAL|:POD]` and `ROLE/INDEX`: what to kill, and when. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Literal, cast
 
 from cpr_contract import env
 
-SPECIMEN = "shard/1@0.5, trainer/0@0.25:TERM"
+SPECIMEN = "shard/1@0.5, shard/1@0.5:POD, trainer/0@0.25:TERM"
 Role = Literal["shard", "trainer"]
+_POD = "POD"
 _MEMBER = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)")
 _FORM = re.compile(r"(?P<role>shard|trainer)/(?P<index>\d+)@(?P<fraction>\d*\.?\d+)(?::(?P<signal>[A-Z0-9]+))?")
 
@@ -21,12 +22,13 @@ class KillError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Send `number` to a member's process once `fraction` of all samples are trained."""
+    """Send `number` to a member's process once `fraction` of all samples are trained; `pod`: to all of its pod."""
 
     role: Role
     index: int
     fraction: float
     number: signal.Signals = signal.SIGKILL
+    pod: bool = False
 
     @property
     def target(self) -> str:
@@ -38,11 +40,14 @@ def parse_kill(text: str) -> Kill:
     """Parse one `--kill`. Raises KillError."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL], as in {SPECIMEN}")
+        raise KillError(f"{text!r} is not ROLE/INDEX@FRACTION[:SIGNAL|:POD], as in {SPECIMEN}")
     fraction = float(match["fraction"])
     if not 0 <= fraction < 1:
         raise KillError(f"{text!r}: the fraction must be at least 0 and below 1")
-    return Kill(cast("Role", match["role"]), int(match["index"]), fraction, _signal(match["signal"] or "KILL", text))
+    role, index = cast("Role", match["role"]), int(match["index"])
+    if match["signal"] == _POD:
+        return Kill(role, index, fraction, pod=True)
+    return Kill(role, index, fraction, _signal(match["signal"] or "KILL", text))
 
 
 def parse_member(text: str) -> tuple[Role, int]:
@@ -76,4 +81,6 @@ def _signal(name: str, text: str) -> signal.Signals:
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except KeyError:
-        raise KillError(f"{text!r}: unknown signal {name}; use KILL, TERM, STOP or another signal's name") from None
+        raise KillError(
+            f"{text!r}: unknown signal {name}; use POD, KILL, TERM, STOP or another signal's name"
+        ) from None

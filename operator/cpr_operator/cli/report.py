@@ -70,6 +70,8 @@ def _failure(record: FailureRecord) -> dict[str, Any]:
         "recovery_s": record.recovery_seconds,
         "action": record.action,
         "incarnation": record.incarnation,
+        "life": record.life,
+        "tier": record.tier,
         "message": record.message,
     }
 

@@ -108,8 +108,9 @@ class Watch:
             if pod is None:  # it is being replaced, so the kill waits for its replacement
                 self._kills += (kill,)
                 continue
-            self._progress.tell(f"> {kill.number.name} to {kill.target} (pod {pod.name})")
-            self._cluster.signal_pod(self._job.namespace, pod.name, kill.number)
+            what = f"all of {kill.target}" if kill.pod else kill.target
+            self._progress.tell(f"> {kill.number.name} to {what} (pod {pod.name})")
+            self._cluster.signal_pod(self._job.namespace, pod.name, kill.number, whole=kill.pod)
 
     def _tell_events(self) -> None:
         events = tuple(self._cluster.events.values())

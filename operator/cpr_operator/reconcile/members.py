@@ -43,20 +43,39 @@ def replacement(observed: PassInput, member: M) -> M:
         port_base=0,
         state="Pending",
         started_at=observed.now,
+        lives=0,
         problem="",
     )
 
 
 def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft:
-    """Count a failure, once per role, index and incarnation, and say so."""
-    status, role, now = draft.status, member.role, draft.now
-    known = {(f.role, f.index, f.incarnation) for f in status.failures}
-    if (role, member.index, member.incarnation) in known:
+    """Count the failure of a pod, once per role, index and incarnation, and say so."""
+    status, role = draft.status, member.role
+    known = {(f.role, f.index, f.incarnation, f.life) for f in status.failures}
+    if (role, member.index, member.incarnation, 0) in known:
         return draft
-    counts = begins_incident(status, member, failure, now)
-    entry = FailureRecord(
-        time=now,
-        role=role,
+    draft = _entered(draft, _entry(draft, member, failure, action))
+    message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
+    event = Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}")
+    return draft.to(draft.status.evolve(restarts=draft.status.restarts + 1), event)
+
+
+def record_restart(draft: Draft, member: Member, failure: Failure, life: int) -> Draft:
+    """Count the end of one life of a member, after which the next one went on in place: nothing was lost with it."""
+    entry = _entry(draft, member, failure, "RestartInPlace").evolve(
+        life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=0.0
+    )
+    draft = _entered(draft, entry)
+    message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"
+    return draft.to(
+        draft.status, Event("Warning", EventReason.RESTARTED_IN_PLACE, message, f"life-{member.pod}-{life}")
+    )
+
+
+def _entry(draft: Draft, member: Member, failure: Failure, action: str) -> FailureRecord:
+    return FailureRecord(
+        time=draft.now,
+        role=member.role,
         index=member.index,
         incarnation=member.incarnation,
         pod=member.pod,
@@ -65,18 +84,22 @@ def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft
         reason=failure.reason[:64],
         message=failure.message[:_MESSAGE_CHARS],
         exit_code=failure.exit_code,
-        counted=counts,
+        counted=begins_incident(draft.status, member, failure, draft.now),
         action=action,
     )
-    counted = (now,) if counts else ()
+
+
+def _entered(draft: Draft, entry: FailureRecord) -> Draft:
+    """The failure among the others, and in the count of incidents."""
+    status, now = draft.status, draft.now
     oldest = now - draft.spec.failure_policy.restart_limit.window_seconds
-    status = status.evolve(
-        failures=(*status.failures, entry)[-MAX_FAILURES:],
-        restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
-        restarts=status.restarts + 1,
+    counted = (now,) if entry.counted else ()
+    return draft.to(
+        status.evolve(
+            failures=(*status.failures, entry)[-MAX_FAILURES:],
+            restart_times=(*(t for t in status.restart_times if t > oldest), *counted)[-MAX_RESTARTS:],
+        )
     )
-    message = f"{member.name}, incarnation {member.incarnation}: {failure.kind}: {failure.message}"
-    return draft.to(status, Event("Warning", EventReason.MEMBER_LOST, message, f"lost-{member.pod}"))
 
 
 def edited(status: Status, edit: Edit) -> Status:

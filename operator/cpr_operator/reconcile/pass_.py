@@ -27,6 +27,7 @@ class EventReason(enum.StrEnum):
     RUNNING = "Running"
     PLANNED = "Planned"
     MEMBER_LOST = "MemberLost"
+    RESTARTED_IN_PLACE = "RestartedInPlace"
     REPLACING = "Replacing"
     ROLLING_BACK = "RollingBack"
     RECOVERED = "Recovered"

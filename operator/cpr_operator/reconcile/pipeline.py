@@ -19,6 +19,7 @@ from cpr_operator.reconcile.lifecycle import (
     settle_phase,
     start,
 )
+from cpr_operator.reconcile.lives import tell_lives
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput
 from cpr_operator.reconcile.plan import update_plan
@@ -30,6 +31,8 @@ from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, susp
 PHASES: tuple[Callable[[Draft], Draft], ...] = (
     # First, because every other phase decides on what members told in this pass.
     apply_reports,
+    # Before the recovery, which counts incidents of the restart limit.
+    tell_lives,
     # After the reports: trainers align only once every shard has told its losses.
     align_trainers,
     # Before the recovery: once the model is in the store, no lost trainer is replaced. If the end

@@ -123,12 +123,13 @@ def _hopeless(draft: Draft) -> FailJob | None:
     limit = draft.spec.failure_policy.restart_limit
     counted = new_incidents(draft)
     earlier = sum(time > draft.now - limit.window_seconds for time in draft.status.restart_times)
-    if counted and earlier + counted > limit.count:
-        last = next(failure for failure in lost if failure.counts_as_restart)
+    in_place = [f"{f.kind}: {f.message}" for f in draft.status.failures if f.life and f.counted and f.time == draft.now]
+    if (counted or in_place) and earlier + counted > limit.count:
+        last = next((f"{f.kind}: {f.message}" for f in lost if f.counts_as_restart), *in_place[-1:])
         return FailJob(
             "RestartLimitReached",
             f"{earlier + counted} incidents within {limit.window_seconds} s, but only {limit.count} are allowed; "
-            f"the last: {last.kind}: {last.message}; see status.failures, fix the cause, and create the job again",
+            f"the last: {last}; see status.failures, fix the cause, and create the job again",
         )
     return None
 

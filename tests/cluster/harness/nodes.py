@@ -99,9 +99,9 @@ class Nodes:
                 self._run("ctr", str(number), "images", "rm", name)
 
     def signal(self, pod: Pod, signal: Signal) -> None:
-        """Send a signal to the main process of a pod from its node: KILL leaves no grace."""
+        """Send a signal to all processes of a pod's container from its node: KILL leaves no grace."""
         number = str(self.number(pod.node))
-        self._run("ctr", number, "tasks", "kill", "--signal", f"SIG{signal}", pod.container_id)
+        self._run("ctr", number, "tasks", "kill", "--all", "--signal", f"SIG{signal}", pod.container_id)
 
     def _node(self, fault: str, *numbers: int) -> None:
         self._run(fault, *map(str, numbers))

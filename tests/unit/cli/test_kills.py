@@ -12,6 +12,7 @@ from cpr_operator.cli.kills import Kill, KillError, check_targets, due, parse_ki
     [
         ("shard/1@0.5", Kill("shard", 1, 0.5, signal.SIGKILL)),
         ("trainer/0@.25:TERM", Kill("trainer", 0, 0.25, signal.SIGTERM)),
+        ("shard/1@0.5:POD", Kill("shard", 1, 0.5, signal.SIGKILL, pod=True)),
         ("shard/12@0:SIGSTOP", Kill("shard", 12, 0.0, signal.SIGSTOP)),
     ],
 )

@@ -153,6 +153,26 @@ async def test_a_signal_shows_in_the_exit_code(cluster: LocalCluster, tmp_path: 
     assert pod.deleting_until is None
 
 
+async def test_a_signal_may_go_to_what_a_keeper_has_forked(cluster: LocalCluster, tmp_path: Path) -> None:
+    job = cluster.create_job(document("kept"))
+    program = (
+        "import os, time\n"
+        "child = os.fork()\n"
+        "if not child: time.sleep(60)\n"
+        "print('forked', flush=True)\n"
+        "print('child ended with', os.waitpid(child, 0)[1], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    created = await cluster.create_pod(manifest(job, program, env=[{"name": env.KEEPER, "value": "1"}]))
+    await until(lambda: "forked" in log(tmp_path, created))
+    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL, whole=False)
+    await until(lambda: f"child ended with {signal.SIGKILL.value}" in log(tmp_path, created))
+    cluster.signal_pod(NAMESPACE, created.name, signal.SIGKILL)
+    pod = await until_pod(cluster, job, ended)
+    assert pod.container is not None
+    assert pod.container.exit_code == 137
+
+
 async def test_a_roster_follows_its_annotation(cluster: LocalCluster, tmp_path: Path) -> None:
     job = cluster.create_job(document("roster"))
     field = {"fieldRef": {"fieldPath": f"metadata.annotations['{env.ANNOTATION_ROSTER}']"}, "path": "roster.json"}

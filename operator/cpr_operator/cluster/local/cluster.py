@@ -93,9 +93,9 @@ class LocalCluster:
         """Have `changed` called whenever a pod or a spec changes, as a watch would."""
         self._subscribers.append(changed)
 
-    def signal_pod(self, namespace: str, name: str, number: signal.Signals) -> None:
-        """Send a signal to a pod's processes. Raises NotFoundError."""
-        self._pod(namespace, name).signal(number)
+    def signal_pod(self, namespace: str, name: str, number: signal.Signals, *, whole: bool = True) -> None:
+        """Send a signal to a pod's processes, or to the one alone that its keeper has forked. Raises NotFoundError."""
+        self._pod(namespace, name).signal(number, whole=whole)
 
     # What the controller does: see `Cluster`.
 

@@ -78,11 +78,14 @@ class LocalPod:
         self._changed()
         return until
 
-    def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the process; False if none runs."""
+    def signal(self, number: signal.Signals, *, whole: bool = True) -> bool:
+        """Send a signal to all processes, or to the one that a keeper has forked; False if none runs."""
         if self._process is None or self.ended:
             return False
-        self._process.signal(number)
+        if whole or not any(each["name"] == env.KEEPER for each in main_container(self.object).get("env", ())):
+            self._process.signal(number)
+        else:
+            self._process.signal_child(number)
         return True
 
     async def run(self, environment: Mapping[str, str]) -> None:

@@ -48,6 +48,13 @@ class PodProcess:
         self.signal(signal.SIGKILL)
         return SHELL_SIGNAL_BASE - code if code < 0 else code
 
+    def signal_child(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that the first one of the group has started; not to itself."""
+        pid = self._process.pid
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
+                os.kill(int(child), number)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group; a group that has ended is left alone."""
         with contextlib.suppress(ProcessLookupError):
