@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import orjson
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
@@ -159,7 +159,7 @@ class ApiServer:
             raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
         if response.status >= 400:  # noqa: PLR2004 -- HTTP's own border
             raise error_of(response.status, answer)
-        value: dict[str, Any] = json.loads(answer)
+        value: dict[str, Any] = orjson.loads(answer)
         return value
 
 

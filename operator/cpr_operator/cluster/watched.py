@@ -5,10 +5,11 @@ Whatever a watch shows is compared with what is kept: what says nothing new need
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import orjson
 
 from cpr_operator.cluster.views import PodView
 
@@ -105,7 +106,7 @@ class Watched:
         kept = self._jobs.get((namespace, name))
         if kept is None or self._clock() >= kept.until:
             return None
-        document: dict[str, Any] = json.loads(kept.document)
+        document: dict[str, Any] = orjson.loads(kept.document)
         return document
 
     def pod_changes(self, namespace: str, name: str) -> int:
@@ -128,7 +129,7 @@ class Watched:
     def _keep_job(self, kept: _Job, document: Mapping[str, Any]) -> None:
         meta = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
         kept.version, kept.until = meta["resourceVersion"], self._clock() + KEPT_S
-        kept.document = json.dumps({**document, "metadata": meta}, separators=(",", ":")).encode()
+        kept.document = orjson.dumps({**document, "metadata": meta})
 
 
 def _key(document: Mapping[str, Any]) -> Key:
