@@ -137,6 +137,7 @@ EXAMPLES: dict[str, Any] = {
         row_updates=RowUpdates((700, 800), 96, exact=False),
         replayed_samples=2048,
         replayed_in_order=False,
+        replay_s=0.25,
         overdue=("trainer/0", "trainer/1"),
         lives=2,
     ),

@@ -98,6 +98,8 @@ def test_several_trainers_lose_nothing_and_a_lost_one_is_followed_by_a_cut(tmp_p
     assert all(forgotten <= saved for forgotten, saved in zip(heir.forgotten, heir.shard_saves, strict=True))
     for report in (first, second):
         assert (report.lost, report.replayed_in_order) == ((), True)
+        assert report.replay_s is not None
+        assert report.replay_s > 0
         assert report.row_updates is not None
         assert report.row_updates.lost == 0
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())

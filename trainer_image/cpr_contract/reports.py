@@ -76,7 +76,8 @@ class ShardReport:
     what is lost of them is known once `resumed_samples` is. `replayed_samples` went with the
     predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of
     them have. They were applied as before if `replayed_in_order`, else in another order of the
-    trainers.
+    trainers. `replay_s` is how long that took, from the first of these pushes to the last; None
+    until then, and without replay.
     """
 
     contract: int
@@ -98,6 +99,7 @@ class ShardReport:
     replayed_in_order: bool = True
     overdue: Names = ()
     lives: int = 1
+    replay_s: float | None = None
 
     @property
     def applied_step(self) -> int:

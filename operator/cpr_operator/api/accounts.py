@@ -118,6 +118,8 @@ class Policy(Model):
     """The rest of a recovery: detecting the loss and starting new processes."""
     samples_per_second: Seconds | None = None
     """Training speed without a save in progress."""
+    replay_ratio: Seconds | None = None
+    """Seconds that it takes trainers to push one second of training again."""
     counted: Counted = Counted()
     """The leader's counters at the last update."""
 

@@ -54,6 +54,14 @@ def partial_interval(pls: float, mtbf_s: float, shards: int, lost: float = 1.0, 
     return 2 * (pls * shards * mtbf_s / lost - commit_s)
 
 
+def replay_interval(save_s: float, mtbf_s: float, replay: float) -> float:
+    """sqrt(2 * O_save * T_fail / rho), which minimises O_save / T_save + rho * T_save / (2 * T_fail) (derived).
+
+    `replay` is rho, the seconds that it takes to push one second of training again; more than 0.
+    """
+    return math.sqrt(2 * save_s * mtbf_s / replay)
+
+
 def rolled_back(failures: float, interval_s: float, commit_s: float, affordable_s: float) -> float:
     """Expected seconds of training that rollbacks undo, if only losses beyond the budget are rolled back (derived).
 

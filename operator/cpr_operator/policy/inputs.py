@@ -11,6 +11,10 @@ from cpr_operator.policy.law import Mode, Odds
 
 #: Bits per value of a row in saves.
 Bits = Literal[32, 8, 4, 3, 2]
+#: rho until it is measured: how long it takes to push one second of training again, in seconds.
+REPLAY_GUESS = 0.5
+#: A measured rho counts as this at least, because equations divide by it.
+_LEAST_RHO = 1e-3
 #: The fields of `Costs` in words.
 _COSTS = {
     "save_stall_s": "the cost of a save",
@@ -32,6 +36,8 @@ class Inputs:
     basis: the origin of the limit, if the user did not state it as a portion.
     fixed_bits: bits per value in saves; None if the plan chooses them.
     restored: the mean number of restores of a row so far.
+    replays: whether trainers push again what a lost shard had learnt since its last save.
+    replay_ratio: rho, the seconds that one second of training takes to push again; None until it is measured.
     """
 
     mode: Mode
@@ -48,6 +54,8 @@ class Inputs:
     basis: str = ""
     fixed_bits: Bits | None = 32
     restored: float = 0.0
+    replays: bool = False
+    replay_ratio: float | None = None
 
     @property
     def remaining(self) -> float:
@@ -72,9 +80,18 @@ class Inputs:
         names = [_COSTS[name] for name in self.costs.guessed]
         if self.belief.untried:
             names.append("the number of shards lost per failure")
+        if self.replays and self.replay_ratio is None:
+            names.append("the speed of replay")
         if self.total_s is None:
             names.append("the training time")
         return tuple(names)
+
+    @property
+    def rho(self) -> float | None:
+        """Rho for the law, measured or guessed; None without replay."""
+        if not self.replays:
+            return None
+        return REPLAY_GUESS if self.replay_ratio is None else max(self.replay_ratio, _LEAST_RHO)
 
     @property
     def measured(self) -> bool:
@@ -93,4 +110,5 @@ class Inputs:
             lost=min(belief.lost_per_failure, self.shards),
             save_s=self.costs.save_stall_s,
             commit_s=self.costs.commit_s,
+            replay=self.rho,
         )

@@ -13,6 +13,9 @@ expected number of failures, T = T_save, and c = O_commit.
 4. T is at least T_save,full, because saving more often costs more than the rollbacks that it avoids.
 5. The remaining cuts are spread evenly, so that none falls just before the end.
 
+With replay nothing is lost, and rules 1 to 4 have no object. A failure stops training until everything since the last
+save is pushed again, which takes rho per second of it. So the interval is sqrt(2 * O_save * T_fail / rho).
+
 A loss that exceeds the budget is rolled back in any case (`cpr_operator.recovery`). The law therefore affects the
 cost of the guarantee, but not the guarantee itself.
 """
@@ -22,11 +25,12 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from cpr_operator.policy.equations import full_interval, rolled_back
+from cpr_operator.policy.equations import expected_age, full_interval, replay_interval, rolled_back
 
 Mode = Literal["Auto", "Partial", "Full"]
-#: What bounds an interval: the user, the expected failures, the next one, the tie, full recovery, or the commit.
-Bound = Literal["fixed", "failures", "failure", "tie", "full", "commit"]
+#: What bounds an interval: the user, the expected failures, the next one, the tie, full recovery, the commit, or the
+#: time that replay takes.
+Bound = Literal["fixed", "failures", "failure", "tie", "full", "commit", "replay"]
 
 #: Overheads that differ by at most this fraction of the training time count as equal.
 TIE = 1e-3
@@ -45,6 +49,7 @@ class Odds(NamedTuple):
     lost: m, the shards lost per failure.
     save_s: O_save.
     commit_s: the time from a cut to its commit, during which training continues.
+    replay: rho, the seconds that it takes to push one second of training again; more than 0. None: there is no replay.
     """
 
     budget_s: float
@@ -53,6 +58,7 @@ class Odds(NamedTuple):
     lost: float
     save_s: float
     commit_s: float
+    replay: float | None = None
 
 
 class Choice(NamedTuple):
@@ -75,6 +81,8 @@ def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
     Auto means full recovery if the budget is used up, or by rule 3. A fixed interval is always used; Auto then means
     partial recovery as long as any budget is left.
     """
+    if odds.replay is not None:
+        return _replaying(mode, fixed_s, odds, odds.replay)
     shortest = max(odds.commit_s, SHORTEST_S)
     full = max(full_interval(odds.save_s, odds.mtbf_s), shortest)
     partial, bound, paid = _partial(odds, full)
@@ -88,6 +96,17 @@ def choose(mode: Mode, fixed_s: float | None, odds: Odds) -> Choice:
     if mode == "Full" or (mode == "Auto" and (odds.budget_s <= 0 or tied)):
         return Choice("Full", full, "full", partial_cost, full_cost)
     return Choice("Partial", partial, bound, partial_cost, full_cost)
+
+
+def _replaying(mode: Mode, fixed_s: float | None, odds: Odds, replay: float) -> Choice:
+    """The choice where lost samples are pushed again: with nothing to roll back, full recovery costs the same."""
+    shortest = max(odds.commit_s, SHORTEST_S)
+    best = replay_interval(odds.save_s, odds.mtbf_s, replay)
+    bound: Bound = "fixed" if fixed_s is not None else "replay" if best > shortest else "commit"
+    interval = _evenly(max(best, shortest), odds.left_s, shortest) if fixed_s is None else fixed_s
+    again = replay * expected_age(min(interval, odds.left_s), odds.commit_s) / odds.mtbf_s
+    cost = _saves(odds, interval) + again
+    return Choice("Full" if mode == "Full" else "Partial", interval, bound, cost, cost)
 
 
 def _partial(odds: Odds, full_s: float) -> tuple[float, Bound, float]:
@@ -114,7 +133,11 @@ def _evenly(interval_s: float, left_s: float, shortest_s: float) -> float:
 
 def _cost(odds: Odds, interval_s: float, affordable_s: float) -> float:
     """Expected cost of saves and repeated training, as a portion of the training left. The final save is free."""
-    cuts = max(math.ceil(odds.left_s / interval_s - _ROUNDING) - 1, 0)
     failures = odds.left_s / odds.mtbf_s
     again = rolled_back(failures, min(interval_s, odds.left_s), odds.commit_s, affordable_s)
-    return (cuts * odds.save_s + again) / odds.left_s
+    return _saves(odds, interval_s) + again / odds.left_s
+
+
+def _saves(odds: Odds, interval_s: float) -> float:
+    cuts = max(math.ceil(odds.left_s / interval_s - _ROUNDING) - 1, 0)
+    return cuts * odds.save_s / odds.left_s

@@ -51,7 +51,7 @@ class Plan:
             "commitSeconds": costs.commit_s,
             "loadSeconds": costs.load_s,
             "rescheduleSeconds": costs.reschedule_s,
-        }
+        } | ({} if inputs.rho is None else {"replayRatio": inputs.rho})
 
 
 def plan(inputs: Inputs) -> Plan:
@@ -64,7 +64,7 @@ def plan(inputs: Inputs) -> Plan:
         mode=choice.mode,
         interval_s=choice.interval_s,
         stored_bits=bits_for(restores) if inputs.fixed_bits is None else inputs.fixed_bits,
-        expected_pls=0.0 if choice.mode == "Full" else _expected_pls(inputs, odds, choice),
+        expected_pls=0.0 if choice.mode == "Full" or inputs.replays else _expected_pls(inputs, odds, choice),
         expected_overhead=recoveries + (choice.full_cost if choice.mode == "Full" else choice.partial_cost),
         inputs=inputs,
         reason=words.reason(inputs, odds, choice, recoveries, restores),

@@ -6,6 +6,12 @@ from cpr_operator.policy.bits import bits_for
 from cpr_operator.policy.inputs import Inputs
 from cpr_operator.policy.law import TIE, Choice, Odds
 
+_WHY = {
+    "fixed": "The interval is fixed.",
+    "tie": f"Longer intervals would save less than {TIE:.1%} of the time and lose more samples.",
+    "replay": "With longer intervals, failures would cost more time than saves, because more is pushed again.",
+}
+
 
 def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
     """The plan, its expected cost once that is measured, its reason, and the figures that are still guesses.
@@ -15,7 +21,12 @@ def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restor
     """
     full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
     every = f"a save every {duration(choice.interval_s)}"
-    if choice.mode == "Full":
+    if inputs.replays:
+        done = f"{choice.mode} recovery with replay, {every}"
+        cost = f"expected overhead {partial}"
+        rho = "" if inputs.replay_ratio is None else f", at {inputs.replay_ratio:.2g} s for each second of training"
+        why = f"Trainers push again what a lost shard had learnt{rho}. {_why_interval(inputs, odds, choice)}"
+    elif choice.mode == "Full":
         done = f"Full recovery, {every}"
         cost = f"expected overhead {full}"
         why = _why_full(inputs, partial)
@@ -53,16 +64,14 @@ def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
     left = f"the remaining budget ({inputs.remaining:.3g})"
     shards = f"{odds.lost:.2g} shard{'' if odds.lost == 1 else 's'}"
     match choice.bound:
-        case "fixed":
-            return "The interval is fixed."
+        case "fixed" | "tie" | "replay":
+            return _WHY[choice.bound]
         case "failures":
             failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
             expected = f"the remaining expected failures{failures} and their spread"
             return f"With longer intervals, {expected} would exceed {left}."
         case "failure":
             return f"With longer intervals, the next failure, of {shards}, would exceed {left}."
-        case "tie":
-            return f"Longer intervals would save less than {TIE:.1%} of the time and lose more samples."
         case "commit":
             return f"Saves cannot be more frequent, because each takes {duration(odds.commit_s)}."
         case "full":

@@ -29,7 +29,7 @@ from cpr_operator.reconcile.observe import (
     takes_part,
 )
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, Terminating
-from cpr_operator.reconcile.plan import after_report
+from cpr_operator.reconcile.plan import after_replay, after_report
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
@@ -83,6 +83,7 @@ class _Told:
     running: int = 0
     load_s: float = 0.0
     costs: list[tuple[Shard, Cost]] = field(default_factory=list)
+    replays: list[tuple[int, float]] = field(default_factory=list)
 
 
 def _apply_shards(draft: Draft) -> Draft:
@@ -95,6 +96,8 @@ def _apply_shards(draft: Draft) -> Draft:
         status = with_cost(status, shard, cost)
     replayed = status.progress.replayed_samples + sum(cost.replayed for _, cost in told.costs)
     status = status.evolve(progress=status.progress.evolve(replayed_samples=replayed))
+    for samples, took_s in told.replays:
+        status = status.evolve(policy=after_replay(status.policy, samples, took_s))
     if told.lost:
         status = with_account(status, account_of(status).settle(told.lost).recovered(told.running))
     return draft.to(status)
@@ -134,6 +137,8 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
         lost = length(union(before, report.lost)) - length(before)
         row_updates = _lost_updates(shard, now)
         told.costs.append((shard, Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order)))
+        if report.replay_s is not None:
+            told.replays.append((report.replayed_samples, report.replay_s))
         told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return now.evolve(lost_at=None, owes_from=None, allowance=0)
 

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator import policy
+from cpr_operator.api.replay import replay_of
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Plan, Policy, Status
 from cpr_operator.cluster.protocol import Event
@@ -77,6 +78,8 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         basis=spec.accuracy_budget.basis,
         fixed_bits=_fixed_bits(spec),
         restored=_restored(status),
+        replays=replay_of(spec).memory_bytes > 0,
+        replay_ratio=learnt.replay_ratio,
     )
 
 
@@ -177,6 +180,14 @@ def after_recovery(spec: CPRJobSpec, status: Status, now: float) -> Status:
     return status.evolve(overhead=overhead, policy=learnt)
 
 
+def after_replay(learnt: Policy, samples: int, took_s: float) -> Policy:
+    """After a shard got `samples` again within `took_s`. Less than a second of training would say too little."""
+    speed = learnt.samples_per_second
+    if not speed or samples < speed:
+        return learnt
+    return learnt.evolve(replay_ratio=policy.running(learnt.replay_ratio, took_s * speed / samples))
+
+
 def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
     """What is thought of `after` shards, where `before` were: until it is measured, what follows from their size.
 
@@ -194,6 +205,7 @@ def after_resharding(learnt: Policy, before: int, after: int) -> Policy:
         save_stall_seconds=scaled(learnt.save_stall_seconds),
         commit_seconds=scaled(learnt.commit_seconds),
         load_seconds=scaled(learnt.load_seconds),
+        replay_ratio=scaled(learnt.replay_ratio),
     )
 
 

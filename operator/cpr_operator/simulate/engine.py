@@ -24,11 +24,15 @@ _NO_FAILURE = Failure(math.inf, 0)
 
 
 class Decision(NamedTuple):
-    """`full`: any loss rolls back. `holds_s`: for how much training it stands if nothing fails."""
+    """`full`: any loss rolls back. `holds_s`: for how much training it stands if nothing fails.
+
+    `replays`: nothing is lost, because trainers push it again.
+    """
 
     full: bool
     interval_s: float
     holds_s: float = math.inf
+    replays: bool = False
 
 
 class Strategy(Protocol):
@@ -57,7 +61,7 @@ class Strategy(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one job cost: `lost_s` seconds were trained again, `spent_s` shard-seconds stay lost."""
+    """What one job cost: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost."""
 
     saves: int = 0
     recoveries: int = 0
@@ -82,7 +86,10 @@ def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.R
         if step < gap:
             gap -= step
         else:
-            training.fail(lost, rng, rolls_back=decision.full, promise=strategy.promise)
+            if decision.replays:
+                training.replay()
+            else:
+                training.fail(lost, rng, rolls_back=decision.full, promise=strategy.promise)
             strategy.failed(lost)
             gap, lost = next(failures, _NO_FAILURE)
             if out.recoveries >= PATIENCE:
@@ -120,6 +127,12 @@ class _Training:
         if self._pending and self.cut + self._job.costs.commit_s <= end:
             self.saved, self._pending = self.cut, False
         self.now = end
+
+    def replay(self) -> None:
+        """A failure whose losses are pushed again: training waits for that, and goes on where it stood."""
+        self.out.recoveries += 1
+        self.out.lost_s += self._job.replay * (self.now - self.saved)
+        self._pending = False
 
     def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, promise: bool) -> None:
         """A failure takes so many shards: they lose what they trained since the last save, or all go back to it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cpr_operator.policy.costs import Costs
+from cpr_operator.policy.inputs import REPLAY_GUESS
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0
@@ -17,7 +18,8 @@ class Job:
     """A job of `total_s` seconds of useful training on `shards` shards, of which each failure takes `lost`.
 
     Failures come every `mtbf_s` of training on average. `limit` is the accuracy budget, as a portion of all samples.
-    `told_mtbf_s` and `told_lost` are what strategies are told of the failures, right or wrong.
+    `told_mtbf_s` and `told_lost` are what strategies are told of the failures, right or wrong. `replay` is rho, the
+    seconds that it takes to push one second of training again to lost shards.
     """
 
     total_s: float
@@ -28,6 +30,7 @@ class Job:
     costs: Costs
     told_mtbf_s: float
     told_lost: float
+    replay: float = REPLAY_GUESS
 
     @property
     def budget_s(self) -> float:

@@ -37,17 +37,19 @@ class ClosedLoop:
 
     promise = True
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, replay: float | None = None) -> None:
         self._job = job
+        self._replay = replay
         self._belief = prior(job.told_mtbf_s, job.told_lost)
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """What the law says, until its figures will have moved."""
         job, belief = self._job, self._belief
         lost = min(belief.lost_per_failure, job.shards)
-        odds = Odds(budget_s, left_s, belief.mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s)
+        odds = Odds(budget_s, left_s, belief.mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s, self._replay)
         choice = choose("Auto", None, odds)
-        return Decision(choice.mode == "Full", choice.interval_s, steady_s(belief.beta_s, left_s, job.total_s))
+        holds_s = steady_s(belief.beta_s, left_s, job.total_s)
+        return Decision(choice.mode == "Full", choice.interval_s, holds_s, replays=self._replay is not None)
 
     def quiet(self, seconds: float) -> None:
         """The rate is believed to be lower."""
@@ -79,6 +81,11 @@ def cpr(job: Job) -> Strategy:
     return OpenLoop(Decision(full=False, interval_s=_no_shorter(interval, job)))
 
 
+def replay(job: Job) -> Strategy:
+    """The operator's closed loop, with trainers that push again what lost shards had learnt."""
+    return ClosedLoop(job, job.replay)
+
+
 #: Strategies by name, in the order of a table. Each job has one made for it.
 STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
     "none": none,
@@ -86,6 +93,7 @@ STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
     "partial_naive": partial_naive,
     "cpr": cpr,
     "cpr_closed_loop": ClosedLoop,
+    "replay": replay,
 }
 
 

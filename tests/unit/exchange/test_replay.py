@@ -145,6 +145,7 @@ def test_a_successor_gets_all_that_no_save_holds(
     assert progress.resumed
     assert (progress.losses.lost, progress.row_updates) == ((), RowUpdates((30 * len(rows),)))
     assert progress.replayed == 20 * BATCH
+    assert progress.replay_s is not None
 
 
 def test_what_a_save_holds_is_forgotten(exchanges: Callable[..., Exchange], begin: Start, rows: UniqueRows) -> None:

@@ -25,7 +25,9 @@ ODDS = st.builds(
     lost=st.floats(1, 64),
     save_s=st.floats(0, 3600),
     commit_s=st.floats(0, 3600),
+    replay=st.none(),
 )
+REPLAYING = st.builds(Odds._replace, ODDS, replay=st.floats(1e-3, 10))
 MODES: st.SearchStrategy[Mode] = st.sampled_from(["Auto", "Partial", "Full"])
 
 
@@ -124,6 +126,39 @@ def test_a_fixed_interval_is_obeyed(odds: Odds, mode: Mode, fixed: float) -> Non
 def test_what_bounds_the_interval(mode: Mode, odds: Odds, expected: str, bound: str) -> None:
     choice = choose(mode, None, odds)
     assert (choice.mode, choice.bound) == (expected, bound)
+
+
+@given(REPLAYING, st.floats(0.2, 5))
+def test_with_replay_no_other_interval_costs_less(odds: Odds, factor: float) -> None:
+    """O_save / T + rho * (T/2 + c) / T_fail, but for the rounding that spreads the last cuts evenly."""
+    assert odds.replay is not None
+    choice = choose("Auto", None, odds)
+    shortest = max(odds.commit_s, SHORTEST_S)
+    assume(shortest < choice.interval_s < odds.left_s / 20)
+
+    def cost(interval: float) -> float:
+        assert odds.replay is not None
+        return odds.save_s / interval + odds.replay * (interval / 2 + odds.commit_s) / odds.mtbf_s
+
+    assert cost(choice.interval_s) <= cost(choice.interval_s * factor) * 1.01
+    assert choice.partial_cost == pytest.approx(cost(choice.interval_s), rel=0.1)
+
+
+@given(REPLAYING, st.floats(0, 1e9))
+def test_with_replay_the_budget_does_not_matter(odds: Odds, budget_s: float) -> None:
+    choice = choose("Auto", None, odds)
+    assert choice == choose("Auto", None, odds._replace(budget_s=budget_s))
+    assert choice.mode == "Partial"
+    assert choice.interval_s >= max(odds.commit_s, SHORTEST_S)
+
+
+def test_replay_saves_more_rarely_the_faster_it_is() -> None:
+    slow, fast = (choose("Auto", None, ASYNCHRONOUS._replace(commit_s=0.0, replay=rho)) for rho in (1.0, 0.01))
+    assert slow.interval_s == pytest.approx(full_interval(3.0, 28 * HOUR), rel=0.05)
+    assert fast.interval_s == pytest.approx(10 * slow.interval_s, rel=0.1)
+    assert (slow.bound, fast.bound) == ("replay", "replay")
+    fixed = choose("Full", 60.0, ASYNCHRONOUS._replace(replay=1.0))
+    assert (fixed.mode, fixed.interval_s, fixed.bound) == ("Full", 60.0, "fixed")
 
 
 def test_a_budget_that_is_ample_is_not_spent() -> None:

@@ -36,6 +36,8 @@ INPUTS = st.builds(
     saved_samples=st.integers(0, 10**10),
     samples_per_s=st.none() | st.floats(1, 1e6),
     costs=st.builds(Costs, st.floats(0, 600), st.floats(0, 600), st.floats(0, 600), st.floats(0, 600)),
+    replays=st.booleans(),
+    replay_ratio=st.none() | st.floats(0, 10),
 )
 
 
@@ -54,7 +56,8 @@ def test_no_plan_expects_to_overspend(inputs: Inputs) -> None:
     assert 0 <= made.expected_pls <= inputs.remaining
     assert made.mode == "Partial" or made.expected_pls == 0
     assert made.expected_overhead >= 0
-    assert made.reason.startswith(f"{made.mode} recovery, a save every ")
+    with_replay = " with replay" if inputs.replays else ""
+    assert made.reason.startswith(f"{made.mode} recovery{with_replay}, a save every ")
     assert all(type(value) is float for value in made.figures().values())
 
 
@@ -64,6 +67,21 @@ def test_the_interval_grows_with_the_shards(inputs: Inputs, factor: int) -> None
     more = replace(inputs, shards=inputs.shards * factor)
     left_s = inputs.odds.left_s
     assert min(plan(more).interval_s, left_s) >= min(plan(inputs).interval_s, left_s) * (1 - 1e-9)
+
+
+def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
+    guessed = plan(replace(PAPER, limit=0.0, replays=True))
+    assert (guessed.mode, guessed.expected_pls) == ("Partial", 0.0)
+    assert guessed.inputs.guesses == ("the speed of replay",)
+    assert guessed.figures()["replayRatio"] == 0.5
+    measured = plan(replace(PAPER, limit=0.0, replays=True, replay_ratio=0.02))
+    assert measured.interval_s == pytest.approx(5 * guessed.interval_s, rel=0.15)
+    assert measured.reason == (
+        "Partial recovery with replay, a save every 14 h: expected overhead 1.46%. Trainers push again what a lost "
+        "shard had learnt, at 0.02 s for each second of training. With longer intervals, failures would cost more time "
+        "than saves, because more is pushed again."
+    )
+    assert "replayRatio" not in plan(PAPER).figures()
 
 
 def test_what_is_spent_or_set_aside_is_gone() -> None:

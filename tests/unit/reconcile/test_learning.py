@@ -8,9 +8,17 @@ import pytest
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Progress, Recovery, Shard, Status, Trainer
+from cpr_operator.api.status import Policy, Progress, Recovery, Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.reconcile.plan import after_failure, after_recovery, after_report, belief_of
+from cpr_operator.reconcile.plan import (
+    after_failure,
+    after_recovery,
+    after_replay,
+    after_report,
+    after_resharding,
+    belief_of,
+    plan_inputs,
+)
 from support.driver import spec
 
 NOW = 5000.0
@@ -142,6 +150,22 @@ def test_a_recovery_that_lost_nothing_is_no_failure_and_costs_time(job: CPRJobSp
 def test_a_failure_under_which_the_job_is_suspended_counts_without_its_costs(job: CPRJobSpec) -> None:
     status = after_failure(job, recovering((0,)), NOW)
     assert (status.policy.alpha, status.policy.load_seconds, status.overhead.load_seconds) == (2, None, 0)
+
+
+def test_the_speed_of_replay_is_a_running_mean(job: CPRJobSpec) -> None:
+    """100 samples a second: 400 of them are 4 s of training."""
+    learnt = Policy(samples_per_second=100.0)
+    first = after_replay(learnt, 400, 0.4)
+    assert first.replay_ratio == pytest.approx(0.1)
+    assert after_replay(first, 200, 0.4).replay_ratio == pytest.approx(0.1 + 0.3 * 0.1)
+    assert after_resharding(first, before=4, after=2).replay_ratio == pytest.approx(0.2)
+    assert plan_inputs(job, Status(policy=first)).rho is None, "this job does not replay"
+
+
+@pytest.mark.parametrize(("speed", "samples"), [(100.0, 99), (None, 400)])
+def test_too_little_says_nothing_of_the_speed_of_replay(speed: float | None, samples: int) -> None:
+    learnt = Policy(samples_per_second=speed)
+    assert after_replay(learnt, samples, 0.4) == learnt
 
 
 def test_what_was_learnt_survives_being_written_and_read(job: CPRJobSpec) -> None:

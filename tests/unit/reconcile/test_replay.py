@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.reports import TrainerReport
+from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
+from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
@@ -136,3 +137,21 @@ async def test_without_replay_reports_change_nothing() -> None:
     assert loss.kept_after is None
     assert loss.saved == world.job.status.shards[1].saved_samples
     assert given.bereft == ()
+
+
+async def test_how_long_a_shard_was_sent_pushes_again_is_learnt_once() -> None:
+    """It is told with what was lost, when all of it has come; at 100 samples a second, 500 are 5 s of training."""
+    world = await training(t0=((0, 0, 0), (0, 0, 0)))
+    first, *rest = world.job.status.shards
+    waiting = first.evolve(lost_at=world.now, floor_samples=0)
+    learnt = world.job.status.policy.evolve(samples_per_second=100.0, replay_ratio=None)
+    status = world.job.status.evolve(shards=(waiting, *rest), policy=learnt)
+    told = world.reports[first.uid]
+    assert isinstance(told, ShardReport)
+    told = replace(told, restored_samples=0, resumed_samples=500, replayed_samples=500, replay_s=0.5)
+    reports = {**world.reports, first.uid: told}
+    world = replace(world, job=replace(world.job, status=status), reports=reports)
+    once = apply_reports(begin(world)).status
+    assert once.policy.replay_ratio == pytest.approx(0.1)
+    again = replace(world, job=replace(world.job, status=once))
+    assert apply_reports(begin(again)).status.policy.replay_ratio == once.policy.replay_ratio

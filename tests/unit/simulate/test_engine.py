@@ -191,6 +191,13 @@ def test_a_loss_that_does_not_fit_rolls_back_if_there_is_a_promise() -> None:
     assert (broken.rollbacks, broken.lost_s, broken.spent_s) == (0, 0.0, 90.0)
 
 
+def test_replay_loses_nothing_and_waits_for_what_is_pushed_again() -> None:
+    """A cut at 20 that is committed at 23; the failure at 36 waits for a quarter of the 6 s since the cut at 30."""
+    job = replace(JOB, limit=0.0, replay=0.25)
+    out = run(job, OpenLoop(Decision(full=False, interval_s=10.0, replays=True)), fails((36.0, 2)), random.Random(0))
+    assert out == Outcome(saves=out.saves, recoveries=1, lost_s=1.5)
+
+
 def test_a_job_that_always_fails_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "PATIENCE", 50)
     endless = fails(*((1.0, 1) for _ in range(100)))

@@ -31,4 +31,4 @@ def test_the_closed_loop_learns() -> None:
     assert loop.decide(PAPER.budget_s, PAPER.total_s).interval_s > first.interval_s
     assert ClosedLoop(PAPER).decide(PAPER.budget_s / 2, PAPER.total_s).interval_s < first.interval_s
     assert loop.decide(0.0, PAPER.total_s).full
-    assert set(STRATEGIES) == {"none", "full", "partial_naive", "cpr", "cpr_closed_loop"}
+    assert set(STRATEGIES) == {"none", "full", "partial_naive", "cpr", "cpr_closed_loop", "replay"}

@@ -111,8 +111,8 @@ def test_failures_grow_with_the_job() -> None:
 def test_json_is_what_was_agreed() -> None:
     figures = as_json(paper())
     assert set(figures) == {
-        *("none", "full", "partial_naive", "cpr", "cpr_closed_loop"),
-        *("full_async", "partial_naive_async", "cpr_async", "cpr_closed_loop_async"),
+        *("none", "full", "partial_naive", "cpr", "cpr_closed_loop", "replay"),
+        *("full_async", "partial_naive_async", "cpr_async", "cpr_closed_loop_async", "replay_async"),
     }
     for strategy in figures.values():
         assert set(strategy) == {

@@ -210,6 +210,7 @@ class Life:
             replayed_in_order=progress is None or progress.in_order,
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
             lives=self._page.life,
+            replay_s=None if progress is None else progress.replay_s,
         )
 
     def keep(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any, Protocol, assert_never
 
 from cpr_contract.manifests import RowUpdates
@@ -57,8 +58,9 @@ class Client(Protocol):
 class Progress:
     """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last.
 
-    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`. `order` is the place of
-    the last push among those of all ranks; `in_order` says that none was applied after one that came later before.
+    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`: from `replay_began` on
+    (None: none yet), in `replay_s` seconds (None: not all yet). `order` is the place of the last push among those of
+    all ranks; `in_order` says that none was applied after one that came later before.
     """
 
     generation: int
@@ -70,6 +72,8 @@ class Progress:
     dirty: bool = False
     catch_up: CatchUp = CatchUp()  # noqa: RUF009 -- frozen
     replayed: int = 0
+    replay_began: float | None = None
+    replay_s: float | None = None
     order: int = 0
     in_order: bool = True
 
@@ -225,8 +229,11 @@ class Service:
 
     def _open_if_caught_up(self, progress: Progress) -> None:
         """Answer the lookups that wait once all ranks have sent what they kept."""
-        if not progress.catch_up.over:
-            progress.catch_up, self._held_free = progress.catch_up.after(progress.applied), True
+        if progress.catch_up.over:
+            return
+        progress.catch_up, self._held_free = progress.catch_up.after(progress.applied), True
+        if progress.catch_up.over and progress.replay_began is not None:
+            progress.replay_s = monotonic() - progress.replay_began
 
     def _work_on(self) -> None:
         """Handle what may wait no longer, as long as that sets more free."""
@@ -311,6 +318,8 @@ class Service:
         order = order_of(progress.total_samples, self._job.data.batch_size)
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
+        if progress.replay_began is None and progress.catch_up.replays(header.rank, header.step):
+            progress.replay_began = monotonic()
         if header.count:
             slots, numbers = self._slots(frame)
             gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
