@@ -13,6 +13,10 @@ from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, pod_templa
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
 
+#: Run in a shard's container: kills the server, and not the keeper, which is process 1.
+KILL_SERVER = "import os; os.kill(int(open('/proc/1/task/1/children').read().split()[0]), 9)"
+
+
 class TestABudgetOfNothing:
     @pytest.fixture(scope="class")
     @classmethod
@@ -34,6 +38,16 @@ class TestABudgetOfNothing:
         assert _replaced(run) == {("shard", victim.index)}
         status = run.status()
         assert status["failures"][-1]["lostSamples"] == status["budget"]["spent"] == 0
+
+    def test_a_killed_server_goes_on_in_its_pod_with_all_rows(self, space: Space, run: Run) -> None:
+        victim = run.pod("shard", 2)
+        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python", "-c", KILL_SERVER))
+        assert told == [("shard", 2, victim.incarnation, "Crashed")]
+        assert _replaced(run) == set()
+        status = run.status()
+        failure = status["failures"][-1]
+        assert (failure["tier"], failure["lostSamples"], status["budget"]["spent"]) == ("InPlace", 0, 0)
+        assert space.told("poor", "RestartedInPlace")
 
     def test_a_suspended_job_keeps_no_pod_and_loses_nothing(self, space: Space, run: Run) -> None:
         before = run.status()
@@ -69,7 +83,7 @@ class TestABudgetOfNothing:
     def test_all_that_was_trained_is_in_the_newest_anchor(self, cluster: Cluster, run: Run) -> None:
         verify_members(run, run.status(), replaced={("shard", 1)})
         status = run.stop()
-        assert [kind for *_, kind in failures(status)] == ["Disruption", "Killed"]
+        assert [kind for *_, kind in failures(status)] == ["Disruption", "Crashed", "Killed"]
         assert (status["budget"]["spent"], status["counters"]["generation"]) == (0, 2)
         assert not any(account(cluster.store, status).values())
 
