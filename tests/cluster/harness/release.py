@@ -1,4 +1,4 @@
-"""The operator's helm release: upgraded, tested, and taken away for a while."""
+"""The operator's helm release: upgraded, tested, and taken away or replaced for a while."""
 
 import subprocess
 from collections.abc import Iterator
@@ -37,6 +37,20 @@ class Release:
             yield
         finally:
             self._helm("install", NAME, str(CHART), "--values", "-", *_wait(), stdin=values)
+
+    @contextmanager
+    def replaced(self, chart: Path, image: str) -> Iterator[None]:
+        """Have the release of another chart in the place of ours, and in the end ours as it was."""
+        values = self._helm("get", "values", NAME, "--output", "json")
+        self._helm("uninstall", NAME, *_wait())
+        stable = r"nodeSelector.cprjob\.io/stable=true"
+        theirs = ("--set", f"image.repository={image},image.tag=dev", "--set-string", stable)
+        try:
+            self._helm("install", NAME, str(chart), *theirs, *_wait())
+            yield
+        finally:
+            ours = ("upgrade", "--install", NAME, str(CHART), "--reset-values", "--values", "-")
+            self._helm(*ours, *_wait(), stdin=values)
 
     def _helm(self, *arguments: str, stdin: str | None = None) -> str:
         command = ["helm", "--kubeconfig", str(self._kubectl.kubeconfig), "--namespace", NAMESPACE, *arguments]
