@@ -4,7 +4,6 @@ The commands of docs/torchx.md are run in a shell as they are printed, in enviro
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from cluster.harness import Cluster, Space, until
 from cluster.jobs import Run, manifest
 from cluster.reader import kubeconfig
+from support.fresh import environment
 from support.pages import blocks
 from support.terminal import Terminal
 
@@ -105,22 +105,17 @@ class Page:
         return "".join(map(self._terminal.run, texts))
 
 
-def fresh(folder: Path, environment: dict[str, str]) -> dict[str, str]:
-    """Variables by which `python` and `pip` are those of a new, empty environment."""
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    return {**environment, "PATH": f"{folder / 'venv' / 'bin'}:{environment['PATH']}"}
-
-
 @pytest.mark.usefixtures("printed_images")
 @pytest.mark.timeout(840, func_only=True)
 class TestPage:
     def test_its_commands_run_a_job_suspend_it_and_follow_it_to_its_end(
         self, cluster: Cluster, space: Space, tmp_path: Path
     ) -> None:
-        config = kubeconfig(cluster, space, tmp_path)
-        environment = fresh(tmp_path, {**cluster.kubectl.environment, "KUBECONFIG": str(config)})
+        variables = environment(tmp_path)
+        variables["PATH"] += f":{cluster.kubectl.environment['PATH']}"
+        variables["KUBECONFIG"] = str(kubeconfig(cluster, space, tmp_path))
         handle = f"cprjob://torchx/{space.name}:quickstart"
-        with Terminal(ROOT, environment) as terminal:
+        with Terminal(ROOT, variables) as terminal:
             page = Page(terminal)
             installed = page.run("Install")
             assert "kubeconfig=KUBECONFIG" in installed
@@ -141,7 +136,7 @@ class TestPage:
         assert page.ran == [block.text for block in blocks(PAGE) if block.section != RELEASE]
 
     def test_its_commands_with_the_last_release_of_torchx(self, tmp_path: Path) -> None:
-        with Terminal(ROOT, fresh(tmp_path, dict(os.environ))) as terminal:
+        with Terminal(ROOT, environment(tmp_path)) as terminal:
             page = Page(terminal)
             page.run(RELEASE)
             assert "-: valid" in page.run("Look at the manifest first")

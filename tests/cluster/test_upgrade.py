@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.ma
 
 
 #: A job that ends, and not before the release is another one.
-EPOCHS = 8
+EPOCHS = 4
 
 
 def delete_shard(run: Run, index: int) -> str:
@@ -98,9 +98,24 @@ class TestUpgradeFromTheReleaseBefore:
             assert (told["phase"], told["restarts"], run.uids()) == ("Running", 0, run.before)
             wait_replaced(run, 1, delete_shard(run, 1))
             assert images(space.pods(job="old")) == {image}
-            status = run.finish(within_s=240)
+            status = run.finish(within_s=300)
         verify(run, status, replaced={("shard", 1)})
         assert failures(status) == [("shard", 1, 1, "Vanished")]
+        assert ledger(status) == account(cluster.store, status)
+
+    def test_a_job_of_this_release_that_was_suspended_goes_on_under_0_1_0(
+        self, cluster: Cluster, space: Space, before: Path
+    ) -> None:
+        run = Run.start(space, "back", data__epochs=MANY_EPOCHS)
+        samples = run.stop()["progress"]["samples"]
+        with cluster.operator_before(before):
+            space.patch("back", '{"spec":{"suspend":false}}')
+            run.wait("trains again", lambda status: status["phase"] == "Running", within_s=90)
+            run.before = run.uids()
+            wait_replaced(run, 1, delete_shard(run, 1))
+            status = run.stop()
+        assert status["progress"]["samples"] > samples
+        assert failures(status) == [("shard", 1, 2, "Vanished")]
         assert ledger(status) == account(cluster.store, status)
 
 
