@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.harness.kubectl import Kubectl
+from support.pages import blocks
 
-CHART = Path(__file__).resolve().parents[3] / "charts" / "cprjob"
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "cprjob"
 NAME, NAMESPACE = "cprjob", "cprjob-system"
 READY_S = 60
 
@@ -19,10 +21,10 @@ class Release:
         self._kubectl = kubectl
 
     def upgrade(self, image: str) -> None:
-        """Let the operator run another image, and wait until it is ready."""
-        self._helm(
-            "upgrade", NAME, str(CHART), "--reset-then-reuse-values", "--set", f"image.repository={image}", *_wait()
-        )
+        """Upgrade it to this chart as the chart's README says, to another image too, and wait until it is ready."""
+        (block,) = (block for block in blocks(CHART / "README.md") if block.section == "Upgrade")
+        ((_, *printed),) = block.commands()
+        self._helm(*printed, "--set", f"image.repository={image}", *_wait())
 
     def test(self) -> None:
         """Run the chart's own test."""
@@ -55,7 +57,9 @@ class Release:
     def _helm(self, *arguments: str, stdin: str | None = None) -> str:
         command = ["helm", "--kubeconfig", str(self._kubectl.kubeconfig), "--namespace", NAMESPACE, *arguments]
         environment = self._kubectl.environment
-        done = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
