@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.ma
 
 
 #: A job that ends, and not before the release is another one.
-EPOCHS = 4
+EPOCHS = 3
 
 
 def delete_shard(run: Run, index: int) -> str:

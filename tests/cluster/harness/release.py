@@ -11,7 +11,7 @@ from support.pages import blocks
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "cprjob"
 NAME, NAMESPACE = "cprjob", "cprjob-system"
-READY_S = 60
+READY_S = 120  # an upgrade replaces two replicas, one after the other
 
 
 class Release:
