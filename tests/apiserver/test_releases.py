@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,13 @@ import yaml
 from cluster.harness import until
 from cpr_operator.api import crd
 from support.apiserver import ApiServer, running_apiserver
+from support.before import unpack
 from support.chart import CHART, helm
 from support.told_jobs import JOBS, job, tell
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120, func_only=True)]
 
 ROOT = Path(__file__).parents[2]
-#: What 0.1.0 was made of. It has no tag.
-RELEASE = "89d140c"
 NAMESPACE = "cprjob-system"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/cprjob"
@@ -70,11 +66,7 @@ def release(empty: ApiServer) -> Iterator[Release]:
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of release 0.1.0."""
     folder = tmp_path_factory.mktemp("before")
-    packed = subprocess.run(["git", "archive", RELEASE], cwd=ROOT, capture_output=True, check=False)
-    if packed.returncode:
-        pytest.skip(f"the history of this clone does not reach back to 0.1.0: {packed.stderr.decode().strip()}")
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(folder)
     return folder
 
 

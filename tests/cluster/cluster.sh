@@ -2,6 +2,7 @@
 # The test cluster: three nodes, MinIO, the images, the operator.
 #   cluster.sh up            all of it; what is there already stays, what changed is replaced
 #   cluster.sh prepare       only what is installed and built once
+#   cluster.sh before FOLDER the images of the release whose files these are, on the nodes as operator-before and trainer-before
 #   cluster.sh down          stop it (bare nodes keep their images for the next time, unless PURGE=1)
 #   cluster.sh status        what runs; fails when nothing does
 #   cluster.sh backend       kind | bare, or why this machine can have no cluster
@@ -51,14 +52,29 @@ load_images() {
   for name in minio versitygw; do
     [ -f "$RUN/images/$name/index.json" ] || python3 "$here/oci.py" pack "$BIN/$name" "/$name" "$RUN/images/$name"
   done
-  for name in operator operator-next trainer minio versitygw; do
-    case $backend/$name in
-      kind/minio) "$here/kind.sh" load minio 1 ;; # it runs on the stable node only
-      kind/*) "$here/kind.sh" load $name ;;
-      bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;;
-      bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
-      bare/*) export_image $name; "$here/node.sh" load "$RUN/images/$name" "localhost/cprjob-$name:dev" ;;
-    esac
+  for name in operator operator-next trainer minio versitygw; do load_image $name; done
+}
+
+load_image() {
+  case $backend/$1 in
+    kind/minio) "$here/kind.sh" load minio 1 ;; # it runs on the stable node only
+    kind/*) "$here/kind.sh" load "$1" ;;
+    bare/minio) "$here/node.sh" load "$RUN/images/minio" localhost/cprjob-minio:dev 1 ;;
+    bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
+    bare/*) export_image "$1"; "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" ;;
+  esac
+}
+
+before() { # before FOLDER: what these images share with today's is neither built nor compressed nor sent to a node again
+  local name
+  exec 9>"$RUN/lock"; flock 9
+  CPR_SOURCE=$1 "$here/images.sh" localhost/cprjob-%-before:dev operator trainer
+  for name in operator trainer; do
+    if [ "$backend" = bare ] && [ ! -d "$RUN/images/$name-before" ]; then
+      mkdir "$RUN/images/$name-before"
+      cp -al "$RUN/images/$name/blobs" "$RUN/images/$name-before"
+    fi
+    load_image "$name-before"
   done
 }
 
@@ -99,11 +115,12 @@ backend=$(backend) || die "$backend"
 case ${1:-} in
   up)         up ;;
   prepare)    prepare ;;
+  before)     before "${2:?}" ;;
   down)       if [ "$backend" = kind ]; then "$here/kind.sh" down; else "$here/control_plane.sh" stop; fi ;;
   status)     is_up || { echo down; exit 1; }
               kubectl get nodes
               kubectl get pods --all-namespaces -o wide ;;
   backend)    echo "$backend" ;;
   kubeconfig) echo "$KUBECONFIG" ;;
-  *)          sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)          sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -14,10 +14,14 @@ import pytest
 
 from cluster.harness import Cluster, Space, UnavailableError
 from cluster.harness.cluster import cluster as bring_up
+from cluster.harness.pods import TRAINER_IMAGE
 from cluster.jobs import DATA_KEY, Run, verify
+from support.pages import image
 from support.realdata import click_log
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+STORE_IMAGE = "localhost/cprjob-versitygw:dev"
 CASE_S = 180
 #: Namespaces are deleted while other tests go on, so no name is used twice.
 NUMBERS = itertools.count(1)
@@ -52,6 +56,16 @@ def space(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Space]:
     yield space
     cluster.nodes.heal()
     cluster.leave(space)
+
+
+@pytest.fixture(scope="module")
+def printed_images(cluster: Cluster) -> Iterator[None]:
+    """On all nodes, the images of the examples by the names that these print: nodes pull nothing."""
+    with (
+        cluster.nodes.also_named(TRAINER_IMAGE, image(EXAMPLES / "quickstart.yaml")),
+        cluster.nodes.also_named(STORE_IMAGE, image(EXAMPLES / "store.yaml")),
+    ):
+        yield
 
 
 @pytest.fixture(scope="session")

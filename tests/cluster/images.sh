@@ -5,8 +5,10 @@
 # With buildah where it can make its own base image, as for the bare cluster, else with docker. kind finds them in the daemon either way.
 #   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; with buildah one made here)
 #   CPR_WHEELS   a folder with the CPU build of torch; without one torch comes from the package index, with its CUDA libraries
+#   CPR_SOURCE   a folder with the files of another release (default: this checkout). Layers of requirements that it shares are not built again
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 wheels=${CPR_WHEELS-$root/../shared/wheels}
+source=${CPR_SOURCE:-$root}
 certificates=/etc/ssl/certs/ca-certificates.crt
 [ $# -gt 0 ] || { sed -n '2,3s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 name=$1; shift
@@ -34,7 +36,7 @@ for target in "$@"; do
   image=${name/\%/$target}
   case $target in
     operator-next) what=(-f "$here/next.Dockerfile" "$here") ;;
-    *)             what=(${options[@]+"${options[@]}"} --target "$target" "$root") ;; # an empty array is unset to macOS's bash
+    *)             what=(${options[@]+"${options[@]}"} --target "$target" "$source") ;; # an empty array is unset to macOS's bash
   esac
   echo "building $image" >&2
   logged "${build[@]}" -t "$image" "${what[@]}"

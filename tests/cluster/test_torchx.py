@@ -1,4 +1,7 @@
-"""The real `torchx` command on the real cluster: a job is run, watched while a shard is replaced, and cancelled."""
+"""The real `torchx` command on the real cluster: a job is run, watched while a shard is replaced, and cancelled.
+
+The commands of docs/torchx.md are run in a shell as they are printed, in environments of their own.
+"""
 
 import json
 import subprocess
@@ -11,7 +14,14 @@ import yaml
 
 from cluster.harness import Cluster, Space, until
 from cluster.jobs import Run, manifest
+from cluster.reader import kubeconfig
+from support.fresh import environment
+from support.pages import blocks
+from support.terminal import Terminal
 
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "torchx.md"
+RELEASE = "Install TorchX 0.7.0 instead"
 TORCHX = Path(sys.executable).parent / "torchx"
 #: More than is trained before the job is cancelled.
 SAMPLES = 20_000_000
@@ -78,3 +88,55 @@ class TestTorchX:
             tail.wait()
         torchx("delete", handle)
         until("the job is gone", lambda: not space.kubectl("get", "cprjob", "by-torchx", "--ignore-not-found"), 40)
+
+
+class Page:
+    """Follows docs/torchx.md section by section."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self.ran: list[str] = []
+
+    def run(self, section: str) -> str:
+        """Run the commands of a section; return what they printed."""
+        texts = [block.text for block in blocks(PAGE) if block.section == section]
+        assert texts, section
+        self.ran += texts
+        return "".join(map(self._terminal.run, texts))
+
+
+@pytest.mark.usefixtures("printed_images")
+@pytest.mark.timeout(840, func_only=True)
+class TestPage:
+    def test_its_commands_run_a_job_suspend_it_and_follow_it_to_its_end(
+        self, cluster: Cluster, space: Space, tmp_path: Path
+    ) -> None:
+        variables = environment(tmp_path)
+        variables["PATH"] += f":{cluster.kubectl.environment['PATH']}"
+        variables["KUBECONFIG"] = str(kubeconfig(cluster, space, tmp_path))
+        handle = f"cprjob://torchx/{space.name}:quickstart"
+        with Terminal(ROOT, variables) as terminal:
+            page = Page(terminal)
+            installed = page.run("Install")
+            assert "kubeconfig=KUBECONFIG" in installed
+            assert "cprjob.dlrm" in installed
+            assert "-: valid" in page.run("Look at the manifest first")
+            assert f"JOB={handle}\n" in page.run("Run a job")
+            watched = page.run("Watch it")
+            assert "RUNNING" in watched
+            assert "starts as shard" in watched
+            followed = page.run("Suspend it, and go on")
+            assert [handle, "quickstart", "CANCELLED"] in map(str.split, followed.splitlines())
+            assert "starts as trainer" in followed
+            assert "'phase': 'Succeeded'" in followed
+            progress = space.job("quickstart")["status"]["progress"]
+            assert progress["samples"] == progress["totalSamples"]
+            page.run("Delete it")
+        assert space.kubectl("get", "cprjobs,deployments", "-o", "name") == ""
+        assert page.ran == [block.text for block in blocks(PAGE) if block.section != RELEASE]
+
+    def test_its_commands_with_the_last_release_of_torchx(self, tmp_path: Path) -> None:
+        with Terminal(ROOT, environment(tmp_path)) as terminal:
+            page = Page(terminal)
+            page.run(RELEASE)
+            assert "-: valid" in page.run("Look at the manifest first")

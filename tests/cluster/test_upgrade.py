@@ -1,14 +1,21 @@
 """The operator's release changes while a job trains: it is upgraded and taken back, or uninstalled and installed."""
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.harness import Cluster, Space, until
-from cluster.jobs import MANY_EPOCHS, Run, account, failures, ledger, verify_members
+from cluster.harness import Cluster, Pod, Space, until
+from cluster.jobs import MANY_EPOCHS, Run, account, failures, ledger, verify, verify_members
+from support.before import unpack
 
-pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(400, func_only=True)]
+
+
+#: A job that ends, and not before the release is another one.
+EPOCHS = 3
 
 
 def delete_shard(run: Run, index: int) -> str:
@@ -41,6 +48,11 @@ def versions(run: Run) -> set[int]:
     return {json.loads(run.pod(role, index).roster)["contract"] for role, index in run.uids()}
 
 
+def images(pods: Iterable[Pod]) -> set[str]:
+    """Return the images of these pods' only containers."""
+    return {container["image"] for pod in pods for container in pod.raw["spec"]["containers"]}
+
+
 def of_the_release(cluster: Cluster) -> set[str]:
     """Return the names of all objects that carry the release's label, as all but the CRD do."""
     kinds = ",".join(cluster.kubectl("api-resources", "--verbs=list", "--output=name").split())
@@ -55,12 +67,56 @@ class TestUpgrade:
         run = Run.start(space, "upgraded", data__epochs=MANY_EPOCHS)
         before = versions(run)
         with cluster.newer_operator():
-            (operator,) = {pod.raw["spec"]["containers"][0]["image"] for pod in cluster.operator_pods()}
-            assert operator == "localhost/cprjob-operator-next:dev"
+            assert images(cluster.operator_pods()) == {"localhost/cprjob-operator-next:dev"}
             wait_replaced(run, 1, delete_shard(run, 1))
             assert versions(run) == before
         wait_replaced(run, 2, delete_shard(run, 2))
         verify_replaced(cluster, run, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def before(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of release 0.1.0. Its images are on the nodes."""
+    files = tmp_path_factory.mktemp("before")
+    unpack(files)
+    cluster.load_before(files)
+    return files
+
+
+class TestUpgradeFromTheReleaseBefore:
+    def test_a_job_that_0_1_0_started_is_recovered_and_ends_under_this_release(
+        self, cluster: Cluster, space: Space, before: Path
+    ) -> None:
+        image = "localhost/cprjob-trainer-before:dev"
+        with cluster.operator_before(before):
+            run = Run.start(space, "old", image=image, data__epochs=EPOCHS)
+            assert images(cluster.operator_pods()) == {"localhost/cprjob-operator-before:dev"}
+            cluster.release.upgrade("localhost/cprjob-operator")
+            cluster.wait_operator()
+            assert images(cluster.operator_pods()) == {"localhost/cprjob-operator:dev"}
+            told = run.wait("is told by this release", lambda status: "shown" in status)
+            assert (told["phase"], told["restarts"], run.uids()) == ("Running", 0, run.before)
+            wait_replaced(run, 1, delete_shard(run, 1))
+            assert images(space.pods(job="old")) == {image}
+            status = run.finish(within_s=300)
+        verify(run, status, replaced={("shard", 1)})
+        assert failures(status) == [("shard", 1, 1, "Vanished")]
+        assert ledger(status) == account(cluster.store, status)
+
+    def test_a_job_of_this_release_that_was_suspended_goes_on_under_0_1_0(
+        self, cluster: Cluster, space: Space, before: Path
+    ) -> None:
+        run = Run.start(space, "back", data__epochs=MANY_EPOCHS)
+        samples = run.stop()["progress"]["samples"]
+        with cluster.operator_before(before):
+            space.patch("back", '{"spec":{"suspend":false}}')
+            run.wait("trains again", lambda status: status["phase"] == "Running", within_s=90)
+            run.before = run.uids()
+            wait_replaced(run, 1, delete_shard(run, 1))
+            status = run.stop()
+        assert status["progress"]["samples"] > samples
+        assert failures(status) == [("shard", 1, 2, "Vanished")]
+        assert ledger(status) == account(cluster.store, status)
 
 
 class TestUninstall:

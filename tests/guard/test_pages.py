@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 import typer
 import yaml
+from torchx.cli.main import create_parser, get_sub_cmds
 from typer.main import get_command
 
 from cpr_operator.api.spec import API_VERSION
@@ -21,7 +22,7 @@ from cpr_operator.cli.kills import check_targets, parse_kill
 from support.pages import blocks, of_a_user
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/get-started.md", "docs/kind.md")
+PAGES = ("README.md", "docs/get-started.md", "docs/kind.md", "docs/torchx.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -42,7 +43,7 @@ KINDS = {
     "pods": "Pod",
 }
 #: kubectl's options that take a value in the next word.
-VALUED = {"--namespace", "--selector", "--output", "-f"}
+VALUED = {"--namespace", "--selector", "--output", "--type", "-f", "-p"}
 HEADER = ("Prerequisites", "Apply", "Check", "Clean")
 Object = dict[str, Any]
 #: Of typer, which has no name of its own for it.
@@ -72,8 +73,23 @@ class Reader:
         assert set(words) <= set(targets), words
 
     def _pip(self, words: list[str]) -> None:
-        (extra,) = re.fullmatch(r"install \.\[(\w+)\]", " ".join(words)).groups()  # type: ignore[union-attr]
-        assert extra in PROJECT["optional-dependencies"]
+        found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+)?", " ".join(words))
+        assert found, words
+        assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
+
+    def _torchx(self, words: list[str]) -> None:
+        # It leaves by SystemExit where there is no such command or option.
+        arguments = create_parser(get_sub_cmds()).parse_args(words)
+        if words[0] == "run":
+            component, job, file, *_ = arguments.component_name_and_args
+            assert (arguments.scheduler, component, job) == ("cprjob", "cprjob.dlrm", "--job")
+            (found,) = objects(file)
+            if not arguments.dryrun:
+                self.there["CPRJob", found["metadata"]["name"]] = found
+        elif "$JOB" in words[-1]:
+            assert ("CPRJob", "quickstart") in self.there
+            if words[0] == "delete":
+                del self.there["CPRJob", "quickstart"]
 
     def _cprjob(self, words: list[str]) -> None:
         command: Any = get_command(app)
@@ -111,6 +127,8 @@ class Reader:
             assert named
 
     def _sed(self, words: list[str]) -> None:
+        if words == ["1,/=== SCHEDULER REQUEST ===/d"]:
+            return
         options, program, file = words
         _, old, new, _ = program.split("#")
         assert options == "-i.printed"
@@ -152,7 +170,7 @@ class Reader:
             for each in objects(options["-f"]):
                 del self.there[each["kind"], each["metadata"]["name"]]  # KeyError: it was never applied
             return
-        assert verb in {"get", "describe", "delete", "wait", "rollout"}
+        assert verb in {"get", "describe", "delete", "patch", "wait", "rollout"}
         if verb == "rollout":
             assert rest.pop(0) == "status"
         resource, _, name = rest.pop(0).partition("/")
@@ -224,9 +242,12 @@ def test_an_impossible_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         "pip install .[all]",
         "kind load docker-image --name cprjob localhost/cprjob-operator:dev",
         "helm test cprjob --namespace cprjob-system",
+        "torchx cancle $JOB",
+        "torchx run -s cprjob --dry cprjob.dlrm --job examples/nothing.yaml",
+        "torchx run -s kubernetes cprjob.dlrm --job examples/quickstart.yaml",
         "curl somewhere",
     ):
-        with pytest.raises((AssertionError, KeyError, ValueError, OSError, USAGE_ERROR)):
+        with pytest.raises((AssertionError, KeyError, ValueError, OSError, SystemExit, USAGE_ERROR)):
             reader.follow(wrong.split())
 
 

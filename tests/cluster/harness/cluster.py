@@ -22,6 +22,7 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 DEPLOYMENT, SELECTOR = "cprjob", "app.kubernetes.io/name=cprjob,app.kubernetes.io/component=operator"
 REPLICAS = 2
 UP_S = 1800  # from nothing: Kubernetes is compiled first
+BUILT_S = 600
 
 
 class UnavailableError(Exception):
@@ -145,6 +146,18 @@ class Cluster:
         """Uninstall the release for a while."""
         with self.release.uninstalled():
             until("the operator is gone", lambda: not self.operator_pods(), 40)
+            yield
+        self.wait_operator()
+
+    def load_before(self, files: Path) -> None:
+        """Build the images of another release from its files, and put them on the nodes."""
+        done = _script("before", str(files), timeout_s=BUILT_S)
+        assert done.returncode == 0, done.stderr
+
+    @contextmanager
+    def operator_before(self, files: Path) -> Iterator[None]:
+        """Install that release in the place of ours, which a test may then upgrade. In the end ours is there again."""
+        with self.release.replaced(files / "charts" / "cprjob", "localhost/cprjob-operator-before"):
             yield
         self.wait_operator()
 

@@ -1,4 +1,4 @@
-"""The operator's helm release: upgraded, tested, and taken away for a while."""
+"""The operator's helm release: upgraded, tested, and taken away or replaced for a while."""
 
 import subprocess
 from collections.abc import Iterator
@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.harness.kubectl import Kubectl
+from support.pages import blocks
 
-CHART = Path(__file__).resolve().parents[3] / "charts" / "cprjob"
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "cprjob"
 NAME, NAMESPACE = "cprjob", "cprjob-system"
-READY_S = 60
+READY_S = 120  # an upgrade replaces two replicas, one after the other
 
 
 class Release:
@@ -19,10 +21,10 @@ class Release:
         self._kubectl = kubectl
 
     def upgrade(self, image: str) -> None:
-        """Let the operator run another image, and wait until it is ready."""
-        self._helm(
-            "upgrade", NAME, str(CHART), "--reset-then-reuse-values", "--set", f"image.repository={image}", *_wait()
-        )
+        """Upgrade it to this chart as the chart's README says, to another image too, and wait until it is ready."""
+        (block,) = (block for block in blocks(CHART / "README.md") if block.section == "Upgrade")
+        ((_, *printed),) = block.commands()
+        self._helm(*printed, "--set", f"image.repository={image}", *_wait())
 
     def test(self) -> None:
         """Run the chart's own test."""
@@ -38,10 +40,26 @@ class Release:
         finally:
             self._helm("install", NAME, str(CHART), "--values", "-", *_wait(), stdin=values)
 
+    @contextmanager
+    def replaced(self, chart: Path, image: str) -> Iterator[None]:
+        """Have the release of another chart in the place of ours, and in the end ours as it was."""
+        values = self._helm("get", "values", NAME, "--output", "json")
+        self._helm("uninstall", NAME, *_wait())
+        stable = r"nodeSelector.cprjob\.io/stable=true"
+        theirs = ("--set", f"image.repository={image},image.tag=dev", "--set-string", stable)
+        try:
+            self._helm("install", NAME, str(chart), *theirs, *_wait())
+            yield
+        finally:
+            ours = ("upgrade", "--install", NAME, str(CHART), "--reset-values", "--values", "-")
+            self._helm(*ours, *_wait(), stdin=values)
+
     def _helm(self, *arguments: str, stdin: str | None = None) -> str:
         command = ["helm", "--kubeconfig", str(self._kubectl.kubeconfig), "--namespace", NAMESPACE, *arguments]
         environment = self._kubectl.environment
-        done = subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

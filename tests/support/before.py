@@ -1,0 +1,23 @@
+"""The release before this one, 0.1.0, as the history of this repository has it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: What 0.1.0 was made of. It has no tag.
+COMMIT = "89d140c"
+
+
+def unpack(folder: Path) -> None:
+    """Write its files into a folder. Skips the test in a clone whose history does not reach back so far."""
+    packed = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"the history of this clone does not reach back to 0.1.0: {packed.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
