@@ -64,6 +64,14 @@ BOUNDS = (
         {"spec.model.denseOptimizer.kind": "Adagrad"},
         {"spec.model.denseOptimizer.kind": "RowWiseAdagrad"},
     ),
+    *(
+        Case(
+            f"spec.model.denseOptimizer.{field}",
+            {f"spec.model.denseOptimizer.{field}": good},
+            {f"spec.model.denseOptimizer.{field}": bad},
+        )
+        for field, good, bad in (("momentum", 0.99, 1), ("weightDecay", 0, -0.1), ("clipNorm", 0.5, 0))
+    ),
     Case(
         "spec.model.sparseOptimizer.learningRate",
         {"spec.model.sparseOptimizer.learningRate": 0.001},

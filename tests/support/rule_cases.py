@@ -278,6 +278,26 @@ RULES = (
         )
         for field, kind, other, says in HYPERPARAMETERS
     ),
+    *(
+        Case(
+            f"spec.model.denseOptimizer.{field}",
+            {"spec.model.denseOptimizer": {"kind": kind, field: 0.5}},
+            {"spec.model.denseOptimizer": {"kind": other, field: 0.5}},
+            says,
+        )
+        for field, kind, other, says in (
+            ("momentum", "SGD", "Adam", "only SGD has a momentum"),
+            ("epsilon", "AdamW", "SGD", "SGD has no epsilon"),
+            ("beta1", "Adam", "Adagrad", "only Adam and AdamW have beta1"),
+            ("beta2", "AdamW", "SGD", "only Adam and AdamW have beta2"),
+        )
+    ),
+    Case(
+        "spec.model.denseOptimizer.nesterov",
+        {"spec.model.denseOptimizer": {"momentum": 0.9, "nesterov": True}},
+        {"spec.model.denseOptimizer": {"nesterov": True}},
+        "needs a momentum",
+    ),
     Case(
         "spec.snapshots.strategy",
         {"spec.snapshots.strategy": "SSU"},

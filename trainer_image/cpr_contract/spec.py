@@ -23,10 +23,22 @@ DEFAULT_ROW = 0
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:
-    """The optimizer of the dense network."""
+    """The optimizer of the dense network, as torch.optim has it.
 
-    kind: Literal["SGD", "Adagrad"]
+    `momentum` and `nesterov` are for SGD, `epsilon` for all others, `beta1` and `beta2` for Adam and AdamW.
+    `weight_decay` is added to the gradient as an L2 penalty is, but by AdamW taken from the parameters themselves.
+    Gradients with a norm above `clip_norm` are scaled down to it; None: none are.
+    """
+
+    kind: Literal["SGD", "Adagrad", "Adam", "AdamW"]
     learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    epsilon: float = 1e-10
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,60 @@ from cpr_operator.api.model import SpecModel
 
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Epsilon = Annotated[float, Field(gt=0, le=1)]
 SparseKind = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
 
 
 class DenseOptimizer(SpecModel):
-    """The optimizer of the dense network."""
+    """The optimizer of the dense network. Its arithmetic is that of torch.optim."""
 
-    kind: Literal["SGD", "Adagrad"] = "SGD"
-    """The algorithm."""
+    kind: Literal["SGD", "Adagrad", "Adam", "AdamW"] = "SGD"
+    """The algorithm. For each parameter, SGD keeps nothing, or one value with a momentum, Adagrad one, Adam and AdamW
+    two."""
     learning_rate: LearningRate = 0.1
     """The step size."""
+    momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """SGD's momentum. Default: none."""
+    nesterov: bool = False
+    """Whether SGD's momentum is Nesterov's."""
+    epsilon: Epsilon | None = None
+    """Added to the square roots by which Adagrad, Adam and AdamW divide. Default: 1e-10 for Adagrad, 1e-8 for Adam and
+    AdamW."""
+    beta1: Decay | None = None
+    """The decay rate of the mean of gradients of Adam and AdamW. Default: 0.9."""
+    beta2: Decay | None = None
+    """The decay rate of the mean of squared gradients of Adam and AdamW. Default: 0.999."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] | None = None
+    """How much parameters shrink: an L2 penalty in the gradient, but decoupled from it for AdamW. Default: 0.01 for
+    AdamW, 0 for the others."""
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Gradients whose norm over all parameters is larger are scaled down to this norm before each step. Default: no
+    limit."""
+
+    @field_validator("momentum")
+    @classmethod
+    def _only_sgd_has_momentum(cls, value: float | None, info: ValidationInfo) -> float | None:
+        rules.MOMENTUM.require(value is None or info.data.get("kind", "SGD") == "SGD")
+        return value
+
+    @field_validator("nesterov")
+    @classmethod
+    def _nesterov_needs_momentum(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 -- pydantic calls it
+        rules.NESTEROV.require(not value or info.data.get("momentum", 0.0) is not None)
+        return value
+
+    @field_validator("epsilon")
+    @classmethod
+    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
+        rules.EPSILON[rules.DENSE_OPTIMIZER].require(value is None or info.data.get("kind") != "SGD")
+        return value
+
+    @field_validator("beta1", "beta2")
+    @classmethod
+    def _only_adam_has_moments(cls, value: float | None, info: ValidationInfo) -> float | None:
+        kind = info.data.get("kind", "Adam")
+        rules.BETAS[f"{rules.DENSE_OPTIMIZER}.{info.field_name}"].require(value is None or kind in rules.ADAMS)
+        return value
 
 
 class TableOptimizer(SpecModel):
@@ -34,7 +78,7 @@ class TableOptimizer(SpecModel):
     has a gradient."""
     learning_rate: LearningRate
     """The step size."""
-    epsilon: Annotated[float, Field(gt=0, le=1)] | None = None
+    epsilon: Epsilon | None = None
     """Added to the square roots by which RowWiseAdagrad, Adagrad and Adam divide. Default: 1e-8."""
     beta1: Decay | None = None
     """Adam's decay rate of the mean of gradients. Default: 0.9."""

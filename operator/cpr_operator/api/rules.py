@@ -111,6 +111,22 @@ HASH_SEED = Rule(
     f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
 )
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
+DENSE_OPTIMIZER = "spec.model.denseOptimizer"
+ADAMS = ("Adam", "AdamW")
+MOMENTUM = Rule(
+    DENSE_OPTIMIZER,
+    f"{DENSE_OPTIMIZER}.momentum",
+    "only SGD has a momentum",
+    "remove it, or set kind to SGD",
+    "self.kind == 'SGD' || !has(self.momentum)",
+)
+NESTEROV = Rule(
+    DENSE_OPTIMIZER,
+    f"{DENSE_OPTIMIZER}.nesterov",
+    "needs a momentum",
+    "state momentum, or remove nesterov",
+    "!self.nesterov || has(self.momentum)",
+)
 #: By the path of the optimizer.
 EPSILON = {
     where: Rule(
@@ -120,18 +136,18 @@ EPSILON = {
         "remove it, or choose another kind",
         "self.kind != 'SGD' || !has(self.epsilon)",
     )
-    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER, DENSE_OPTIMIZER)
 }
 #: By the field.
 BETAS = {
     f"{where}.{beta}": Rule(
         where,
         f"{where}.{beta}",
-        f"only Adam has {beta}",
+        f"only {' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'} {beta}",
         "remove it, or set kind to Adam",
-        f"self.kind == 'Adam' || !has(self.{beta})",
+        f"self.kind in {list(kinds)} || !has(self.{beta})",
     )
-    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+    for where, kinds in ((SPARSE_OPTIMIZER, ("Adam",)), (TABLE_OPTIMIZER, ("Adam",)), (DENSE_OPTIMIZER, ADAMS))
     for beta in ("beta1", "beta2")
 }
 ROWS = Rule(
@@ -358,6 +374,8 @@ STATIC = (
     TABLES,
     OUT_OF_RANGE,
     HASH_SEED,
+    MOMENTUM,
+    NESTEROV,
     *EPSILON.values(),
     *BETAS.values(),
     ROWS,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
@@ -79,6 +79,29 @@ def test_the_contract_gets_all_that_pods_need() -> None:
     assert job.model.table_optimizers == (SparseOptimizerSpec("SGD", 0.5), adam)
     assert [table.rows for table in job.model.tables] == [10, 5]
     assert from_json(JobSpec, to_json(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, OptimizerSpec("SGD", 0.1)),
+        ({"kind": "Adagrad"}, OptimizerSpec("Adagrad", 0.1, epsilon=1e-10)),
+        ({"kind": "Adam"}, OptimizerSpec("Adam", 0.1, epsilon=1e-8)),
+        ({"kind": "AdamW"}, OptimizerSpec("AdamW", 0.1, epsilon=1e-8, weight_decay=0.01)),
+        ({"kind": "AdamW", "weightDecay": 0}, OptimizerSpec("AdamW", 0.1, epsilon=1e-8, weight_decay=0.0)),
+        (
+            {"learningRate": 2, "momentum": 0.9, "nesterov": True, "weightDecay": 0.1, "clipNorm": 5},
+            OptimizerSpec("SGD", 2.0, momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=5.0),
+        ),
+        (
+            {"kind": "Adam", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.25},
+            OptimizerSpec("Adam", 0.1, epsilon=0.25, beta1=0.5, beta2=0.75),
+        ),
+    ],
+)
+def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
+    document = edited({"spec.model.denseOptimizer": stated})
+    assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
 
 
 @pytest.mark.parametrize(
