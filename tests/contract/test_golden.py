@@ -25,6 +25,7 @@ from cpr_contract.spec import (
     JobSpec,
     ModelSpec,
     OptimizerSpec,
+    PhaseSpec,
     SnapshotSpec,
     SparseOptimizerSpec,
     StoreSpec,
@@ -65,7 +66,15 @@ EXAMPLES: dict[str, Any] = {
                     "DefaultRow",
                 ),
             ),
-            dense_optimizer=OptimizerSpec("Adagrad", 0.01),
+            dense_optimizer=OptimizerSpec(
+                "SGD",
+                0.01,
+                momentum=0.9,
+                nesterov=True,
+                weight_decay=0.001,
+                clip_norm=10.0,
+                schedule=(PhaseSpec("Warmup", 100), PhaseSpec("Polynomial", 900, power=2.0)),
+            ),
             sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
             entrypoint="ranking.models:build",
             labels=("click", "buy"),
@@ -311,6 +320,15 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
     assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
+def test_a_job_from_before_optimizers_had_schedules_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    document["model"]["dense_optimizer"] = {"kind": "Adagrad", "learning_rate": 0.01}
+    del document["model"]["sparse_optimizer"]["schedule"]
+    model = from_dict(JobSpec, document).model
+    assert model.dense_optimizer == OptimizerSpec("Adagrad", 0.01, epsilon=1e-10, weight_decay=0.0, clip_norm=None)
+    assert model.dense_optimizer.schedule == model.sparse_optimizer.schedule == ()
+
+
 def test_what_is_from_before_tables_had_dims_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     for table in document["model"]["tables"]:
@@ -341,7 +359,8 @@ def test_every_document_has_an_example() -> None:
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
     inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
-    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
+    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
+    inner |= {DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

@@ -73,6 +73,16 @@ BOUNDS = (
         for field, good, bad in (("momentum", 0.99, 1), ("weightDecay", 0, -0.1), ("clipNorm", 0.5, 0))
     ),
     Case(
+        "spec.model.denseOptimizer.schedule[0].steps",
+        {"spec.model.denseOptimizer.schedule": 8 * [{"kind": "Constant", "steps": 1}]},
+        {"spec.model.denseOptimizer.schedule": [{"kind": "Constant", "steps": 0}]},
+    ),
+    Case(
+        "spec.model.denseOptimizer.schedule",
+        {"spec.model.denseOptimizer.schedule": []},
+        {"spec.model.denseOptimizer.schedule": 9 * [{"kind": "Constant", "steps": 1}]},
+    ),
+    Case(
         "spec.model.sparseOptimizer.learningRate",
         {"spec.model.sparseOptimizer.learningRate": 0.001},
         {"spec.model.sparseOptimizer.learningRate": 0},

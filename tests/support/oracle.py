@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -20,6 +20,7 @@ from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
+from support.torch_rates import torch_rates
 
 #: (table, rows int64 [k]) -> first values, float32 [k, D].
 InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
@@ -59,7 +60,9 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     """
     network = build_network(model, seed)
     optimizer = torch_optimizer(model.dense_optimizer, network.parameters())
+    rates = torch_rates(model.dense_optimizer, order.steps)
     kinds = [table.optimizer or model.sparse_optimizer for table in model.tables]
+    rates_of_tables = [torch_rates(kind, order.steps) for kind in kinds]
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
     states = [
         torch.zeros(len(table), {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": dim, "Adam": 2 * dim}[kind.kind])
@@ -79,11 +82,13 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         loss.backward()
         if (limit := model.dense_optimizer.clip_norm) is not None:
             torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
+        optimizer.param_groups[0]["lr"] = rates[step - 1]
         optimizer.step()
         for t, (kind, table, state) in enumerate(zip(kinds, tables, states, strict=True)):
             gradient = vectors[t].grad
             assert gradient is not None
-            update_rows(kind, table, state, ids[:, t], gradient, step)
+            at_this_rate = replace(kind, learning_rate=rates_of_tables[t][step - 1])
+            update_rows(at_this_rate, table, state, ids[:, t], gradient, step)
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)

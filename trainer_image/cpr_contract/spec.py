@@ -22,6 +22,23 @@ DEFAULT_ROW = 0
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseSpec:
+    """Some steps of a learning rate. Levels are portions of the `learning_rate`, and 1 before the first phase.
+
+    Warmup goes from `start` to 1, Linear, Cosine and Polynomial go from where the last phase ended to `end`, Step takes
+    the level times `factor` after each `every` steps, Constant stays. `power` is for Polynomial.
+    """
+
+    kind: Literal["Constant", "Warmup", "Linear", "Cosine", "Polynomial", "Step"]
+    steps: int
+    start: float = 0.0
+    end: float = 0.0
+    power: float = 1.0
+    every: int = 1
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerSpec:
     """The optimizer of the dense network, as torch.optim has it.
 
@@ -39,6 +56,7 @@ class OptimizerSpec:
     beta2: float = 0.999
     weight_decay: float = 0.0
     clip_norm: float | None = None
+    schedule: tuple[PhaseSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +68,7 @@ class SparseOptimizerSpec:
     epsilon: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999
+    schedule: tuple[PhaseSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

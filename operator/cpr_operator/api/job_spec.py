@@ -7,6 +7,7 @@ from typing import Any
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import replay_of
@@ -62,7 +63,8 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
 
 def _dense(optimizer: DenseOptimizer) -> contract.OptimizerSpec:
     stated = _stated(optimizer, "momentum", "nesterov", "epsilon", "beta1", "beta2", "weight_decay", "clip_norm")
-    return contract.OptimizerSpec(optimizer.kind, optimizer.learning_rate, **_DENSE_DEFAULTS[optimizer.kind] | stated)
+    fields = _DENSE_DEFAULTS[optimizer.kind] | stated | _schedule(optimizer)
+    return contract.OptimizerSpec(optimizer.kind, optimizer.learning_rate, **fields)
 
 
 #: What torch.optim takes where nothing is stated, and the contract has another default.
@@ -76,12 +78,18 @@ _DENSE_DEFAULTS: dict[str, dict[str, Any]] = {
 
 def _sparse(optimizer: TableOptimizer) -> contract.SparseOptimizerSpec:
     stated = _stated(optimizer, "epsilon", "beta1", "beta2")
-    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated)
+    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated, **_schedule(optimizer))
 
 
-def _stated(optimizer: DenseOptimizer | TableOptimizer, *names: str) -> dict[str, Any]:
-    """Those fields of an optimizer that are stated, by name."""
-    values = {name: getattr(optimizer, name) for name in names}
+def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> dict[str, tuple[contract.PhaseSpec, ...]]:
+    names = ("start", "end", "power", "every", "factor")
+    phases = (contract.PhaseSpec(each.kind, each.steps, **_stated(each, *names)) for each in optimizer.schedule)
+    return {"schedule": tuple(phases)}
+
+
+def _stated(part: SpecModel, *names: str) -> dict[str, Any]:
+    """Those of these fields that are stated, by name."""
+    values = {name: getattr(part, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 

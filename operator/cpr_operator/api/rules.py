@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import NoReturn
 
 from pydantic_core import PydanticCustomError
@@ -149,6 +150,32 @@ BETAS = {
     )
     for where, kinds in ((SPARSE_OPTIMIZER, ("Adam",)), (TABLE_OPTIMIZER, ("Adam",)), (DENSE_OPTIMIZER, ADAMS))
     for beta in ("beta1", "beta2")
+}
+_DECAYS = ("Linear", "Cosine", "Polynomial")
+#: By the path of the optimizer: what each phase of its schedule has.
+SCHEDULE = {
+    where: tuple(
+        Rule(f"{where}.schedule", f"{where}.schedule", message, remedy, f"self.all(p, {cel})")
+        for message, remedy, cel in (
+            ("only a Warmup has a start", "remove start, or set kind to Warmup", "p.kind == 'Warmup' || !has(p.start)"),
+            (
+                f"only {', '.join(_DECAYS[:-1])} and {_DECAYS[-1]} have an end",
+                "remove end, or set kind to one of them",
+                f"p.kind in {list(_DECAYS)} || !has(p.end)",
+            ),
+            (
+                "a Polynomial needs a power, and other kinds have none",
+                "state power with the kind Polynomial only",
+                "(p.kind == 'Polynomial') == has(p.power)",
+            ),
+            (
+                "a Step needs every and factor, and other kinds have neither",
+                "state every and factor with the kind Step only",
+                "(p.kind == 'Step') == has(p.every) && (p.kind == 'Step') == has(p.factor)",
+            ),
+        )
+    )
+    for where in (DENSE_OPTIMIZER, SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
 }
 ROWS = Rule(
     "spec",
@@ -378,6 +405,7 @@ STATIC = (
     NESTEROV,
     *EPSILON.values(),
     *BETAS.values(),
+    *chain.from_iterable(SCHEDULE.values()),
     ROWS,
     EPOCHS_OR_SAMPLES,
     SYNTHETIC,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import JobSpec, OptimizerSpec, SparseOptimizerSpec
+from cpr_contract.spec import JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
@@ -102,6 +102,27 @@ def test_the_contract_gets_all_that_pods_need() -> None:
 def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
     document = edited({"spec.model.denseOptimizer": stated})
     assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
+
+
+def test_pods_learn_the_schedules() -> None:
+    phases = [{"kind": "Warmup", "steps": 8, "start": 0.5}, {"kind": "Step", "steps": 9, "every": 2, "factor": 0.5}]
+    expected = (PhaseSpec("Warmup", 8, start=0.5), PhaseSpec("Step", 9, every=2, factor=0.5))
+    decay = [{"kind": "Cosine", "steps": 5, "end": 0.1}, {"kind": "Polynomial", "steps": 6, "power": 2}]
+    document = edited(
+        {
+            "spec.model.denseOptimizer.schedule": phases,
+            "spec.model.sparseOptimizer.schedule": decay,
+            "spec.model.tables.1.optimizer": {"kind": "SGD", "learningRate": 0.2, "schedule": phases},
+        }
+    )
+    job = to_job_spec(parse_spec(document["spec"]), "u", "n")
+    assert job.model.dense_optimizer.schedule == expected
+    assert job.model.sparse_optimizer.schedule == (
+        PhaseSpec("Cosine", 5, end=0.1),
+        PhaseSpec("Polynomial", 6, power=2.0),
+    )
+    assert job.model.table_optimizers[1].schedule == expected
+    assert from_json(JobSpec, to_json(job)) == job
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ LABELS = torch.randint(0, 2, (16,), generator=GENERATOR).float()
 
 
 def train(replica: DenseReplica, steps: int, slices: tuple[slice, ...] = (slice(None),)) -> None:
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         replica.zero_gradients()
         for part in slices:
             dense, embeddings, labels = (each[part].to(replica.device) for each in (DENSE, EMBEDDINGS, LABELS))
             loss_share(replica.model, replica.model(dense, embeddings), labels, 16).backward()
-        replica.step()
+        replica.step(step)
 
 
 def with_optimizer(optimizer: OptimizerSpec) -> ModelSpec:
@@ -77,7 +77,7 @@ def test_gradients_are_clipped_by_their_norm() -> None:
         norm = torch.nn.utils.clip_grad_norm_([expected], 0.5)
         assert (norm > 0.5) == (scale == 1.0)
         replica.gradients.copy_(gradients)
-        replica.step()
+        replica.step(1)
         assert torch.equal(replica.parameters, (expected - expected.grad).detach())
 
 
@@ -90,7 +90,7 @@ def test_a_norm_is_the_same_with_any_number_of_threads() -> None:
         for count in (1, 2, 3, 7):
             torch.set_num_threads(count)
             own = gradients.clone()
-            DenseOptimizer(OptimizerSpec("SGD", 1.0, clip_norm=1.0), parameters, own, torch.zeros(0, 1)).step()
+            DenseOptimizer(OptimizerSpec("SGD", 1.0, clip_norm=1.0), parameters, own, torch.zeros(0, 1)).step(1)
             found.append(own)
     finally:
         torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from cpr_contract.spec import OptimizerSpec
+from cpr_trainer.rates import rate_at
 
 
 def memory_width(spec: OptimizerSpec) -> int:
@@ -55,20 +56,21 @@ class DenseOptimizer:
         self._memory = memory.unbind()
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Take one step. The gradients are clipped in place first, if the spec says so."""
+    def step(self, step: int) -> None:
+        """Take the job's `step` (from 1). The gradients are clipped in place first, if the spec says so."""
         spec, parameters = self._spec, self._parameters
         if spec.clip_norm is not None:
             clip_grad_norm_(parameters, spec.clip_norm)
         assert parameters.grad is not None  # noqa: S101 -- it is set once and for all
-        ours, memory = ([parameters], [parameters.grad]), self._memory
-        rate, decay = spec.learning_rate, spec.weight_decay
+        ours: tuple[list[Tensor], list[Tensor]] = ([parameters], [parameters.grad])
+        memory = list(self._memory)
+        rate, decay = rate_at(spec, step), spec.weight_decay
         match spec.kind:
             case "SGD":
                 self.steps += 1
                 sgd(
                     *ours,
-                    list(memory) or [None],
+                    list[Tensor | None](memory) or [None],
                     foreach=False,
                     lr=rate,
                     momentum=spec.momentum,
@@ -80,7 +82,7 @@ class DenseOptimizer:
             case "Adagrad":
                 adagrad(
                     *ours,
-                    list(memory),
+                    memory,
                     [self.steps],
                     foreach=False,
                     lr=rate,

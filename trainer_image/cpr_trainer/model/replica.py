@@ -62,9 +62,9 @@ class DenseReplica:
         """Set all gradients to zero in place: backward adds to them."""
         self.gradients.zero_()
 
-    def step(self) -> None:
-        """Apply the optimizer to `gradients`; the same arithmetic as torch.optim's, on one tensor."""
-        self._optimizer.step()
+    def step(self, step: int) -> None:
+        """Apply the optimizer to `gradients` in the job's `step` (from 1)."""
+        self._optimizer.step(step)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU of all that makes this replica: `state`, and the network's buffers by name.

@@ -137,7 +137,7 @@ class Stepper:
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
         with self._board.waiting(self._watch.attend) as attend:
             group.sum((replica.gradients, *to_merge), attend)
-        replica.step()
+        replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
         if show:
