@@ -17,11 +17,12 @@ from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roste
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
 from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
-from cpr_contract.reports import Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ColumnsSpec,
     DataSpec,
+    EvaluationSpec,
     JobSpec,
     ModelSpec,
     OptimizerSpec,
@@ -43,6 +44,7 @@ SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
 FULL = f"{UID}/gen-0001/shard-0003/inc-0002/step-000009000"
 PRIORITY = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012006-priority"
 ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
+HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None)
 PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
 
 EXAMPLES: dict[str, Any] = {
@@ -101,6 +103,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
+        evaluation=EvaluationSpec(1000000, 100000),
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -183,6 +186,7 @@ EXAMPLES: dict[str, Any] = {
         forgotten=(6144000, 6144000, 6144000, -1),
         overdue=("shard/3",),
         shard_incarnations=(1, 1, 2, 5),
+        evaluation=HELD_OUT,
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -360,7 +364,7 @@ def test_every_document_has_an_example() -> None:
     }
     inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
     inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
-    inner |= {DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
+    inner |= {DataSpec, ColumnsSpec, EvaluationSpec, StoreSpec, SnapshotSpec, HeldOutScores}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

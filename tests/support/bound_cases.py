@@ -151,6 +151,8 @@ BOUNDS = (
         CSV | BAG | {"spec.data.columns.separator": '"'},
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
+    Case("spec.evaluation.everySamples", {"spec.evaluation.everySamples": 0}, {"spec.evaluation.everySamples": -1}),
+    Case("spec.evaluation.samples", {"spec.evaluation.samples": 1}, {"spec.evaluation.samples": 0}),
     Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),
     Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),
     Case("spec.data.seed", {"spec.data.seed": 2**31 - 1}, {"spec.data.seed": 1.5}),

@@ -343,6 +343,22 @@ RULES = (
         "needs a momentum",
     ),
     Case(
+        "spec.evaluation",
+        {"spec.evaluation": {"everySamples": 10}, "spec.data.holdOut": 0.1},
+        {"spec.evaluation": {"everySamples": 10}},
+        "needs rows that are held out",
+    ),
+    Case(
+        "spec.evaluation",
+        {"spec.evaluation": {"everySamples": 0}, "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}},
+        {
+            "spec.evaluation": {"everySamples": 10},
+            "spec.data.holdOut": 0.1,
+            "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"},
+        },
+        "needs spec.trainers.denseSync AllReduce",
+    ),
+    Case(
         "spec.snapshots.strategy",
         {"spec.snapshots.strategy": "SSU"},
         {"spec.snapshots.strategy": "SSU", "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},

@@ -223,6 +223,14 @@ class SnapshotSpec:
     max_bytes_per_s: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationSpec:
+    """After each `every` trained samples the network is scored on the first `samples` of those that are held out."""
+
+    every: int
+    samples: int
+
+
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: What the dense network computes with, and embedding vectors and their gradients travel as.
@@ -243,6 +251,7 @@ class JobSpec:
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
     threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
     Each trainer keeps pushes that no save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none.
+    With an `evaluation` the network is scored on held-out samples while it trains.
     """
 
     contract: int
@@ -260,6 +269,7 @@ class JobSpec:
     workers: int = 1
     device: Device = "cpu"
     replay_bytes: int = 0
+    evaluation: EvaluationSpec | None = None
 
     @property
     def overdue_s(self) -> float:

@@ -11,7 +11,7 @@ from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import replay_of
-from cpr_operator.api.spec import CPRJobSpec, Snapshots
+from cpr_operator.api.spec import CPRJobSpec, Evaluation, Snapshots
 
 
 def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION) -> contract.JobSpec:
@@ -32,6 +32,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         workers=spec.trainers.workers,
         device=spec.trainers.device,
         replay_bytes=replay_of(spec).memory_bytes,
+        evaluation=_evaluation(spec.evaluation),
     )
 
 
@@ -81,7 +82,7 @@ def _sparse(optimizer: TableOptimizer) -> contract.SparseOptimizerSpec:
     return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated, **_schedule(optimizer))
 
 
-def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> dict[str, tuple[contract.PhaseSpec, ...]]:
+def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> dict[str, Any]:
     names = ("start", "end", "power", "every", "factor")
     phases = (contract.PhaseSpec(each.kind, each.steps, **_stated(each, *names)) for each in optimizer.schedule)
     return {"schedule": tuple(phases)}
@@ -107,6 +108,11 @@ def _data(data: Data) -> contract.DataSpec:
         shuffle_rows=data.shuffle_rows,
         hold_out=data.hold_out,
     )
+
+
+def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
+    every = evaluation.every_samples
+    return contract.EvaluationSpec(every, evaluation.samples) if every else None
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
+from cpr_contract.spec import EvaluationSpec, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
@@ -102,6 +102,12 @@ def test_the_contract_gets_all_that_pods_need() -> None:
 def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
     document = edited({"spec.model.denseOptimizer": stated})
     assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
+
+
+def test_pods_learn_what_is_evaluated_while_they_train() -> None:
+    asked = {"spec.evaluation": {"everySamples": 500, "samples": 50}, "spec.data.holdOut": 0.1}
+    usual, other = (to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, asked))
+    assert (usual.evaluation, other.evaluation) == (None, EvaluationSpec(500, 50))
 
 
 def test_pods_learn_the_schedules() -> None:
