@@ -91,6 +91,7 @@ def test_two_trainers_score_each_sample_once_though_one_is_replaced(tmp_path: Pa
         running.replace_trainers(1, leader=0)
         running.result()
         found = from_json(Result, running.trainers[0].last_word).evaluation
+    assert found is not None
     alone = scored_alone(scoring(tmp_path))
     assert first.scored == found.scored == alone.scored
     assert (found.step, found.samples) == (LAST_DUE, EVERY * (SAMPLES // EVERY))

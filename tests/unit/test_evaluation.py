@@ -51,7 +51,7 @@ def test_entropy_and_calibration_are_those_of_the_scores(
     portion, predicted = labels.mean(dtype=np.float64), 1 / (1 + np.exp(-logits.astype(np.float64)))
     assert score.calibration() == pytest.approx(predicted.mean() / portion, rel=1e-3)
     constant = -(portion * math.log(portion) + (1 - portion) * math.log(1 - portion))
-    assert score.normalised_entropy() == pytest.approx(score.log_loss() / constant, rel=1e-9)  # type: ignore[operator]
+    assert score.normalised_entropy() == pytest.approx(score.log_loss() / constant, rel=1e-9)
 
 
 @pytest.mark.parametrize(("label", "calibration"), [(0.0, None), (1.0, 0.5)])
