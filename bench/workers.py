@@ -83,8 +83,8 @@ def train(replica: DenseReplica, works: Sequence[Work], crew: Crew, end_s: float
     while time.monotonic() < end_s:
         work = works[steps % len(works)]
         compute(replica, work.batch, work.access, work.vectors.detach, BATCH_SIZE, crew)
-        replica.step()
         steps += 1
+        replica.step(steps)
     return steps
 
 

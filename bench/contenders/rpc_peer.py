@@ -93,7 +93,7 @@ def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
             if job.trainers > 1:
                 distributed.all_reduce(replica.gradients)
             trace.lap("reduce")
-            replica.step()
+            replica.step(wanted.step)
             trace.lap("optimizer")
             wait_all(pushes)
             trace.lap("push")

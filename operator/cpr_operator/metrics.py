@@ -63,6 +63,7 @@ class Metrics:
         self._total = gauge("cprjob_total_samples", "Samples in all; 0 until the data is read.")
         self._degraded = gauge("cprjob_degraded_samples", "Samples trained while a shard was away.")
         self._auc = gauge("cprjob_auc", "Area under the ROC curve so far.")
+        self._held_out_auc = gauge("cprjob_held_out_auc", "AUC of the last evaluation on held-out rows.")
         self._limit = gauge("cprjob_budget_limit_ratio", "Portion of samples that may be lost.")
         self._spent = gauge("cprjob_budget_spent_ratio", "Portion of samples that is lost.")
         self._reserved = gauge("cprjob_budget_reserved_ratio", "Portion of samples set aside for recoveries under way.")
@@ -97,6 +98,8 @@ class Metrics:
         self._restarts.labels(*key).set(status.restarts)
         if status.progress.auc is not None:
             self._auc.labels(*key).set(status.progress.auc)
+        if status.progress.held_out is not None and status.progress.held_out.auc is not None:
+            self._held_out_auc.labels(*key).set(status.progress.held_out.auc)
         if status.lost_row_updates is not None:
             self._lost_updates.labels(*key).set(status.lost_row_updates)
         if status.plan is not None:

@@ -17,14 +17,16 @@ from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roste
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, Deleted, ExitCode, Problem
 from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
-from cpr_contract.reports import Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ColumnsSpec,
     DataSpec,
+    EvaluationSpec,
     JobSpec,
     ModelSpec,
     OptimizerSpec,
+    PhaseSpec,
     SnapshotSpec,
     SparseOptimizerSpec,
     StoreSpec,
@@ -42,6 +44,7 @@ SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
 FULL = f"{UID}/gen-0001/shard-0003/inc-0002/step-000009000"
 PRIORITY = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012006-priority"
 ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
+HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None)
 PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
 
 EXAMPLES: dict[str, Any] = {
@@ -65,7 +68,15 @@ EXAMPLES: dict[str, Any] = {
                     "DefaultRow",
                 ),
             ),
-            dense_optimizer=OptimizerSpec("Adagrad", 0.01),
+            dense_optimizer=OptimizerSpec(
+                "SGD",
+                0.01,
+                momentum=0.9,
+                nesterov=True,
+                weight_decay=0.001,
+                clip_norm=10.0,
+                schedule=(PhaseSpec("Warmup", 100), PhaseSpec("Polynomial", 900, power=2.0)),
+            ),
             sparse_optimizer=SparseOptimizerSpec("RowWiseAdagrad", 0.05),
             entrypoint="ranking.models:build",
             labels=("click", "buy"),
@@ -92,6 +103,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
+        evaluation=EvaluationSpec(1000000, 100000),
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -177,6 +189,7 @@ EXAMPLES: dict[str, Any] = {
         overdue=("shard/3",),
         shard_incarnations=(1, 1, 2, 5),
         shard_lives=(1, 1, 2, 1),
+        evaluation=HELD_OUT,
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -314,6 +327,15 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
     assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
+def test_a_job_from_before_optimizers_had_schedules_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    document["model"]["dense_optimizer"] = {"kind": "Adagrad", "learning_rate": 0.01}
+    del document["model"]["sparse_optimizer"]["schedule"]
+    model = from_dict(JobSpec, document).model
+    assert model.dense_optimizer == OptimizerSpec("Adagrad", 0.01, epsilon=1e-10, weight_decay=0.0, clip_norm=None)
+    assert model.dense_optimizer.schedule == model.sparse_optimizer.schedule == ()
+
+
 def test_what_is_from_before_tables_had_dims_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     for table in document["model"]["tables"]:
@@ -344,7 +366,8 @@ def test_every_document_has_an_example() -> None:
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
     inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
-    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, ModelSpec, DataSpec, ColumnsSpec, StoreSpec, SnapshotSpec}
+    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
+    inner |= {DataSpec, ColumnsSpec, EvaluationSpec, StoreSpec, SnapshotSpec, HeldOutScores}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

@@ -64,6 +64,24 @@ BOUNDS = (
         {"spec.model.denseOptimizer.kind": "Adagrad"},
         {"spec.model.denseOptimizer.kind": "RowWiseAdagrad"},
     ),
+    *(
+        Case(
+            f"spec.model.denseOptimizer.{field}",
+            {f"spec.model.denseOptimizer.{field}": good},
+            {f"spec.model.denseOptimizer.{field}": bad},
+        )
+        for field, good, bad in (("momentum", 0.99, 1), ("weightDecay", 0, -0.1), ("clipNorm", 0.5, 0))
+    ),
+    Case(
+        "spec.model.denseOptimizer.schedule[0].steps",
+        {"spec.model.denseOptimizer.schedule": 8 * [{"kind": "Constant", "steps": 1}]},
+        {"spec.model.denseOptimizer.schedule": [{"kind": "Constant", "steps": 0}]},
+    ),
+    Case(
+        "spec.model.denseOptimizer.schedule",
+        {"spec.model.denseOptimizer.schedule": []},
+        {"spec.model.denseOptimizer.schedule": 9 * [{"kind": "Constant", "steps": 1}]},
+    ),
     Case(
         "spec.model.sparseOptimizer.learningRate",
         {"spec.model.sparseOptimizer.learningRate": 0.001},
@@ -133,6 +151,8 @@ BOUNDS = (
         CSV | BAG | {"spec.data.columns.separator": '"'},
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
+    Case("spec.evaluation.everySamples", {"spec.evaluation.everySamples": 0}, {"spec.evaluation.everySamples": -1}),
+    Case("spec.evaluation.samples", {"spec.evaluation.samples": 1}, {"spec.evaluation.samples": 0}),
     Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),
     Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),
     Case("spec.data.seed", {"spec.data.seed": 2**31 - 1}, {"spec.data.seed": 1.5}),

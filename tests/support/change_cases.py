@@ -38,6 +38,7 @@ CHANGES = (
     _frozen("recovery", {"spec.recovery.mode": "Full"}),
     _frozen("model", {"spec.model.tables.0.rows": 11}),
     _frozen("data", {"spec.data.samples": 1001}),
+    _frozen("evaluation", {"spec.evaluation.samples": 10}),
     _frozen("trainers.denseSync", {"spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}}),
     _frozen("trainers.precision", {"spec.trainers.precision": "bf16"}),
     _frozen("trainers.prefetch", {"spec.trainers.prefetch": 2}),

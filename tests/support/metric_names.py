@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.metrics import Metrics as ShardMetrics
@@ -64,6 +64,7 @@ def _trainer_registry() -> CollectorRegistry:
     """That of a trainer with a report in which every figure is known."""
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
+    known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0)
     registry = CollectorRegistry()
     registry.register(ReportCollector(Board(replace(report, **known))))
     return registry

@@ -7,19 +7,20 @@ else: embedding gradients, optimizers, the mean loss, AUC and log loss are compu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from cpr_contract.spec import ModelSpec, SparseOptimizerSpec
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.model.entrypoint import OwnLoss, OwnMetrics, build_network
+from support.torch_rates import torch_rates
 
 #: (table, rows int64 [k]) -> first values, float32 [k, D].
 InitialRows = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
@@ -58,13 +59,10 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     A step reads rows as they were before the last `missed_steps` steps.
     """
     network = build_network(model, seed)
-    rate = model.dense_optimizer.learning_rate
-    optimizers: dict[str, type[torch.optim.SGD | torch.optim.Adagrad]] = {
-        "SGD": torch.optim.SGD,
-        "Adagrad": torch.optim.Adagrad,
-    }
-    optimizer = optimizers[model.dense_optimizer.kind](network.parameters(), lr=rate)
+    optimizer = torch_optimizer(model.dense_optimizer, network.parameters())
+    rates = torch_rates(model.dense_optimizer, order.steps)
     kinds = [table.optimizer or model.sparse_optimizer for table in model.tables]
+    rates_of_tables = [torch_rates(kind, order.steps) for kind in kinds]
     tables = [torch.from_numpy(initial_rows(t, np.arange(spec.rows))).clone() for t, spec in enumerate(model.tables)]
     states = [
         torch.zeros(len(table), {"SGD": 0, "RowWiseAdagrad": 1, "Adagrad": dim, "Adam": 2 * dim}[kind.kind])
@@ -82,11 +80,15 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         loss = mean_loss(network, score, truth)
         optimizer.zero_grad()
         loss.backward()
+        if (limit := model.dense_optimizer.clip_norm) is not None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), limit)
+        optimizer.param_groups[0]["lr"] = rates[step - 1]
         optimizer.step()
         for t, (kind, table, state) in enumerate(zip(kinds, tables, states, strict=True)):
             gradient = vectors[t].grad
             assert gradient is not None
-            update_rows(kind, table, state, ids[:, t], gradient, step)
+            at_this_rate = replace(kind, learning_rate=rates_of_tables[t][step - 1])
+            update_rows(at_this_rate, table, state, ids[:, t], gradient, step)
         losses.append(loss.item())
         logits.append(score.detach())
         labels.append(truth)
@@ -111,6 +113,23 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
         states=tuple(states),
         metrics=metrics,
     )
+
+
+def torch_optimizer(spec: OptimizerSpec, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return torch's own optimizer of the dense network."""
+    rate, decay, betas = spec.learning_rate, spec.weight_decay, (spec.beta1, spec.beta2)
+    match spec.kind:
+        case "SGD":
+            momentum, nesterov = spec.momentum, spec.nesterov
+            return torch.optim.SGD(parameters, lr=rate, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+        case "Adagrad":
+            return torch.optim.Adagrad(parameters, lr=rate, eps=spec.epsilon, weight_decay=decay)
+        case "Adam":
+            return torch.optim.Adam(parameters, lr=rate, betas=betas, eps=spec.epsilon, weight_decay=decay)
+        case "AdamW":
+            return torch.optim.AdamW(parameters, lr=rate, betas=betas, eps=spec.epsilon, weight_decay=decay)
+        case _:
+            assert_never(spec.kind)
 
 
 def mean_loss(network: torch.nn.Module, logits: Tensor, labels: Tensor) -> Tensor:

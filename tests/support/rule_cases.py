@@ -25,6 +25,41 @@ HYPERPARAMETERS = (
 )
 
 
+#: A phase that is as it should be, one that is not, and what is said then.
+PHASES = (
+    (
+        {"kind": "Warmup", "steps": 5, "start": 0.1},
+        {"kind": "Linear", "steps": 5, "start": 0.1},
+        "only a Warmup has a start",
+    ),
+    (
+        {"kind": "Cosine", "steps": 5, "end": 0.1},
+        {"kind": "Constant", "steps": 5, "end": 0.1},
+        "only Linear, Cosine and Polynomial have an end",
+    ),
+    (
+        {"kind": "Polynomial", "steps": 5, "power": 2},
+        {"kind": "Polynomial", "steps": 5},
+        "a Polynomial needs a power",
+    ),
+    (
+        {"kind": "Linear", "steps": 5},
+        {"kind": "Linear", "steps": 5, "power": 2},
+        "a Polynomial needs a power, and other kinds have none",
+    ),
+    (
+        {"kind": "Step", "steps": 5, "every": 2, "factor": 0.5},
+        {"kind": "Step", "steps": 5, "every": 2},
+        "a Step needs every and factor",
+    ),
+    (
+        {"kind": "Constant", "steps": 5},
+        {"kind": "Constant", "steps": 5, "every": 2, "factor": 0.5},
+        "other kinds have neither",
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One rule: edits of the minimal manifest that keep it and that break it.
@@ -277,6 +312,51 @@ RULES = (
             says,
         )
         for field, kind, other, says in HYPERPARAMETERS
+    ),
+    *(
+        Case(
+            f"spec.model.denseOptimizer.{field}",
+            {"spec.model.denseOptimizer": {"kind": kind, field: 0.5}},
+            {"spec.model.denseOptimizer": {"kind": other, field: 0.5}},
+            says,
+        )
+        for field, kind, other, says in (
+            ("momentum", "SGD", "Adam", "only SGD has a momentum"),
+            ("epsilon", "AdamW", "SGD", "SGD has no epsilon"),
+            ("beta1", "Adam", "Adagrad", "only Adam and AdamW have beta1"),
+            ("beta2", "AdamW", "SGD", "only Adam and AdamW have beta2"),
+        )
+    ),
+    *(
+        Case(f"{where}.schedule", {at: optimizer | {"schedule": [good]}}, {at: optimizer | {"schedule": [bad]}}, says)
+        for where, at, optimizer in (
+            ("spec.model.denseOptimizer", "spec.model.denseOptimizer", {}),
+            ("spec.model.sparseOptimizer", "spec.model.sparseOptimizer", {}),
+            ("spec.model.tables[1].optimizer", "spec.model.tables.1.optimizer", ROW_WISE),
+        )
+        for good, bad, says in PHASES
+    ),
+    Case(
+        "spec.model.denseOptimizer.nesterov",
+        {"spec.model.denseOptimizer": {"momentum": 0.9, "nesterov": True}},
+        {"spec.model.denseOptimizer": {"nesterov": True}},
+        "needs a momentum",
+    ),
+    Case(
+        "spec.evaluation",
+        {"spec.evaluation": {"everySamples": 10}, "spec.data.holdOut": 0.1},
+        {"spec.evaluation": {"everySamples": 10}},
+        "needs rows that are held out",
+    ),
+    Case(
+        "spec.evaluation",
+        {"spec.evaluation": {"everySamples": 0}, "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"}},
+        {
+            "spec.evaluation": {"everySamples": 10},
+            "spec.data.holdOut": 0.1,
+            "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"},
+        },
+        "needs spec.trainers.denseSync AllReduce",
     ),
     Case(
         "spec.snapshots.strategy",

@@ -38,6 +38,33 @@ def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread
     assert score.samples == n
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.floats(-4, 4), st.floats(0.3, 3), st.floats(-1, 1), st.integers(200, 5000))
+def test_entropy_and_calibration_are_those_of_the_scores(
+    seed: int, mean: float, spread: float, bias: float, n: int
+) -> None:
+    random = np.random.default_rng(seed)
+    logits = random.normal(mean, spread, n).astype(np.float32)
+    labels = (random.random(n) < 1 / (1 + np.exp(bias - logits))).astype(np.float32)
+    labels[:2] = 0, 1
+    score = scored(torch.from_numpy(logits), torch.from_numpy(labels))
+    portion, predicted = labels.mean(dtype=np.float64), 1 / (1 + np.exp(-logits.astype(np.float64)))
+    assert score.calibration() == pytest.approx(predicted.mean() / portion, rel=1e-3)
+    constant = -(portion * math.log(portion) + (1 - portion) * math.log(1 - portion))
+    assert score.normalised_entropy() == pytest.approx(score.log_loss() / constant, rel=1e-9)
+
+
+@pytest.mark.parametrize(("label", "calibration"), [(0.0, None), (1.0, 0.5)])
+def test_labels_that_are_all_the_same_have_no_entropy(label: float, calibration: float | None) -> None:
+    score = scored(torch.zeros(10), torch.full((10,), label))
+    assert score.normalised_entropy() is None
+    assert score.calibration() == (None if calibration is None else pytest.approx(calibration, rel=1e-3))
+
+
+def test_before_the_first_sample_nothing_is_known() -> None:
+    assert (ProgressiveValidation(10).normalised_entropy(), ProgressiveValidation(10).calibration()) == (None, None)
+
+
 def test_ties_count_half() -> None:
     assert scored(torch.zeros(10), torch.tensor([0.0, 1.0] * 5)).auc() == 0.5
 

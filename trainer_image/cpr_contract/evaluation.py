@@ -17,7 +17,8 @@ class Evaluation:
     """A model's scores on held-out `samples`.
 
     `auc`, `log_loss` (nats): of the first label; None if it is the same in all samples, both if there is no label.
-    `metrics`: figures by name, as in a trainer's report.
+    `metrics`: figures by name, as in a trainer's report. `normalised_entropy`, `calibration`: of the first label, as in
+    `cpr_contract.reports.HeldOutScores`.
     """
 
     step: int
@@ -25,3 +26,5 @@ class Evaluation:
     auc: float | None
     log_loss: float | None
     metrics: tuple[tuple[str, float], ...] = ()
+    normalised_entropy: float | None = None
+    calibration: float | None = None

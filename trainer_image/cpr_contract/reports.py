@@ -108,6 +108,24 @@ class ShardReport:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOutScores:
+    """How well the model of `step`, and of so many trained `samples`, did on `scored` samples that are never trained.
+
+    All of the first label: the area under the ROC curve; the mean log loss in nats; that loss by the entropy of the
+    labels, so that 1 is what a constant scores; and the sum of the predictions by the sum of the labels. None where it
+    is not defined, as when all labels are the same.
+    """
+
+    step: int
+    samples: int
+    scored: int
+    auc: float | None
+    logloss: float | None
+    normalised_entropy: float | None
+    calibration: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
 
@@ -133,7 +151,7 @@ class TrainerReport:
     saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
     ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
     `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
-    of each where there are several labels, then the network's own.
+    of each where there are several labels, then the network's own. `evaluation` is the last one on held-out samples.
     """
 
     contract: int
@@ -171,6 +189,7 @@ class TrainerReport:
     overdue: Names = ()
     shard_incarnations: ByShard = ()
     shard_lives: ByShard = ()
+    evaluation: HeldOutScores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +198,8 @@ class Result:
 
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
-    validation over all samples that count, as in a report. None where nothing could be scored.
+    validation over all samples that count, as in a report. None where nothing could be scored. evaluation: as in a
+    report.
     """
 
     anchor: AnchorRef
@@ -188,3 +208,4 @@ class Result:
     auc: float | None
     logloss: float | None
     metrics: Metrics = ()
+    evaluation: HeldOutScores | None = None

@@ -22,11 +22,41 @@ DEFAULT_ROW = 0
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizerSpec:
-    """The optimizer of the dense network."""
+class PhaseSpec:
+    """Some steps of a learning rate. Levels are portions of the `learning_rate`, and 1 before the first phase.
 
-    kind: Literal["SGD", "Adagrad"]
+    Warmup goes from `start` to 1, Linear, Cosine and Polynomial go from where the last phase ended to `end`, Step takes
+    the level times `factor` after each `every` steps, Constant stays. `power` is for Polynomial.
+    """
+
+    kind: Literal["Constant", "Warmup", "Linear", "Cosine", "Polynomial", "Step"]
+    steps: int
+    start: float = 0.0
+    end: float = 0.0
+    power: float = 1.0
+    every: int = 1
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The optimizer of the dense network, as torch.optim has it.
+
+    `momentum` and `nesterov` are for SGD, `epsilon` for all others, `beta1` and `beta2` for Adam and AdamW.
+    `weight_decay` is added to the gradient as an L2 penalty is, but by AdamW taken from the parameters themselves.
+    Gradients with a norm above `clip_norm` are scaled down to it; None: none are.
+    """
+
+    kind: Literal["SGD", "Adagrad", "Adam", "AdamW"]
     learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    epsilon: float = 1e-10
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: tuple[PhaseSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +68,7 @@ class SparseOptimizerSpec:
     epsilon: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999
+    schedule: tuple[PhaseSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +223,14 @@ class SnapshotSpec:
     max_bytes_per_s: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationSpec:
+    """After each `every` trained samples the network is scored on the first `samples` of those that are held out."""
+
+    every: int
+    samples: int
+
+
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.
 DenseSync = Literal["AllReduce", "ShadowEASGD", "ShadowMA", "ShadowBMUF"]
 #: What the dense network computes with, and embedding vectors and their gradients travel as.
@@ -212,6 +251,7 @@ class JobSpec:
     miss no push of their own trainer, with more those of so many steps. A trainer computes each slice with `workers`
     threads side by side. The dense network is computed on `device`; everything else, saves among it, is on the CPU.
     Each trainer keeps pushes that no save holds yet in `replay_bytes` of memory, for shards that are replaced; 0: none.
+    With an `evaluation` the network is scored on held-out samples while it trains.
     """
 
     contract: int
@@ -229,6 +269,7 @@ class JobSpec:
     workers: int = 1
     device: Device = "cpu"
     replay_bytes: int = 0
+    evaluation: EvaluationSpec | None = None
 
     @property
     def overdue_s(self) -> float:

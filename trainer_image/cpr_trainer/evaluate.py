@@ -78,7 +78,15 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
     scores = score_held_out(replica.model, job, dataset, placement, fetch)
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
-    return Evaluation(manifest.step, scores.samples, scores.auc(), scores.log_loss(), scores.metrics())
+    return Evaluation(
+        manifest.step,
+        scores.samples,
+        scores.auc(),
+        scores.log_loss(),
+        scores.metrics(),
+        scores.normalised_entropy(),
+        scores.calibration(),
+    )
 
 
 @torch.no_grad()

@@ -82,7 +82,7 @@ class LoneTrainer:
         self.scores.add(ScoredSlice(step, 1, samples.start, computed.logits, computed.labels, computed.loss_share))
         if step % MERGE_STEPS == 0 or step == self.order.steps:
             self.scores.merge(*self.scores.to_merge())
-        self.replica.step()
+        self.replica.step(step)
         gradients = computed.row_gradients
         by_band = gradients if isinstance(gradients, tuple) else (gradients,)
         self.arena.apply(slots, access.unique.numbers, [each.float().numpy() for each in by_band], step)

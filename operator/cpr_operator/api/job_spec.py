@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.optimizers import TableOptimizer
+from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import replay_of
-from cpr_operator.api.spec import CPRJobSpec, Snapshots
+from cpr_operator.api.spec import CPRJobSpec, Evaluation, Snapshots
 
 
 def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION) -> contract.JobSpec:
@@ -29,11 +32,11 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         workers=spec.trainers.workers,
         device=spec.trainers.device,
         replay_bytes=replay_of(spec).memory_bytes,
+        evaluation=_evaluation(spec.evaluation),
     )
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
-    dense = model.dense_optimizer
     predicted = {} if columns is None else {"labels": columns.labels, "targets": columns.targets}
     return contract.ModelSpec(
         embedding_dim=model.embedding_dim,
@@ -52,17 +55,43 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
             )
             for table in model.tables
         ),
-        dense_optimizer=contract.OptimizerSpec(kind=dense.kind, learning_rate=dense.learning_rate),
+        dense_optimizer=_dense(model.dense_optimizer),
         sparse_optimizer=_sparse(model.sparse_optimizer),
         entrypoint=model.entrypoint,
         **predicted,
     )
 
 
+def _dense(optimizer: DenseOptimizer) -> contract.OptimizerSpec:
+    stated = _stated(optimizer, "momentum", "nesterov", "epsilon", "beta1", "beta2", "weight_decay", "clip_norm")
+    fields = _DENSE_DEFAULTS[optimizer.kind] | stated | _schedule(optimizer)
+    return contract.OptimizerSpec(optimizer.kind, optimizer.learning_rate, **fields)
+
+
+#: What torch.optim takes where nothing is stated, and the contract has another default.
+_DENSE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "SGD": {},
+    "Adagrad": {},
+    "Adam": {"epsilon": 1e-8},
+    "AdamW": {"epsilon": 1e-8, "weight_decay": 0.01},
+}
+
+
 def _sparse(optimizer: TableOptimizer) -> contract.SparseOptimizerSpec:
-    beyond = {name: getattr(optimizer, name) for name in ("epsilon", "beta1", "beta2")}
-    stated = {name: value for name, value in beyond.items() if value is not None}
-    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated)
+    stated = _stated(optimizer, "epsilon", "beta1", "beta2")
+    return contract.SparseOptimizerSpec(optimizer.kind, optimizer.learning_rate, **stated, **_schedule(optimizer))
+
+
+def _schedule(optimizer: DenseOptimizer | TableOptimizer) -> dict[str, Any]:
+    names = ("start", "end", "power", "every", "factor")
+    phases = (contract.PhaseSpec(each.kind, each.steps, **_stated(each, *names)) for each in optimizer.schedule)
+    return {"schedule": tuple(phases)}
+
+
+def _stated(part: SpecModel, *names: str) -> dict[str, Any]:
+    """Those of these fields that are stated, by name."""
+    values = {name: getattr(part, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _data(data: Data) -> contract.DataSpec:
@@ -79,6 +108,11 @@ def _data(data: Data) -> contract.DataSpec:
         shuffle_rows=data.shuffle_rows,
         hold_out=data.hold_out,
     )
+
+
+def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
+    every = evaluation.every_samples
+    return contract.EvaluationSpec(every, evaluation.samples) if every else None
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

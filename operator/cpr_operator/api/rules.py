@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import NoReturn
 
 from pydantic_core import PydanticCustomError
@@ -111,6 +112,22 @@ HASH_SEED = Rule(
     f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
 )
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
+DENSE_OPTIMIZER = "spec.model.denseOptimizer"
+ADAMS = ("Adam", "AdamW")
+MOMENTUM = Rule(
+    DENSE_OPTIMIZER,
+    f"{DENSE_OPTIMIZER}.momentum",
+    "only SGD has a momentum",
+    "remove it, or set kind to SGD",
+    "self.kind == 'SGD' || !has(self.momentum)",
+)
+NESTEROV = Rule(
+    DENSE_OPTIMIZER,
+    f"{DENSE_OPTIMIZER}.nesterov",
+    "needs a momentum",
+    "state momentum, or remove nesterov",
+    "!self.nesterov || has(self.momentum)",
+)
 #: By the path of the optimizer.
 EPSILON = {
     where: Rule(
@@ -120,19 +137,45 @@ EPSILON = {
         "remove it, or choose another kind",
         "self.kind != 'SGD' || !has(self.epsilon)",
     )
-    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER, DENSE_OPTIMIZER)
 }
 #: By the field.
 BETAS = {
     f"{where}.{beta}": Rule(
         where,
         f"{where}.{beta}",
-        f"only Adam has {beta}",
+        f"only {' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'} {beta}",
         "remove it, or set kind to Adam",
-        f"self.kind == 'Adam' || !has(self.{beta})",
+        f"self.kind in {list(kinds)} || !has(self.{beta})",
     )
-    for where in (SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
+    for where, kinds in ((SPARSE_OPTIMIZER, ("Adam",)), (TABLE_OPTIMIZER, ("Adam",)), (DENSE_OPTIMIZER, ADAMS))
     for beta in ("beta1", "beta2")
+}
+_DECAYS = ("Linear", "Cosine", "Polynomial")
+#: By the path of the optimizer: what each phase of its schedule has.
+SCHEDULE = {
+    where: tuple(
+        Rule(f"{where}.schedule", f"{where}.schedule", message, remedy, f"self.all(p, {cel})")
+        for message, remedy, cel in (
+            ("only a Warmup has a start", "remove start, or set kind to Warmup", "p.kind == 'Warmup' || !has(p.start)"),
+            (
+                f"only {', '.join(_DECAYS[:-1])} and {_DECAYS[-1]} have an end",
+                "remove end, or set kind to one of them",
+                f"p.kind in {list(_DECAYS)} || !has(p.end)",
+            ),
+            (
+                "a Polynomial needs a power, and other kinds have none",
+                "state power with the kind Polynomial only",
+                "(p.kind == 'Polynomial') == has(p.power)",
+            ),
+            (
+                "a Step needs every and factor, and other kinds have neither",
+                "state every and factor with the kind Step only",
+                "(p.kind == 'Step') == has(p.every) && (p.kind == 'Step') == has(p.factor)",
+            ),
+        )
+    )
+    for where in (DENSE_OPTIMIZER, SPARSE_OPTIMIZER, TABLE_OPTIMIZER)
 }
 ROWS = Rule(
     "spec",
@@ -273,6 +316,20 @@ WORKERS = Rule(
     "remove it, or set spec.trainers.device to cpu",
     "self.workers == 1 || self.device != 'cuda'",
 )
+EVALUATION_ROWS = Rule(
+    "spec",
+    "spec.evaluation",
+    "needs rows that are held out",
+    "set spec.data.holdOut, or everySamples to 0",
+    "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0",
+)
+EVALUATION_LOCKSTEP = Rule(
+    "spec",
+    "spec.evaluation",
+    "needs spec.trainers.denseSync AllReduce, because in a shadow mode every trainer has another model",
+    "set spec.trainers.denseSync to AllReduce, or everySamples to 0 and use cprjob evaluate",
+    "self.evaluation.everySamples == 0 || self.trainers.denseSync == 'AllReduce'",
+)
 PRIORITY_LOCKSTEP = Rule(
     "spec",
     "spec.snapshots.strategy",
@@ -358,8 +415,11 @@ STATIC = (
     TABLES,
     OUT_OF_RANGE,
     HASH_SEED,
+    MOMENTUM,
+    NESTEROV,
     *EPSILON.values(),
     *BETAS.values(),
+    *chain.from_iterable(SCHEDULE.values()),
     ROWS,
     EPOCHS_OR_SAMPLES,
     SYNTHETIC,
@@ -379,6 +439,8 @@ STATIC = (
     POOLED,
     DENSE_SYNC,
     WORKERS,
+    EVALUATION_ROWS,
+    EVALUATION_LOCKSTEP,
     PRIORITY_LOCKSTEP,
     FIXED_INTERVAL,
     FIXED_BITS,

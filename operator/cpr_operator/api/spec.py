@@ -251,6 +251,16 @@ class FailurePolicy(SpecModel):
     """How long a member may miss heartbeats before its peers report it as silent."""
 
 
+class Evaluation(SpecModel):
+    """Evaluation on held-out rows while the job trains: AUC, log loss, normalised entropy and calibration."""
+
+    every_samples: Annotated[int, Field(ge=0, le=2**50)] = 0
+    """After each so many trained samples, all trainers score the model on rows that data.holdOut keeps from training.
+    0: not while the job trains."""
+    samples: Annotated[int, Field(ge=1, le=2**26)] = 100_000
+    """How many held-out rows to score, the first of them. Each trainer keeps its part of them in memory."""
+
+
 class CPRJobSpec(SpecModel):
     """A training job that recovers embedding shards individually, within an accuracy budget."""
 
@@ -270,6 +280,8 @@ class CPRJobSpec(SpecModel):
     """The samples to train on."""
     trainers: Trainers = Trainers()
     """The trainers."""
+    evaluation: Evaluation = Evaluation()
+    """How well the model does on held-out rows, while the job trains."""
     shards: Shards = Shards()
     """The embedding shards."""
     snapshots: Snapshots
@@ -292,6 +304,17 @@ class CPRJobSpec(SpecModel):
             rules.POOLED.require(pools or not has_separator)
             hashed = all(table.ids == "CPR64" for table in model.tables)
             rules.SYNTHETIC_IDS.require(value.format != "Synthetic" or hashed)
+        return value
+
+    @field_validator("evaluation")
+    @classmethod
+    def _evaluation_has_rows(cls, value: Evaluation, info: ValidationInfo) -> Evaluation:
+        data: Data | None = info.data.get("data")
+        trainers: Trainers | None = info.data.get("trainers")
+        if data is not None:
+            rules.EVALUATION_ROWS.require(value.every_samples == 0 or data.hold_out > 0)
+        if trainers is not None:
+            rules.EVALUATION_LOCKSTEP.require(value.every_samples == 0 or trainers.dense_sync == "AllReduce")
         return value
 
     @field_validator("recovery")

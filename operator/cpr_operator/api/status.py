@@ -7,10 +7,12 @@ since the epoch here and RFC 3339 in JSON. Every field has a value before the jo
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.reports import HeldOutScores
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
@@ -185,6 +187,30 @@ class Fork(Model):
     """The anchor it started from; absent: step 0."""
 
 
+class HeldOut(Model):
+    """An evaluation on held-out rows, of the first label."""
+
+    step: Count
+    """The step whose model was scored."""
+    samples: Count
+    """The samples that it was trained on."""
+    scored: Count
+    """The held-out samples that it was scored on."""
+    auc: float | None = None
+    """Area under the ROC curve."""
+    logloss: float | None = None
+    """Log loss in nats."""
+    normalised_entropy: float | None = None
+    """Log loss divided by that of the best constant: below 1 if the model has learnt something."""
+    calibration: float | None = None
+    """Mean prediction divided by the portion of ones: above 1 if the model predicts too many."""
+
+    @classmethod
+    def of(cls, scores: HeldOutScores) -> HeldOut:
+        """Those of a report."""
+        return cls.model_validate(asdict(scores))
+
+
 class Progress(Model):
     """The progress of training, by the leader's last report."""
 
@@ -207,6 +233,8 @@ class Progress(Model):
     metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
     """Other figures over the same samples, by name: LABEL.auc and LABEL.logloss if there are several labels, and the
     network's own metrics."""
+    held_out: HeldOut | None = None
+    """The last evaluation on held-out rows, if spec.evaluation asks for any."""
     eta_seconds: Seconds | None = None
     """Expected remaining time at the present speed."""
     degraded_samples: Count = 0

@@ -63,6 +63,7 @@ FROZEN = tuple(
         "recovery",
         "model",
         "data",
+        "evaluation",
         "trainers.denseSync",
         "trainers.precision",
         "trainers.prefetch",

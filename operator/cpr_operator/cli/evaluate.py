@@ -26,5 +26,9 @@ def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None
     if found.log_loss is not None:
         auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
         figures = [f"AUC {auc}", f"log loss {found.log_loss:.5f}"]
+    if found.normalised_entropy is not None:
+        figures.append(f"normalised entropy {found.normalised_entropy:.5f}")
+    if found.calibration is not None:
+        figures.append(f"calibration {found.calibration:.4f}")
     figures += [f"{name} {value:.5g}" for name, value in found.metrics]
     console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)

@@ -28,6 +28,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
+        "held_out": None if progress.held_out is None else progress.held_out.model_dump(),
         "plan": None
         if plan is None
         else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import Condition, FailureRecord, Status
+from cpr_operator.api.status import Condition, FailureRecord, HeldOut, Status
 
 UNKNOWN = "-"
 
@@ -50,6 +50,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
     table.add_row("quality", f"AUC {_figure(progress.auc, '.4f')}, log loss {_figure(progress.logloss, '.4f')}")
     if progress.metrics:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
+    if progress.held_out is not None:
+        table.add_row("held out", _held_out(progress.held_out))
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
     if budget is not None:
@@ -65,6 +67,14 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("degraded", f"{progress.degraded_samples:,} samples trained while a shard was down")
     table.add_row("overhead", _overhead(status))
     return table
+
+
+def _held_out(found: HeldOut) -> str:
+    return (
+        f"AUC {_figure(found.auc, '.4f')}, log loss {_figure(found.logloss, '.4f')}, normalised entropy "
+        f"{_figure(found.normalised_entropy, '.4f')}, calibration {_figure(found.calibration, '.3f')} at step "
+        f"{found.step:,}, on {found.scored:,} samples"
+    )
 
 
 def _overhead(status: Status) -> str:

@@ -12,7 +12,7 @@ from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import Result, ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, Member, Progress, Scale, Shard, Shown, Status, Trainer
+from cpr_operator.api.status import MAX_ANCHORS, Anchor, HeldOut, Member, Progress, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.members import Cost, M, account_of, edited, with_account, with_cost
@@ -265,6 +265,8 @@ def with_termination_message(status: Status, facts: Mapping[str, Fact]) -> Statu
         return status
     status = with_account(status, account_of(status).settle_dense(word.lost))
     progress = status.progress.evolve(loss=word.loss, auc=word.auc, logloss=word.logloss, metrics=dict(word.metrics))
+    if word.evaluation is not None:
+        progress = progress.evolve(held_out=HeldOut.of(word.evaluation))
     return status.evolve(progress=progress)
 
 
@@ -314,11 +316,20 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
         auc=report.auc,
         logloss=report.logloss,
         metrics=dict(report.metrics),
+        held_out=_held_out(before, report),
         eta_seconds=left / rate if rate else None,
         degraded_samples=before.degraded_samples,
         replayed_samples=before.replayed_samples,
         updated=now,
     )
+
+
+def _held_out(before: Progress, report: TrainerReport) -> HeldOut | None:
+    """The last evaluation: a new leader has none of before, and what was undone by a rollback counts no more."""
+    if report.evaluation is not None:
+        return HeldOut.of(report.evaluation)
+    known = before.held_out
+    return known if known is not None and known.samples <= report.samples else None
 
 
 def _saves(status: Status, report: TrainerReport) -> tuple[Shard, ...]:

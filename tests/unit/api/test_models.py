@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.roster import AnchorRef
-from cpr_contract.spec import JobSpec, SparseOptimizerSpec
+from cpr_contract.spec import EvaluationSpec, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import format_time, parse_time
 from cpr_operator.api.spec import CPRJobSpec
@@ -78,6 +78,56 @@ def test_the_contract_gets_all_that_pods_need() -> None:
     adam = SparseOptimizerSpec("Adam", 0.2, epsilon=1e-6, beta1=0.8, beta2=0.999)
     assert job.model.table_optimizers == (SparseOptimizerSpec("SGD", 0.5), adam)
     assert [table.rows for table in job.model.tables] == [10, 5]
+    assert from_json(JobSpec, to_json(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, OptimizerSpec("SGD", 0.1)),
+        ({"kind": "Adagrad"}, OptimizerSpec("Adagrad", 0.1, epsilon=1e-10)),
+        ({"kind": "Adam"}, OptimizerSpec("Adam", 0.1, epsilon=1e-8)),
+        ({"kind": "AdamW"}, OptimizerSpec("AdamW", 0.1, epsilon=1e-8, weight_decay=0.01)),
+        ({"kind": "AdamW", "weightDecay": 0}, OptimizerSpec("AdamW", 0.1, epsilon=1e-8, weight_decay=0.0)),
+        (
+            {"learningRate": 2, "momentum": 0.9, "nesterov": True, "weightDecay": 0.1, "clipNorm": 5},
+            OptimizerSpec("SGD", 2.0, momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=5.0),
+        ),
+        (
+            {"kind": "Adam", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.25},
+            OptimizerSpec("Adam", 0.1, epsilon=0.25, beta1=0.5, beta2=0.75),
+        ),
+    ],
+)
+def test_what_a_dense_optimizer_leaves_open_is_as_in_torch(stated: dict[str, Any], expected: OptimizerSpec) -> None:
+    document = edited({"spec.model.denseOptimizer": stated})
+    assert to_job_spec(parse_spec(document["spec"]), "u", "n").model.dense_optimizer == expected
+
+
+def test_pods_learn_what_is_evaluated_while_they_train() -> None:
+    asked = {"spec.evaluation": {"everySamples": 500, "samples": 50}, "spec.data.holdOut": 0.1}
+    usual, other = (to_job_spec(parse_spec(edited(edits)["spec"]), "u", "n") for edits in ({}, asked))
+    assert (usual.evaluation, other.evaluation) == (None, EvaluationSpec(500, 50))
+
+
+def test_pods_learn_the_schedules() -> None:
+    phases = [{"kind": "Warmup", "steps": 8, "start": 0.5}, {"kind": "Step", "steps": 9, "every": 2, "factor": 0.5}]
+    expected = (PhaseSpec("Warmup", 8, start=0.5), PhaseSpec("Step", 9, every=2, factor=0.5))
+    decay = [{"kind": "Cosine", "steps": 5, "end": 0.1}, {"kind": "Polynomial", "steps": 6, "power": 2}]
+    document = edited(
+        {
+            "spec.model.denseOptimizer.schedule": phases,
+            "spec.model.sparseOptimizer.schedule": decay,
+            "spec.model.tables.1.optimizer": {"kind": "SGD", "learningRate": 0.2, "schedule": phases},
+        }
+    )
+    job = to_job_spec(parse_spec(document["spec"]), "u", "n")
+    assert job.model.dense_optimizer.schedule == expected
+    assert job.model.sparse_optimizer.schedule == (
+        PhaseSpec("Cosine", 5, end=0.1),
+        PhaseSpec("Polynomial", 6, power=2.0),
+    )
+    assert job.model.table_optimizers[1].schedule == expected
     assert from_json(JobSpec, to_json(job)) == job
 
 

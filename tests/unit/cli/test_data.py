@@ -72,7 +72,7 @@ def test_a_table_says_what_is_in_the_columns(monkeypatch: pytest.MonkeyPatch) ->
         "Column [a] has integers.",
         "1,800 samples in 15 steps from 900 rows, shuffled in 3 windows; 100 are held out",
     ):
-        assert words in output
+        assert words in output.replace("\n", " ")
 
 
 def test_json_is_what_the_trainer_image_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,14 @@ def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    ("auc", "words"),
-    [(0.71234567, "AUC 0.71235, log loss 0.50000"), (None, "AUC not defined, all labels are the same")],
+    ("auc", "entropy", "words"),
+    [
+        (0.71234567, 0.9, "AUC 0.71235, log loss 0.50000, normalised entropy 0.90000, calibration 1.2500"),
+        (None, None, "AUC not defined, all labels are the same, log loss 0.50000, calibration 1.2500"),
+    ],
 )
-def test_an_evaluation_is_told(auc: float | None, words: str) -> None:
-    image = TrainerImage(Evaluation(1500, 100, auc, 0.5))
+def test_an_evaluation_is_told(auc: float | None, entropy: float | None, words: str) -> None:
+    image = TrainerImage(Evaluation(1500, 100, auc, 0.5, (), entropy, 1.25))
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
     console = Console(file=io.StringIO(), width=120)
     evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=False)

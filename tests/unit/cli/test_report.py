@@ -10,7 +10,18 @@ from rich.console import Console
 
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
-from cpr_operator.api.status import Anchor, Budget, FailureRecord, Overhead, Plan, Progress, Shard, Status, Trainer
+from cpr_operator.api.status import (
+    Anchor,
+    Budget,
+    FailureRecord,
+    HeldOut,
+    Overhead,
+    Plan,
+    Progress,
+    Shard,
+    Status,
+    Trainer,
+)
 from cpr_operator.cli.progress import PlainProgress, frame, line, states
 from cpr_operator.cli.report import report
 from cpr_operator.cli.snapshot import Pace, Snapshot
@@ -25,7 +36,14 @@ STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
     budget=Budget(limit=0.1, spent=0.01, remaining=0.09, running_sum=0.04, rollbacks=0),
-    progress=Progress(samples=1000, total_samples=1000, auc=0.75, logloss=0.5, metrics={"buy.auc": 0.8125}),
+    progress=Progress(
+        samples=1000,
+        total_samples=1000,
+        auc=0.75,
+        logloss=0.5,
+        metrics={"buy.auc": 0.8125},
+        held_out=HeldOut(step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9),
+    ),
     shards=(
         Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
         Shard(index=1, incarnation=2, uid="u1", pod="p1", lost_row_updates=1470, lost_row_updates_exact=False),
@@ -58,6 +76,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "auc",
             "logloss",
             "metrics",
+            "held_out",
             "plan",
             "budget",
             "failures",
@@ -70,6 +89,10 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
     }  # fmt: skip
     assert found["metrics"] == {"buy.auc": 0.8125}
+    assert found["held_out"] == {
+        "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
+        "calibration": None,
+    }  # fmt: skip
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
     assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
     assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)

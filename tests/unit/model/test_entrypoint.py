@@ -136,10 +136,10 @@ def test_a_seed_fixes_networks_that_know_nothing_of_it(own: Callable[[object], M
 
 
 def train(replica: DenseReplica, steps: int) -> None:
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         replica.zero_gradients()
         loss_share(replica.model, start(replica.model, DENSE)(EMBEDDINGS), LABELS, 16).backward()
-        replica.step()
+        replica.step(step)
 
 
 def test_a_replica_with_buffers_goes_on_from_another_ones_tensors(own: Callable[[object], ModelSpec]) -> None:

@@ -57,7 +57,7 @@ def test_sparse_sgd_is_what_torch_does_to_an_embedding() -> None:
         loss = loss_share(replica.model, logits, torch.from_numpy(batch.labels), len(batch))
         loss.backward()
         optimizer.step()
-        replica.step()
+        replica.step(step)
         assert loss.item() == pytest.approx(result.losses[step - 1], rel=1e-5)
     for bag, table in zip(bags, result.tables, strict=True):
         torch.testing.assert_close(bag.weight.detach(), table)
@@ -95,7 +95,7 @@ def test_the_products_score_is_the_oracles() -> None:
             logits, labels = replica.model(torch.from_numpy(batch.dense), vectors), torch.from_numpy(batch.labels)
             score.add(logits, labels, part.start)
             loss_share(replica.model, logits, labels, len(order.slice_of(step))).backward()
-        replica.step()
+        replica.step(step)
     merged = ProgressiveValidation(order.total_samples)
     merged.merge(torch.stack([score.take_delta() for score in scores]).sum(dim=0))
     assert merged.samples == 4000

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from cpr_contract.spec import Device, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_trainer.errors import ModelError
+from cpr_trainer.model.dense_optimizer import DenseOptimizer, memory_width
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.model.entrypoint import loss_share
 from cpr_trainer.model.replica import DenseReplica
 from support.devices import on_each_device
+from support.oracle import torch_optimizer
 
 SPEC = ModelSpec(
     embedding_dim=4,
@@ -20,30 +23,78 @@ SPEC = ModelSpec(
     sparse_optimizer=SparseOptimizerSpec("SGD", 0.1),
 )
 SGD = replace(SPEC, dense_optimizer=OptimizerSpec("SGD", 0.1))
+#: Every kind, with its state and without, and every field at least once; by name.
+OPTIMIZERS = {
+    "SGD": OptimizerSpec("SGD", 0.1),
+    "SGD, decay": OptimizerSpec("SGD", 0.1, weight_decay=0.01),
+    "SGD, momentum": OptimizerSpec("SGD", 0.1, momentum=0.8),
+    "SGD, Nesterov": OptimizerSpec("SGD", 0.1, momentum=0.8, nesterov=True, weight_decay=0.01),
+    "Adagrad": OptimizerSpec("Adagrad", 0.05),
+    "Adagrad, epsilon": OptimizerSpec("Adagrad", 0.05, epsilon=0.1, weight_decay=0.01),
+    "Adam": OptimizerSpec("Adam", 0.01, epsilon=1e-8),
+    "Adam, all set": OptimizerSpec("Adam", 0.01, epsilon=1e-3, beta1=0.7, beta2=0.95, weight_decay=0.01),
+    "AdamW": OptimizerSpec("AdamW", 0.01, epsilon=1e-8, weight_decay=0.1),
+}
 GENERATOR = torch.Generator().manual_seed(3)
 DENSE, EMBEDDINGS = torch.randn(16, 13, generator=GENERATOR), torch.randn(16, 3, 4, generator=GENERATOR)
 LABELS = torch.randint(0, 2, (16,), generator=GENERATOR).float()
 
 
 def train(replica: DenseReplica, steps: int, slices: tuple[slice, ...] = (slice(None),)) -> None:
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         replica.zero_gradients()
         for part in slices:
             dense, embeddings, labels = (each[part].to(replica.device) for each in (DENSE, EMBEDDINGS, LABELS))
             loss_share(replica.model, replica.model(dense, embeddings), labels, 16).backward()
-        replica.step()
+        replica.step(step)
 
 
-@pytest.mark.parametrize(("spec", "reference"), [(SGD, torch.optim.SGD), (SPEC, torch.optim.Adagrad)])
-def test_steps_equal_those_of_torch_bit_for_bit(spec: ModelSpec, reference: type[torch.optim.Optimizer]) -> None:
+def with_optimizer(optimizer: OptimizerSpec) -> ModelSpec:
+    return replace(SPEC, dense_optimizer=optimizer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_steps_equal_those_of_torch_bit_for_bit(optimizer: OptimizerSpec) -> None:
+    spec = with_optimizer(optimizer)
     replica, model = DenseReplica(spec, seed=1), Dlrm(spec, seed=1)
-    optimizer = reference(model.parameters(), lr=spec.dense_optimizer.learning_rate)  # type: ignore[call-arg]
+    theirs = torch_optimizer(optimizer, model.parameters())
     train(replica, 5)
     for _ in range(5):
-        optimizer.zero_grad()
+        theirs.zero_grad()
         loss_share(model, model(DENSE, EMBEDDINGS), LABELS, 16).backward()
-        optimizer.step()
+        theirs.step()
     assert torch.equal(replica.parameters, torch.cat([p.detach().flatten() for p in model.parameters()]))
+
+
+def test_gradients_are_clipped_by_their_norm() -> None:
+    optimizer = OptimizerSpec("SGD", 1.0, clip_norm=0.5)
+    replica = DenseReplica(with_optimizer(optimizer), seed=1)
+    size = len(replica.parameters)
+    for scale in (1.0, 1e-3):
+        gradients = scale * torch.randn(size, generator=GENERATOR)
+        expected = torch.nn.Parameter(replica.parameters.clone())
+        expected.grad = gradients.clone()
+        norm = torch.nn.utils.clip_grad_norm_([expected], 0.5)
+        assert (norm > 0.5) == (scale == 1.0)
+        replica.gradients.copy_(gradients)
+        replica.step(1)
+        assert torch.equal(replica.parameters, (expected - expected.grad).detach())
+
+
+def test_a_norm_is_the_same_with_any_number_of_threads() -> None:
+    """Else trainers with other numbers of CPUs would drift apart, as by a norm from `torch.dot`."""
+    parameters, found = torch.zeros(3 * 2**17 + 5), list[torch.Tensor]()
+    gradients = torch.randn(len(parameters), generator=GENERATOR)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3, 7):
+            torch.set_num_threads(count)
+            own = gradients.clone()
+            DenseOptimizer(OptimizerSpec("SGD", 1.0, clip_norm=1.0), parameters, own, torch.zeros(0, 1)).step(1)
+            found.append(own)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, found[0]) for one in found)
 
 
 @on_each_device
@@ -70,17 +121,18 @@ def test_gradients_of_slices_add_up_to_those_of_the_batch(device: Device) -> Non
 
 
 @on_each_device
-@pytest.mark.parametrize(("spec", "tensors"), [(SGD, 1), (SPEC, 2)])
-def test_a_replica_goes_on_from_another_ones_state(spec: ModelSpec, tensors: int, device: Device) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_replica_goes_on_from_another_ones_state(optimizer: OptimizerSpec, device: Device) -> None:
+    spec = with_optimizer(optimizer)
     whole, first, resumed = (DenseReplica(spec, seed, device) for seed in (1, 1, 2))
     train(whole, 6)
     train(first, 3)
-    state = first.state()
-    assert state.shape == (tensors, len(first.parameters))
+    saved = first.tensors()
+    assert saved["network"].shape == (1 + memory_width(optimizer), len(first.parameters))
     train(first, 1)  # The copy is a copy.
-    resumed.load_state(state)
+    resumed.load(saved)
     train(resumed, 3)
-    assert torch.equal(resumed.state(), whole.state())
+    assert all(torch.equal(found, whole.tensors()[name]) for name, found in resumed.tensors().items())
 
 
 def test_a_state_of_another_model_is_refused() -> None:
@@ -88,6 +140,28 @@ def test_a_state_of_another_model_is_refused() -> None:
     for state in (DenseReplica(SGD, 1).state(), replica.state()[:, 1:], replica.state().double()):
         with pytest.raises(ValueError, match="does not fit"):
             replica.load_state(state)
+
+
+@pytest.mark.parametrize("saved", ["SGD", "SGD, momentum", "Adagrad", "Adam"])
+@pytest.mark.parametrize("loaded", ["SGD", "SGD, momentum", "Adagrad", "Adam"])
+def test_what_another_optimizer_keeps_is_refused_by_name(saved: str, loaded: str) -> None:
+    """Momentum and the sums of Adagrad are both one value for each parameter."""
+    tensors = DenseReplica(with_optimizer(OPTIMIZERS[saved]), 1).tensors()
+    replica = DenseReplica(with_optimizer(OPTIMIZERS[loaded]), 1)
+    if saved == loaded:
+        replica.load(tensors)
+        return
+    with pytest.raises(ModelError, match=r"another network: .*model\.denseOptimizer"):
+        replica.load(tensors)
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS["SGD"], OPTIMIZERS["Adagrad"]])
+def test_what_jobs_without_momentum_save_is_what_they_always_saved(optimizer: OptimizerSpec) -> None:
+    replica = DenseReplica(with_optimizer(optimizer), 1)
+    train(replica, 2)
+    assert {name: tuple(found.shape) for name, found in replica.tensors().items()} == {
+        "network": (1 if optimizer.kind == "SGD" else 2, len(replica.parameters))
+    }
 
 
 @on_each_device

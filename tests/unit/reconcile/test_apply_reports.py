@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import HeldOut, Status
 from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
@@ -42,6 +42,36 @@ async def test_a_group_of_the_past_settles_nothing() -> None:
     status = apply_reports(begin(world)).status
     assert status.dense.reserved == ((100, 300),)
     assert status.ledger.ranges == world.job.status.ledger.ranges
+
+
+@pytest.mark.parametrize(
+    ("known_at", "told_at", "expected"),
+    [
+        (None, 200, 200),
+        (100, 200, 200),
+        (100, None, 100),  # a new leader has none to tell
+        (10**9, None, None),  # a rollback has undone it
+    ],
+)
+async def test_the_last_evaluation_stays_unless_it_is_undone(
+    known_at: int | None, told_at: int | None, expected: int | None
+) -> None:
+    world = await world_in_mid_training(1)
+    status, uid = world.job.status, world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    if known_at is not None:
+        known = HeldOut(step=1, samples=known_at, scored=5, auc=0.6)
+        status = status.evolve(progress=status.progress.evolve(held_out=known))
+    told = None if told_at is None else HeldOutScores(2, told_at, 5, 0.7, 0.5, 0.9, 1.1)
+    reports = {**world.reports, uid: replace(report, evaluation=told)}
+    world = replace(world, job=replace(world.job, status=status), reports=reports)
+    found = apply_reports(begin(world)).status.progress.held_out
+    assert (None if found is None else found.samples) == expected
+    if told_at is not None:
+        assert found == HeldOut(
+            step=2, samples=200, scored=5, auc=0.7, logloss=0.5, normalised_entropy=0.9, calibration=1.1
+        )
 
 
 @pytest.mark.parametrize("teller", ["shard", "leader"])

@@ -1,10 +1,10 @@
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.reports import Result
+from cpr_contract.reports import HeldOutScores, Result
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.members import Dense
-from cpr_operator.api.status import Anchor, Counters, Fork, Progress, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, Counters, Fork, HeldOut, Progress, Shard, Status, Trainer
 from cpr_operator.reconcile.apply_reports import restorable, result_of, with_anchor, with_termination_message
 from cpr_operator.reconcile.pass_ import Done
 
@@ -40,10 +40,12 @@ def test_the_result_is_of_this_generation_or_what_it_began_with(generation: int,
 
 def test_the_scores_are_those_of_the_last_step() -> None:
     status = Status(trainers=(Trainer(index=0),), progress=Progress(step=9, loss=0.5, auc=0.7, logloss=0.6))
-    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),))))
+    held_out = HeldOutScores(8, 800, 50, 0.75, 0.55, 0.9, 1.0)
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), 0.4, 0.8, 0.5, (("buy.auc", 0.9),), held_out)))
     progress = with_termination_message(status, {"trainer/0": done}).progress
     assert (progress.step, progress.loss, progress.auc, progress.logloss) == (9, 0.4, 0.8, 0.5)
     assert progress.metrics == {"buy.auc": 0.9}
+    assert progress.held_out == HeldOut.of(held_out)
     assert with_termination_message(status, {"trainer/0": Done("no result")}) == status
 
 

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cpr_contract.exits import Problem
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
 
@@ -75,6 +75,7 @@ def test_metrics_are_the_report() -> None:
     board = Board(_report())
     board.look = lambda report: replace(report, saves=3)
     board.set(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
+    board.set(evaluation=HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     page = generate_latest(registry).decode()
@@ -83,5 +84,8 @@ def test_metrics_are_the_report() -> None:
     assert "cprjob_trainer_auc_ratio 0.75" in page
     assert "cprjob_trainer_saves_total 3.0" in page
     assert 'cprjob_trainer_metric{name="buy.auc"} 0.5' in page
+    assert "cprjob_trainer_held_out_auc_ratio 0.8" in page
+    assert "cprjob_trainer_held_out_calibration_ratio 1.25" in page
+    assert "cprjob_trainer_held_out_normalised_entropy_ratio" not in page, "it is not defined"
     assert "cprjob_trainer_loss_nats" not in page, "what is not known is left out"
     assert 'cprjob_trainer_state{state="Training"} 1.0' in page

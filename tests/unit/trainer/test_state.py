@@ -19,7 +19,7 @@ def test_a_copy_is_the_same_state(state: DenseState, tmp_path: Path) -> None:
     state.begin({})
     state.skip_to(3)
     state.replica.gradients.fill_(0.5)
-    state.replica.step()
+    state.replica.step(4)
     other = DenseState(small_job(tmp_path, samples=1_000), 1_000)
     other.unpack(state.pack(), state.done)
 

@@ -49,7 +49,7 @@ def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
             fetch = partial(tables.rows.index_select, 0, places)
             computed = compute(replica, wanted.batch, wanted.access, fetch, len(wanted.batch), crew)
             trace.lap("compute")
-            replica.step()
+            replica.step(wanted.step)
             trace.lap("optimizer")
             tables.update(places, the_only(computed.row_gradients).float(), wanted.step)
             trace.lap("update")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.placement import Placement
+from cpr_trainer.rates import rate_at
 from cpr_trainer.tables.assignment import Assignment, state_widths
 from cpr_trainer.tables.seeding import Seeding
 
@@ -45,7 +46,7 @@ class Tables:
 
     def _update(self, optimizer: SparseOptimizerSpec, places: Tensor, gradients: Tensor, step: int) -> None:
         if optimizer.kind == "SGD":
-            self.rows.index_add_(0, places, gradients, alpha=-optimizer.learning_rate)
+            self.rows.index_add_(0, places, gradients, alpha=-rate_at(optimizer, step))
             return
         state = self.state.index_select(0, places)
         changes = _changes_of(optimizer, state, gradients, step)
@@ -55,7 +56,7 @@ class Tables:
 
 def _changes_of(optimizer: SparseOptimizerSpec, state: Tensor, gradients: Tensor, step: int) -> Tensor:
     """Return what a step adds to rows, [u, D]; their state [u, W] is brought up to date in place."""
-    rate, dim = optimizer.learning_rate, gradients.shape[1]
+    rate, dim = rate_at(optimizer, step), gradients.shape[1]
     match optimizer.kind:
         case "SGD":
             return gradients * -rate

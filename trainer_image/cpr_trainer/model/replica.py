@@ -12,18 +12,16 @@ from torch import Tensor
 
 from cpr_contract.spec import Device, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
+from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
 from cpr_trainer.model.entrypoint import DTYPES, Factory, build_network
 
-#: The epsilon of torch.optim.Adagrad.
-_ADAGRAD_EPSILON = 1e-10
-#: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; and each buffer of the network.
-NETWORK, _BUFFER = "network", "buffer."
-#: Flat tensors in the state of each kind of dense optimizer: the parameters, then what it remembers.
-_STATE_TENSORS = {"SGD": 1, "Adagrad": 2}
+#: How the dense state is named in a save: float32 [k, p], see `DenseReplica.state`; each buffer of the network; and,
+#: where it matters, how many steps the optimizer has taken, float32 [].
+NETWORK, _BUFFER, _OPTIMIZER_STEPS = "network", "buffer.", "optimizer_steps"
 
 
 class DenseReplica:
-    """The dense network and its optimizer; `spec.dense_optimizer` is SGD or Adagrad, else ValueError.
+    """The dense network and its optimizer.
 
     model: the network; its parameters and their gradients are views of the buffers below.
     parameters, gradients: float32 [p], contiguous, on `device`. Change them in place only. dtype: what the network
@@ -39,14 +37,15 @@ class DenseReplica:
         precision: Precision = "fp32",
         factory: Factory | None = None,
     ) -> None:
-        self._optimizer = spec.dense_optimizer
         self.device = torch.device(device)
         self.dtype = DTYPES[precision]
         self.model = build_network(spec, seed, precision, factory, device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
-        self._state = torch.zeros(_STATE_TENSORS[self._optimizer.kind], size, device=device)
+        self._state = torch.zeros(1 + memory_width(spec.dense_optimizer), size, device=device)
         self.parameters = self._state[0]
         self.gradients = torch.zeros(size, device=device)
+        self._optimizer = DenseOptimizer(spec.dense_optimizer, self.parameters, self.gradients, self._state[1:])
+        self._counted = counts_steps(spec.dense_optimizer)
         start = 0
         for parameter in self.model.parameters():
             place = slice(start, start + parameter.numel())
@@ -63,21 +62,18 @@ class DenseReplica:
         """Set all gradients to zero in place: backward adds to them."""
         self.gradients.zero_()
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """Apply the optimizer to `gradients`; the same arithmetic as torch.optim's, on one tensor."""
-        rate = self._optimizer.learning_rate
-        match self._optimizer.kind:
-            case "SGD":
-                self.parameters.add_(self.gradients, alpha=-rate)
-            case "Adagrad":
-                squares = self._state[1].addcmul_(self.gradients, self.gradients)
-                self.parameters.addcdiv_(self.gradients, squares.sqrt().add_(_ADAGRAD_EPSILON), value=-rate)
+    def step(self, step: int) -> None:
+        """Apply the optimizer to `gradients` in the job's `step` (from 1)."""
+        self._optimizer.step(step)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies on the CPU of all that makes this replica: `state`, and the network's buffers by name."""
+        """Return copies on the CPU of all that makes this replica: `state`, and the network's buffers by name.
+
+        Also how many steps the optimizer has taken, if it counts them.
+        """
         buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self._buffers().items()}
-        return {NETWORK: self.state().cpu(), **buffers}
+        steps = {_OPTIMIZER_STEPS: self._optimizer.steps.clone()} if self._counted else {}
+        return {NETWORK: self.state().cpu(), **buffers, **steps}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -86,12 +82,19 @@ class DenseReplica:
             self.load_state(tensors[NETWORK])
         except ValueError as error:
             raise another_network(str(error)) from error
+        self._load_steps(tensors.get(_OPTIMIZER_STEPS))
         for name, buffer in self._buffers().items():
             saved = tensors.get(_BUFFER + name)
             if saved is None or saved.shape != buffer.shape:
                 found = "missing" if saved is None else tuple(saved.shape)
                 raise another_network(f"the buffer {name} is {found}, not {tuple(buffer.shape)}")
             buffer.copy_(saved)
+
+    def _load_steps(self, steps: Tensor | None) -> None:
+        if (steps is not None) != self._counted:
+            raise another_network("it is of another model.denseOptimizer")
+        if steps is not None:
+            self._optimizer.steps.copy_(steps)
 
     def _buffers(self) -> dict[str, Tensor]:
         """What a state of the network has besides parameters, such as running statistics."""
@@ -101,13 +104,19 @@ class DenseReplica:
     def state(self) -> Tensor:
         """Return a copy of parameters and optimizer state, float32 [k, p] on the device.
 
-        k is 1 for SGD (parameters), 2 for Adagrad (then the sums of squared gradients).
+        First the parameters, then what the optimizer keeps of each: see `DenseOptimizer`. k is 1 for SGD, 2 for SGD
+        with momentum and for Adagrad, 3 for Adam and AdamW.
         """
         return self._state.clone()
 
     @torch.no_grad()
     def load_state(self, state: Tensor) -> None:
         """Go to a state that `state` returned, from any device. Raises ValueError if its shape or type differs."""
+        if state.shape[1:] == self._state.shape[1:] and len(state) != len(self._state):
+            raise ValueError(
+                f"a dense state with {len(state) - 1} values of the optimizer for each parameter does not fit this "
+                f"model.denseOptimizer, which keeps {len(self._state) - 1}"
+            )
         if state.shape != self._state.shape or state.dtype != self._state.dtype:
             raise ValueError(
                 f"a dense state of {state.dtype} {tuple(state.shape)} does not fit a model of "

@@ -1,7 +1,8 @@
 """The sparse optimizers as arithmetic on arrays: how a step changes some rows, and what is kept of them.
 
 Only rows with a gradient change, and only their state: nothing decays meanwhile. g is the gradient of a row, [D],
-summed over the samples of one push; lr is the learning rate, and products and roots of vectors are by value.
+summed over the samples of one push; lr is the learning rate of the push's step. Products and roots of vectors are by
+value.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from cpr_contract.spec import SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
+from cpr_trainer.rates import rate_at
 
 
 def state_width(optimizer: SparseOptimizerSpec, dim: int) -> int:
@@ -36,21 +38,23 @@ def changes_of(optimizer: SparseOptimizerSpec, state: Floats, gradients: Floats,
     state: float32 [k, W] with W >= `state_width`, of those rows; brought up to date in place, further columns stay.
     gradients: float32 [k, D], only read. step: that of the job, from 1.
     """
+    rate = rate_at(optimizer, step)
     match optimizer.kind:
         case "SGD":
-            return gradients * -optimizer.learning_rate
+            return gradients * -rate
         case "RowWiseAdagrad":
-            return _row_wise_adagrad(optimizer, state[:, 0], gradients)
+            return _row_wise_adagrad(optimizer, rate, state[:, 0], gradients)
         case "Adagrad":
-            return _adagrad(optimizer, state[:, : gradients.shape[1]], gradients)
+            return _adagrad(optimizer, rate, state[:, : gradients.shape[1]], gradients)
         case "Adam":
             dim = gradients.shape[1]
-            return _adam(optimizer, state[:, :dim], state[:, dim : 2 * dim], gradients, step)
+            size = rate * sqrt(1 - optimizer.beta2**step) / (1 - optimizer.beta1**step)
+            return _adam(optimizer, size, state[:, :dim], state[:, dim : 2 * dim], gradients)
         case _:
             assert_never(optimizer.kind)
 
 
-def _row_wise_adagrad(optimizer: SparseOptimizerSpec, sums: Floats, gradients: Floats) -> Floats:
+def _row_wise_adagrad(optimizer: SparseOptimizerSpec, rate: float, sums: Floats, gradients: Floats) -> Floats:
     """Adagrad with one sum for a row: s += mean(g^2); row -= lr g / (sqrt(s) + eps). sums: [k].
 
     As FBGEMM's EXACT_ROWWISE_ADAGRAD and TorchRec's RowWiseAdagrad.
@@ -58,30 +62,31 @@ def _row_wise_adagrad(optimizer: SparseOptimizerSpec, sums: Floats, gradients: F
     sums += np.einsum("kd,kd->k", gradients, gradients) / gradients.shape[1]
     steps = np.sqrt(sums)
     steps += optimizer.epsilon
-    np.divide(-optimizer.learning_rate, steps, out=steps)
+    np.divide(-rate, steps, out=steps)
     return gradients * steps[:, np.newaxis]
 
 
-def _adagrad(optimizer: SparseOptimizerSpec, sums: Floats, gradients: Floats) -> Floats:
+def _adagrad(optimizer: SparseOptimizerSpec, rate: float, sums: Floats, gradients: Floats) -> Floats:
     """Adagrad (Duchi et al., JMLR 12, 2011): s += g^2; row -= lr g / (sqrt(s) + eps). sums: [k, D]."""
     sums += gradients * gradients
     changes = np.sqrt(sums)
     changes += optimizer.epsilon
     np.divide(gradients, changes, out=changes)
-    changes *= -optimizer.learning_rate
+    changes *= -rate
     return changes
 
 
-def _adam(optimizer: SparseOptimizerSpec, means: Floats, squares: Floats, gradients: Floats, step: int) -> Floats:
+def _adam(optimizer: SparseOptimizerSpec, size: float, means: Floats, squares: Floats, gradients: Floats) -> Floats:
     """Adam (Kingma & Ba, ICLR 2015, in the order of its section 2), lazy as torch.optim.SparseAdam. [k, D] each.
 
-    m += (1 - b1) (g - m); v += (1 - b2) (g^2 - v); row -= lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps).
-    t is the job's step, not a count of the row's own: nothing but the moments has to be saved for it.
+    m += (1 - b1) (g - m); v += (1 - b2) (g^2 - v); row -= size m / (sqrt(v) + eps).
+    size is lr sqrt(1 - b2^t) / (1 - b1^t). t is the job's step, not a count of the row's own: nothing but the moments
+    has to be saved for it.
     """
     means += (gradients - means) * (1 - optimizer.beta1)
     squares += (gradients * gradients - squares) * (1 - optimizer.beta2)
     changes = np.sqrt(squares)
     changes += optimizer.epsilon
     np.divide(means, changes, out=changes)
-    changes *= -optimizer.learning_rate * sqrt(1 - optimizer.beta2**step) / (1 - optimizer.beta1**step)
+    changes *= -size
     return changes

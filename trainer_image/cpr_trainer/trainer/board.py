@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cpr_contract.exits import Problem
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 
@@ -48,6 +48,11 @@ class Board:
     def met(self) -> AnchorRef | None:
         """The anchor at which all trainers stand, as reported now."""
         return self._report.met
+
+    @property
+    def evaluation(self) -> HeldOutScores | None:
+        """The last evaluation on held-out samples, as reported now."""
+        return self._report.evaluation
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
@@ -110,6 +115,15 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
 }
 
 
+_HELD_OUT: Mapping[str, tuple[str, str]] = {
+    "auc": ("cprjob_trainer_held_out_auc_ratio", "AUC of the last evaluation on held-out samples"),
+    "logloss": ("cprjob_trainer_held_out_logloss_nats", "Its log loss"),
+    "normalised_entropy": ("cprjob_trainer_held_out_normalised_entropy_ratio", "Its log loss by that of a constant"),
+    "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
+    "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
+}
+
+
 class ReportCollector(Collector):
     """The report's figures as Prometheus metrics."""
 
@@ -124,6 +138,10 @@ class ReportCollector(Collector):
                 value = getattr(report, field)
                 if value is not None:
                     yield kind(name, text, value=float(value))
+        for field, (name, text) in _HELD_OUT.items():
+            value = getattr(report.evaluation, field, None)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=float(value))
         own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))
         for name, value in report.metrics:
             own.add_metric((name,), value)

@@ -166,7 +166,7 @@ class Loop:
             self._board.set(**joining)
             return
         nothing_yet: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
-        self._board.set(**joining, **nothing_yet, degraded_samples=0)
+        self._board.set(**joining, **nothing_yet, degraded_samples=0, evaluation=None)
         self._generation, self._uneven = roster.counters.generation, 0
         if before is not None:
             before.close()
@@ -314,7 +314,8 @@ class Loop:
                 if ends:
                     self._board.set(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
-                    return Result(anchor, stepper.state.lost, **stepper.state.scores.figures())
+                    figures = stepper.state.scores.figures()
+                    return Result(anchor, stepper.state.lost, **figures, evaluation=self._board.evaluation)
                 self._stand_at(anchor)
             group.listen(self._watch.attend_or_stop)
             if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):

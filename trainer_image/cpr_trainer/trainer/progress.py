@@ -32,6 +32,8 @@ def line(report: TrainerReport) -> str:
         parts.append(f"loss {report.loss:.4f}")
     if report.auc is not None:
         parts.append(f"AUC {report.auc:.4f}")
+    if report.evaluation is not None and report.evaluation.auc is not None:
+        parts.append(f"held-out AUC {report.evaluation.auc:.4f} at step {report.evaluation.step:,}")
     if report.samples_per_s:
         left_s = max(report.total_samples - report.samples, 0) / report.samples_per_s
         parts.append(f"ETA {timedelta(seconds=round(left_s))}")

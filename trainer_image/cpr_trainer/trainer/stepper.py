@@ -13,6 +13,7 @@ from cpr_trainer.trainer.compute import Computed, compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.group.protocol import Group
+from cpr_trainer.trainer.held_out import HeldOut
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
 from cpr_trainer.trainer.patience import Reading
@@ -41,6 +42,7 @@ class Stepper:
         self.shards = Shards(exchange, watch, board)
         self.reading = Reading(board, watch.attend_or_stop)
         self.pace = Pace()
+        self.held_out = HeldOut(setup, exchange, self.shards, self.reading)
         self._minute = Minute(monotonic())
         self._crew = Crew(setup.job.workers)
         self._setup = setup
@@ -54,6 +56,7 @@ class Stepper:
         self.pushed = None
         self.cut_step = 0
         self.degraded_samples = 0
+        self.held_out.forget()
 
     def repair(self, step: int) -> None:
         """Compute this trainer's slice of a past step again and push it; shards that have it drop it."""
@@ -74,6 +77,7 @@ class Stepper:
         self.pace.paused_s += self._take_paused_s()  # before the first step
         while self.state.done < goal() and (vectors := prefetch.take()) is not None:
             self._watch.attend_or_stop()
+            self.held_out.score(self.state.done, self.state.replica)
             self._step(vectors, prefetch, group, leading)
 
     def _step(self, vectors: Vectors, prefetch: Prefetch, group: Group, leading: Leading | None) -> None:
@@ -134,14 +138,17 @@ class Stepper:
         replica, scores = self.state.replica, self.state.scores
         show = step % MERGE_STEPS == 0 or step in {self.cut_step, self._setup.last_step}
         to_merge = scores.to_merge() if show else ()
+        held_out = self.held_out.counters(step)
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
         with self._board.waiting(self._watch.attend) as attend:
-            group.sum((replica.gradients, *to_merge), attend)
-        replica.step()
+            group.sum((replica.gradients, *to_merge, *held_out), attend)
+        replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
         if show:
             self._board.set(**scores.figures())
+        for counters in held_out:
+            self._board.set(evaluation=self.held_out.scores(step, counters, replica))
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:

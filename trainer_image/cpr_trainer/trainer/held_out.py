@@ -1,0 +1,132 @@
+"""Evaluation while the job trains: what held-out samples score, each trainer its part of them.
+
+After a step that an evaluation is due at, each trainer scores its part before it takes the next step; the counters add
+up in that step's sum. So an evaluation is complete if and only if the next step is, and whoever takes that step again
+has what it scored, or scores it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract.reports import HeldOutScores
+from cpr_contract.spec import JobSpec
+from cpr_trainer.access import Rows, each
+from cpr_trainer.data.order import held_out
+from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.exchange import Exchange
+from cpr_trainer.model.entrypoint import start
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
+from cpr_trainer.trainer.patience import Reading
+from cpr_trainer.trainer.setup import Setup
+from cpr_trainer.trainer.shards import Shards
+
+
+class HeldOut:
+    """This trainer's part of the held-out samples, which it reads once and keeps in memory."""
+
+    def __init__(self, setup: Setup, exchange: Exchange, shards: Shards, reading: Reading) -> None:
+        self._setup = setup
+        self._exchange = exchange
+        self._shards = shards
+        self._reading = reading
+        self._slices: tuple[Slice, ...] | None = None
+        self._counters: Tensor | None = None
+        self._scored_step = 0
+
+    def forget(self) -> None:
+        """Score anew what was scored before: the job went back."""
+        self._counters, self._scored_step = None, 0
+
+    def due(self, step: int) -> bool:
+        """Whether the model of this step is to be scored. The last one is not: no step follows it."""
+        spec = self._setup.job.evaluation
+        if spec is None or not 0 < step < self._setup.last_step:
+            return False
+        return self._setup.samples_at(step) // spec.every > self._setup.samples_at(step - 1) // spec.every
+
+    def score(self, step: int, replica: DenseReplica) -> None:
+        """Score this trainer's part by the model of this step, where that is due and not done.
+
+        Raises what ends a wait, DataError, DivergedError.
+        """
+        if not self.due(step) or self._scored_step == step:
+            return
+        scores = self._fresh(replica)
+        replica.model.eval()
+        for wanted, vectors in self._asked_ahead(step):
+            fetched = self._shards.fetch(vectors)
+            logits = _logits(replica, wanted, fetched)
+            scores.add(logits, torch.from_numpy(wanted.batch.labels), 0)
+        self._counters, self._scored_step = scores.take_delta(), step
+
+    def counters(self, step: int) -> tuple[Tensor, ...]:
+        """Return what is to be summed in the sum of this step, int64 [n]: a copy, or nothing."""
+        if not self.due(step - 1):
+            return ()
+        assert self._counters is not None  # noqa: S101 -- `score` came first
+        return (self._counters.clone(),)
+
+    def scores(self, step: int, summed: Tensor, replica: DenseReplica) -> HeldOutScores:
+        """Return what all trainers scored before this step, from the sum of what `counters` returned."""
+        merged = self._fresh(replica)
+        merged.merge(summed)
+        return HeldOutScores(
+            step=step - 1,
+            samples=self._setup.samples_at(step - 1),
+            scored=merged.samples,
+            auc=merged.auc(),
+            logloss=merged.log_loss(),
+            normalised_entropy=merged.normalised_entropy(),
+            calibration=merged.calibration(),
+        )
+
+    def _fresh(self, replica: DenseReplica) -> ProgressiveValidation:
+        return ProgressiveValidation.of(0, self._setup.job.model, replica.model)
+
+    def _asked_ahead(self, step: int) -> Iterator[tuple[Slice, Vectors]]:
+        """Yield each slice with its vectors on their way; those of the next one are asked for before."""
+        if self._slices is None:
+            self._slices = tuple(
+                map(self._read, parts_of(self._setup.job, self._setup.dataset.layout.rows, self._setup.rank))
+            )
+        ahead: tuple[Slice, Vectors] | None = None
+        for wanted in self._slices:
+            vectors = Vectors(self._exchange, replace(wanted, step=step + 1))
+            vectors.ask_again()
+            if ahead is not None:
+                yield ahead
+            ahead = (wanted, vectors)
+        if ahead is not None:
+            yield ahead
+
+    def _read(self, rows: range) -> Slice:
+        numbers = np.arange(rows.start, rows.stop, dtype=np.int64)
+        batch = self._reading.read(lambda: self._setup.dataset.take(numbers))
+        return slice_of(0, batch, self._setup.placement)
+
+
+def parts_of(job: JobSpec, rows: int, rank: int) -> Iterator[range]:
+    """Yield the held-out rows, of a dataset of `rows`, that a rank scores: about as many at once as it trains."""
+    spec, kept = job.evaluation, held_out(job.data, rows)
+    count = len(kept) if spec is None else min(len(kept), spec.samples)
+    first, last = (kept.start + count * edge // job.trainers for edge in (rank, rank + 1))
+    size = max(1, job.data.batch_size // job.trainers)
+    for begin in range(first, last, size):
+        yield range(begin, min(begin + size, last))
+
+
+@torch.no_grad()
+def _logits(replica: DenseReplica, wanted: Slice, vectors: Rows) -> Tensor:
+    """Return the logits of a slice, [n] or [n, L], float32 on the CPU. vectors: of its unique rows, on the CPU."""
+    dense = torch.from_numpy(wanted.batch.dense).to(replica.device)
+    there = each(lambda values: values.to(replica.device, replica.dtype), vectors)
+    with replica.autocast():
+        logits: Tensor = start(replica.model, dense)(wanted.access.to(replica.device).embeddings(there))
+    return logits.float().cpu()
