@@ -127,12 +127,27 @@ class ProgressiveValidation:
         below = negatives.cumsum(0) - negatives
         return float((positives * (below + negatives / 2)).sum()) / pairs
 
+    def calibration(self, label: int = 0) -> float | None:
+        """Return the sum of a label's predictions over the sum of the label, 1 at best; None until it was seen as 1.
+
+        A prediction counts as the middle of its bin, which is within 0.1 % of it.
+        """
+        if not self._labels:
+            return None
+        negatives, positives = self._by_label(self._merged)[label, :-1].view(2, BINS).double()
+        seen = float(positives.sum())
+        middles = (torch.arange(BINS, dtype=torch.float64) + 0.5) / _BINS_PER_LOGIT - _HIGHEST_LOGIT
+        return float((middles.sigmoid() * (negatives + positives)).sum()) / seen if seen else None
+
     def metrics(self) -> tuple[tuple[str, float], ...]:
         """Return by name what is known besides the first label's scores: see `cpr_contract.reports.TrainerReport`."""
         found: dict[str, float | None] = {}
-        if len(self._labels) > 1:
+        if len(self._labels) == 1:
+            found |= {"calibration": self.calibration()}
+        else:
             for place, name in enumerate(self._labels):
                 found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
+                found |= {f"{name}.calibration": self.calibration(place)}
         if self._metrics is not None and self.samples:
             try:
                 sums = _as_sums(self._merged[self._split : -1])
