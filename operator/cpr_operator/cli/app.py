@@ -177,14 +177,24 @@ def report(
     *,
     workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with charts to this file instead.", dir_okay=False)
+    ] = None,
     where: Where,
 ) -> None:
     """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
-    from cpr_operator.cli.outcome import show_outcome
-    from cpr_operator.cli.source import find_job
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.outcome import show_outcome, write_page
+    from cpr_operator.cli.source import find_events, find_job
 
     with usage_errors():
-        show_outcome(find_job(source, workdir, where), workdir, where, out, as_json=json)
+        if json and html:
+            raise OptionError("--json prints, and --html writes a page; give one of them")
+        job = find_job(source, workdir, where)
+        if html:
+            write_page(job, find_events(job, source, workdir, where), html, out)
+        else:
+            show_outcome(job, workdir, where, out, as_json=json)
 
 
 @app.command()
