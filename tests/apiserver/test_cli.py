@@ -278,6 +278,26 @@ def test_the_outcome_is_reported(cprjob: Cprjob, api: httpx.Client) -> None:
     assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/reported"))
 
 
+def test_a_page_has_the_history_and_the_events_of_a_job(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    name = submitted(cprjob, "drawn")
+    line = "1767225650.0,63000,1200.5,0.47,0.48,0.74,1.01,0.001,60000,90.0,Partial,2,2,0"
+    tell(api, name, STARTED | {"history": [line]})
+    emit(api, name, "Recovered", "shard/1 is back", 2.0)
+    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "drawn.html"))
+    text = (tmp_path / "drawn.html").read_text("utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
+    assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
+    assert "shard/1 is back" in text
+
+
+def test_a_page_that_cannot_be_written_is_told(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    name = submitted(cprjob, "unwritten")
+    result = cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html"))
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:
     name = submitted(cprjob, "planned")
     before = json.loads(cprjob("plan", f"cpr/{name}", "--json"))

@@ -51,9 +51,15 @@ STATUS = Status(
     budget=Budget(limit=0.1, spent=0.01, remaining=0.09, running_sum=0.02, rollbacks=1),
     ledger=Ledger(total_samples=TOTAL, ranges=(((1000, 2000),), ())),
     progress=Progress(
-        samples=60_000, total_samples=TOTAL, updated=START + 90, samples_per_second=900.0, loss=0.44, auc=0.76,
-        logloss=0.46, metrics={"calibration": 1.01},
-    ),  # fmt: skip
+        samples=60_000,
+        total_samples=TOTAL,
+        updated=START + 90,
+        samples_per_second=900.0,
+        loss=0.44,
+        auc=0.76,
+        logloss=0.46,
+        metrics={"calibration": 1.01},
+    ),
     history=(
         point(10_000, 10, auc=None, logloss=None, calibration=None),
         point(30_000, 30, spent=0.01),

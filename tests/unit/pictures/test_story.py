@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -65,7 +66,7 @@ def test_spans_of_failures_at_once_never_overlap() -> None:
     twice = STATUS.evolve(failures=(STATUS.failures[0], STATUS.failures[0].evolve(time=START + 22)))
     spans = [each for each in story_of(document(twice), (), NOW).spans() if each.member == "shard/1"]
     assert all(each.begin <= each.end for each in spans)
-    assert all(before.end <= after.begin for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before.end <= after.begin for before, after in pairwise(spans))
 
 
 def test_the_overall_speed_counts_pauses_and_no_rollback() -> None:
