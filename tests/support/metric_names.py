@@ -73,5 +73,5 @@ def _trainer_registry() -> CollectorRegistry:
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     registry = CollectorRegistry()
-    registry.register(ReportCollector(Board(replace(report, **known))))
+    registry.register(ReportCollector(Board(replace(report, metrics=(("own", 1.0),), **known))))
     return registry
