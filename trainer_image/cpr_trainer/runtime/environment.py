@@ -48,7 +48,7 @@ class Environment:
     """What the operator tells a process through its environment.
 
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
-    where nobody measures.
+    where nobody measures. `trackers` are named as in docs/trackers.md.
     """
 
     job: JobSpec
@@ -61,6 +61,7 @@ class Environment:
     scratch_dir: Path
     termination_file: Path
     step_trace: Path | None
+    trackers: str = ""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -76,6 +77,7 @@ class Environment:
             scratch_dir=Path(_required(environ, env.SCRATCH_DIR)),
             termination_file=termination_file(environ),
             step_trace=optional_path(environ, STEP_TRACE),
+            trackers=environ.get(env.TRACKERS, ""),
         )
 
 
