@@ -18,6 +18,9 @@ from cpr_operator.api import crd
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
+from cpr_operator.cli.ui.server import listing
+from cpr_operator.cli.ui.source import ClusterJobs
+from cpr_operator.cli.where import AnswerError, Where
 from cpr_operator.reconcile.plan import plan_inputs
 from support.apiserver import ApiServer
 from support.told_jobs import CORE, JOBS, emit, job, pods, run_pod, tell
@@ -289,6 +292,19 @@ def test_a_page_has_the_history_and_the_events_of_a_job(cprjob: Cprjob, api: htt
     auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
     assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
     assert "shard/1 is back" in text
+
+
+def test_the_pages_of_a_cluster_have_its_jobs_and_their_events(
+    server: ApiServer, cprjob: Cprjob, api: httpx.Client
+) -> None:
+    tell(api, submitted(cprjob, "followed"), STARTED)
+    emit(api, "followed", "Recovered", "shard/1 is back", 2.0)
+    for everywhere in (False, True):
+        jobs = ClusterJobs(Where(server.kubeconfig), all_namespaces=everywhere)
+        assert "default/followed" in listing(jobs)["list"]
+        assert [each.message for each in jobs.story("default", "followed").said] == ["shard/1 is back"]
+        with pytest.raises(AnswerError, match="there is no job nobody"):
+            jobs.story("default", "nobody")
 
 
 def test_a_page_that_cannot_be_written_is_told(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:

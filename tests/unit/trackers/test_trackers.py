@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cpr_contract.spec import JobSpec
 from cpr_trainer.trainer.trackers import Tracker, read_trackers
 from support.local_job import small_job
+from support.runs import until
 
 pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours
 
@@ -67,4 +68,4 @@ def test_wandb_writes_its_file_without_a_network(job: JobSpec, tmp_path: Path, m
     files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 2
     assert all(path.name == f"run-{job.job_uid}.wandb" for path in files)
-    assert all(b"auc" in path.read_bytes() for path in files)
+    until(lambda: all(b"auc" in path.read_bytes() for path in files))

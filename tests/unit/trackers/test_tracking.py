@@ -123,7 +123,7 @@ def test_what_is_misspelt_is_told_with_the_remedy(text: str, words: str) -> None
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     job: Any = None
-    monkeypatch.setitem(KINDS, "mlflow", replace(KINDS["mlflow"], package="nowhere_to_be_found"))  # type: ignore[arg-type]
+    monkeypatch.setitem(KINDS, "mlflow", replace(KINDS["mlflow"], package="nowhere_to_be_found"))
     with pytest.raises(BadSpecError, match="nowhere_to_be_found"):
         read_trackers("mlflow", job)
 

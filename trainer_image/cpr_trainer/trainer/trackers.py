@@ -56,7 +56,8 @@ class MLflow:
         import mlflow  # noqa: PLC0415 -- an extra
         from mlflow.environment_variables import MLFLOW_EXPERIMENT_NAME  # noqa: PLC0415 -- the same
 
-        experiment = mlflow.set_experiment(MLFLOW_EXPERIMENT_NAME.get() or job.job_name).experiment_id
+        name = MLFLOW_EXPERIMENT_NAME.get() or job.job_name  # type: ignore[no-untyped-call]
+        experiment = mlflow.set_experiment(name).experiment_id
         self._client = mlflow.MlflowClient()
         own = f"tags.`cprjob.uid` = '{job.job_uid}'"
         known = self._client.search_runs([experiment], own, max_results=1)
