@@ -10,7 +10,7 @@ from cpr_operator.cluster.views import PodView
 from cpr_operator.reconcile import Outcome
 
 #: Status fields that change all the time.
-VOLATILE = frozenset({"progress", "shown", "overhead", "policy"})
+VOLATILE = frozenset({"progress", "history", "shown", "overhead", "policy"})
 #: The maximum rate of figure writes for all jobs together: a third of what the API server should take.
 FIGURES_PER_S = 16.0
 #: The rate of passes for all training jobs together, and the maximum seconds between two of one job.

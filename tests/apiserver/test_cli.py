@@ -18,6 +18,9 @@ from cpr_operator.api import crd
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
+from cpr_operator.cli.ui.server import listing
+from cpr_operator.cli.ui.source import ClusterJobs
+from cpr_operator.cli.where import AnswerError, Where
 from cpr_operator.reconcile.plan import plan_inputs
 from support.apiserver import ApiServer
 from support.told_jobs import CORE, JOBS, emit, job, pods, run_pod, tell
@@ -276,6 +279,39 @@ def test_the_outcome_is_reported(cprjob: Cprjob, api: httpx.Client) -> None:
     assert (found["phase"], found["samples"], found["samples_per_s"]) == ("Succeeded", 300_000, 1000.0)
     assert found["failures"][0]["kind"] == "Vanished"
     assert "300,000 of 300,000 samples, 1,000 samples/s" in words(cprjob("report", "cpr/reported"))
+
+
+def test_a_page_has_the_history_and_the_events_of_a_job(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    name = submitted(cprjob, "drawn")
+    line = "1767225650.0,63000,1200.5,0.47,0.48,0.74,1.01,0.001,60000,90.0,Partial,2,2,0"
+    tell(api, name, STARTED | {"history": [line]})
+    emit(api, name, "Recovered", "shard/1 is back", 2.0)
+    cprjob("report", f"cpr/{name}", "--html", str(tmp_path / "drawn.html"))
+    text = (tmp_path / "drawn.html").read_text("utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    auc = next(chart for chart in json.loads(data) if chart["id"] == "auc")
+    assert (auc["data"][0]["x"], auc["data"][0]["y"]) == ([63_000, 126_000], [0.74, 0.75123])
+    assert "shard/1 is back" in text
+
+
+def test_the_pages_of_a_cluster_have_its_jobs_and_their_events(
+    server: ApiServer, cprjob: Cprjob, api: httpx.Client
+) -> None:
+    tell(api, submitted(cprjob, "followed"), STARTED)
+    emit(api, "followed", "Recovered", "shard/1 is back", 2.0)
+    for everywhere in (False, True):
+        jobs = ClusterJobs(Where(server.kubeconfig), all_namespaces=everywhere)
+        assert "default/followed" in listing(jobs)["list"]
+        assert [each.message for each in jobs.story("default", "followed").said] == ["shard/1 is back"]
+        with pytest.raises(AnswerError, match="there is no job nobody"):
+            jobs.story("default", "nobody")
+
+
+def test_a_page_that_cannot_be_written_is_told(cprjob: Cprjob, api: httpx.Client, tmp_path: Path) -> None:
+    name = submitted(cprjob, "unwritten")
+    result = cprjob.result("report", f"cpr/{name}", "--html", str(tmp_path / "no" / "page.html"))
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_plan_of_a_live_job_is_that_of_its_rest(cprjob: Cprjob, api: httpx.Client) -> None:

@@ -12,8 +12,9 @@ import yaml
 from cpr_contract import env
 from cpr_operator.api.status import ConditionType, Phase
 from support.chart import CHART, of_kind, promtool, render
-from support.metric_names import labels, series
+from support.metric_names import OF_PODS, labels, own_labels, series
 
+OF_POD_METRICS = ("cprjob_trainer_", "cprjob_shard_")
 ALERTS = [
     rule
     for group in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"]
@@ -81,6 +82,20 @@ def test_a_label_that_no_series_has_is_found() -> None:
         'cprjob_leader{cprjob="x"}',
     ):
         assert foreign(wrong), wrong
+
+
+def test_prometheus_renames_no_label_of_a_metric() -> None:
+    """A label of a target takes the place of the metric's own, which becomes exported_...; only `namespace` is kept.
+
+    The operator's `namespace` is the job's, and the ServiceMonitor has honorLabels. The PodMonitor has not.
+    """
+    of_scrapes = {"job", "instance", "namespace", "pod", "container", "endpoint", "service", "node"}
+    own = own_labels()
+    assert own["cprjob_phase"] == {"namespace", "cprjob", "phase"}
+    clashes = {name: found for name, stated in own.items() if (found := stated & (of_scrapes | OF_PODS))}
+    of_operator = {name: found for name, found in clashes.items() if not name.startswith(OF_POD_METRICS)}
+    assert clashes == of_operator, "what pods say has no label of a target"
+    assert set[str]().union(*of_operator.values()) <= {"namespace", "cprjob", "role"}
 
 
 def test_legends_name_only_labels_that_their_query_keeps() -> None:

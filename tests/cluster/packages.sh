@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install the Debian packages that a bare cluster needs and this machine lacks. Needs root.
+# Install the Debian packages that a bare cluster and tests/browser need and this machine lacks. Needs root.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-packages=(containerd runc containernetworking-plugins nftables iproute2 conntrack openssl gcc libc6-dev debootstrap buildah)
+packages=(containerd runc containernetworking-plugins nftables iproute2 conntrack openssl gcc libc6-dev debootstrap buildah chromium)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")

@@ -33,20 +33,28 @@ def series() -> set[str]:
 
 def labels() -> dict[str, frozenset[str]]:
     """All names that a query can ask for, with the labels that their series may have."""
-    operator = _registries()[0]
+    added = OF_TARGETS | OF_PODS
+    of_operator = set(_own_labels(_registries()[0]))
+    return {name: own | (OF_TARGETS if name in of_operator else added) for name, own in own_labels().items()}
+
+
+def own_labels() -> dict[str, frozenset[str]]:
+    """The same, with the labels that the operator, trainers and shards write themselves."""
+    return {name: own for registry in _registries() for name, own in _own_labels(registry).items()}
+
+
+def _own_labels(registry: CollectorRegistry) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
-    for registry in _registries():
-        added = OF_TARGETS if registry is operator else OF_TARGETS | OF_PODS
-        for collector in registry._collector_to_names:
-            stated = frozenset(getattr(collector, "_labelnames", ()))
-            for family in collector.collect():
-                seen = {label for sample in family.samples for label in sample.labels}
-                known, name = stated | seen | added, _series_name(family)
-                if family.type == "histogram":
-                    found |= {f"{name}_bucket": known | {"le"}}
-                    found |= {f"{name}_sum": known - {"le"}, f"{name}_count": known - {"le"}}
-                else:
-                    found[name] = known
+    for collector in registry._collector_to_names:
+        stated = frozenset(getattr(collector, "_labelnames", ()))
+        for family in collector.collect():
+            seen = {label for sample in family.samples for label in sample.labels}
+            known, name = stated | seen, _series_name(family)
+            if family.type == "histogram":
+                found |= {f"{name}_bucket": known | {"le"}}
+                found |= {f"{name}_sum": known - {"le"}, f"{name}_count": known - {"le"}}
+            else:
+                found[name] = known
     return found
 
 
@@ -66,5 +74,5 @@ def _trainer_registry() -> CollectorRegistry:
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
     known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0)
     registry = CollectorRegistry()
-    registry.register(ReportCollector(Board(replace(report, **known))))
+    registry.register(ReportCollector(Board(replace(report, metrics=(("own", 1.0),), **known))))
     return registry

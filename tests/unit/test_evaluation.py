@@ -35,6 +35,8 @@ def test_auc_and_log_loss_are_those_of_the_scores(seed: int, mean: float, spread
     assert score.auc() == pytest.approx(exact_auc(logits.astype(np.float64), labels), abs=1e-3)
     exact = binary_cross_entropy_with_logits(torch.from_numpy(logits).double(), torch.from_numpy(labels).double())
     assert score.log_loss() == pytest.approx(exact.item(), abs=1e-7)
+    predicted = torch.from_numpy(logits).double().sigmoid().sum().item()
+    assert score.calibration() == pytest.approx(predicted / labels.sum(), rel=1e-3)
     assert score.samples == n
 
 
@@ -181,8 +183,10 @@ def test_each_label_is_scored_as_if_it_were_alone() -> None:
     assert dict(score.metrics()) == {
         "click.auc": score.auc(),
         "click.logloss": score.log_loss(),
+        "click.calibration": score.calibration(),
         "buy.auc": score.auc(1),
         "buy.logloss": score.log_loss(1),
+        "buy.calibration": score.calibration(1),
     }
     assert score.samples == 280
 
@@ -194,7 +198,7 @@ def test_own_sums_of_all_trainers_give_the_metrics() -> None:
     other.add(logits[100:250, ::2], labels[100:250, ::2], 100)
     one.merge(one.take_delta() + other.take_delta())
     found = dict(one.metrics())
-    assert found.keys() == {"error", "samples", "rate"}, "what is no number is left out"
+    assert found.keys() == {"calibration", "error", "samples", "rate"}, "what is no number is left out"
     assert found["samples"] == 230, "the first fifth is left out"
     assert found["error"] == pytest.approx(3, rel=1e-3)
     assert found["rate"] == pytest.approx(labels[20:250, 0].mean().item())

@@ -11,6 +11,7 @@ CREDENTIALS_DIR = (
     "CPR_CREDENTIALS_DIR"  # files accessKey, secretKey, sessionToken (optional); absent = workload identity
 )
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
+TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
 KEEPER = "CPR_KEEPER"  # not empty: a shard's server that dies is followed by another one, which has all rows
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process

@@ -150,8 +150,9 @@ class TrainerReport:
     which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
     saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
     ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
-    `logloss` are of the first label. `metrics` are figures by name: "LABEL.auc" and "LABEL.logloss"
-    of each where there are several labels, then the network's own. `evaluation` is the last one on held-out samples.
+    `logloss` are of the first label. `metrics` are figures by name: "calibration" of a single label,
+    or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each where there are several, then the
+    network's own. `evaluation` is the last one on held-out samples.
     """
 
     contract: int

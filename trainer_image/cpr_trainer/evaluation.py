@@ -158,9 +158,12 @@ class ProgressiveValidation:
     def metrics(self) -> tuple[tuple[str, float], ...]:
         """Return by name what is known besides the first label's scores: see `cpr_contract.reports.TrainerReport`."""
         found: dict[str, float | None] = {}
-        if len(self._labels) > 1:
+        if len(self._labels) == 1:
+            found |= {"calibration": self.calibration()}
+        else:
             for place, name in enumerate(self._labels):
                 found |= {f"{name}.auc": self.auc(place), f"{name}.logloss": self.log_loss(place)}
+                found |= {f"{name}.calibration": self.calibration(place)}
         if self._metrics is not None and self.samples:
             try:
                 sums = _as_sums(self._merged[self._split : -1])

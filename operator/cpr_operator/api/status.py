@@ -16,11 +16,13 @@ from cpr_contract.reports import HeldOutScores
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
+from cpr_operator.api.history import Point
 from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_FAILURES,
     MAX_FORKS,
+    MAX_HISTORY,
     MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
@@ -42,6 +44,7 @@ __all__ = [
     "MAX_ANCHORS",
     "MAX_FAILURES",
     "MAX_FORKS",
+    "MAX_HISTORY",
     "MAX_RESTARTS",
     "MAX_SHARDS",
     "MAX_TRAINERS",
@@ -60,6 +63,7 @@ __all__ = [
     "Overhead",
     "Phase",
     "Plan",
+    "Point",
     "Policy",
     "Predecessor",
     "Progress",
@@ -231,8 +235,8 @@ class Progress(Model):
     logloss: float | None = None
     """Log loss over the same samples."""
     metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
-    """Other figures over the same samples, by name: LABEL.auc and LABEL.logloss if there are several labels, and the
-    network's own metrics."""
+    """Other figures over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
+    LABEL.calibration of several, and the network's own metrics."""
     held_out: HeldOut | None = None
     """The last evaluation on held-out rows, if spec.evaluation asks for any."""
     eta_seconds: Seconds | None = None
@@ -382,6 +386,11 @@ class Status(Model):
     """What the job has learnt about its failures and costs."""
     progress: Progress = Progress()
     """The progress of training."""
+    history: Annotated[tuple[Point, ...], Field(max_length=MAX_HISTORY)] = ()
+    """How training went, oldest first, in one line for about every 80th part of the job: time (seconds since the
+    epoch), samples, samples per second, loss, log loss, AUC, calibration, portion lost, samples in the newest anchor,
+    planned interval in seconds, mode, shards, trainers, generation. They are separated by commas, and empty if not
+    known. `cprjob report --html` draws them."""
     shown: Shown = Shown()
     """Figures for people."""
     scale: Scale | None = None

@@ -15,7 +15,7 @@ import typer
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_operator.cli.bench import bench
-from cpr_operator.cli.console import err, out, usage_errors
+from cpr_operator.cli.console import err, interruptible, out, usage_errors
 from cpr_operator.cli.data import data
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
@@ -177,14 +177,49 @@ def report(
     *,
     workdir: Workdir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with charts to this file instead.", dir_okay=False)
+    ] = None,
     where: Where,
 ) -> None:
     """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
-    from cpr_operator.cli.outcome import show_outcome
-    from cpr_operator.cli.source import find_job
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.outcome import show_outcome, write_page
+    from cpr_operator.cli.source import find_events, find_job
 
     with usage_errors():
-        show_outcome(find_job(source, workdir, where), workdir, where, out, as_json=json)
+        if json and html:
+            raise OptionError("--json prints, and --html writes a page; give one of them")
+        job = find_job(source, workdir, where)
+        if html:
+            write_page(job, find_events(job, source, workdir, where), html, out)
+        else:
+            show_outcome(job, workdir, where, out, as_json=json)
+
+
+@app.command()
+@on_cluster
+def ui(
+    *,
+    workdir: Annotated[
+        Path | None, typer.Option(help="Show a local run, or all in the folders below, in place of a cluster.")
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Show the jobs of the whole cluster.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 7080,
+    where: Where,
+) -> None:
+    """Show all jobs in a browser, as they go on. It only reads."""
+    from cpr_operator.cli.options import OptionError
+    from cpr_operator.cli.ui.server import serve
+    from cpr_operator.cli.ui.source import ClusterJobs, LocalJobs
+
+    with usage_errors(), interruptible():
+        if workdir is not None and (all_namespaces or where.options):
+            raise OptionError("--workdir stands in place of a cluster; give one of them")
+        jobs = ClusterJobs(where, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
+        serve(jobs, port, out)
 
 
 @app.command()

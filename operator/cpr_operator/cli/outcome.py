@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from cpr_operator.api.validate import parse_status
+from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.report import overall_speed, report
 from cpr_operator.cli.summary import next_step_here, next_step_there, print_summary
 from cpr_operator.cli.where import Where
+from cpr_operator.cluster.local.events import EventLine
 
 
 def show_outcome(
@@ -29,3 +32,16 @@ def show_outcome(
         return
     next_step = next_step_there(status, name, where.options) if workdir is None else next_step_here(status, workdir)
     print_summary(console, name, status, speed, next_step)
+
+
+def write_page(job: Mapping[str, Any], events: Iterable[EventLine], path: Path, console: Console) -> None:
+    """Write a CPRJob object as a page with charts. Raises InvalidStatusError, OptionError."""
+    from cpr_operator.cli.pictures.page import page  # noqa: PLC0415 -- its packages are an extra
+    from cpr_operator.cli.pictures.story import story_of  # noqa: PLC0415 -- the same
+
+    text = page(story_of(job, events, time.time()))
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise OptionError(f"--html {path}: {error.strerror}; name a file that can be written") from error
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cpr_operator.cli.document import DocumentError, read_single
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.where import Where
+from cpr_operator.cluster.local.events import EventLine, read_events
 
 CLUSTER = "cpr/"
 HELP = "A job on the cluster (cpr/NAME), or a YAML file with a CPRJob."
@@ -42,6 +44,23 @@ def find_job(source: str | None, workdir: Path | None, where: Where) -> dict[str
     if not isinstance(found, dict):
         raise DocumentError(f"{source or workdir} contains no CPRJob")
     return found
+
+
+def find_events(
+    job: Mapping[str, Any], source: str | None, workdir: Path | None, where: Where
+) -> tuple[EventLine, ...]:
+    """What the operator said about a job that `find_job` found, oldest first; of a job in a file nothing is known.
+
+    Raises AnswerError.
+    """
+    uid = str(job["metadata"].get("uid", ""))
+    if workdir is not None:
+        return tuple(read_events(workdir, uid))
+    if not is_on_cluster(source):
+        return ()
+    with where.client() as client:
+        found = client.events(str(job["metadata"]["name"]))
+    return tuple(EventLine(each.time, uid, each.type, each.reason, each.message) for each in found)
 
 
 def _run_in(workdir: Path | None) -> Path:

@@ -17,6 +17,7 @@ from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
 from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile.apply_reports import with_shown
+from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.observe import leader_report
 from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete, RosterPatch
@@ -118,7 +119,8 @@ def outcome(draft: Draft) -> Outcome:
     """What the pass wants: the status, and all that the cluster lacks of it."""
     observed = draft.observed
     status = stamped(draft.before, draft.status)
-    status = with_shown(status.evolve(observed_generation=observed.job.generation), observed.job.id.name)
+    status = with_history(draft.before, status.evolve(observed_generation=observed.job.generation))
+    status = with_shown(status, observed.job.id.name)
     active = status.phase not in TERMINAL_PHASES and status.phase not in {"Pending", "Suspending", "Suspended"}
     stalled = status.phase == "Running" and (_waits_for_others(observed) or _is_missed(observed, status.members))
     return Outcome(

@@ -25,8 +25,8 @@ class Score:
     """The scores of `samples`.
 
     auc, log_loss (nats): of the first label; `auc` is None if it is the same in all samples, both without any sample,
-    or label. metrics: figures by name, "LABEL.auc" and "LABEL.logloss" where there are several labels, and those of the
-    network's own.
+    or label. metrics: figures by name, "calibration" or with several labels "LABEL.auc", "LABEL.logloss" and
+    "LABEL.calibration", and those of the network's own.
     """
 
     samples: int

@@ -48,7 +48,8 @@ class Environment:
     """What the operator tells a process through its environment.
 
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
-    where nobody measures. `keeper`: a shard's server that dies is followed by another one in the same pod.
+    where nobody measures. `keeper`: a shard's server that dies is followed by another one in the same pod. `trackers`
+    are named as in docs/trackers.md.
     """
 
     job: JobSpec
@@ -62,6 +63,7 @@ class Environment:
     termination_file: Path
     step_trace: Path | None
     keeper: bool = False
+    trackers: str = ""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -78,6 +80,7 @@ class Environment:
             termination_file=termination_file(environ),
             step_trace=optional_path(environ, STEP_TRACE),
             keeper=bool(environ.get(env.KEEPER)),
+            trackers=environ.get(env.TRACKERS, ""),
         )
 
 

@@ -40,6 +40,8 @@ from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.shadow.groups import ShadowFollower, ShadowLeader
 from cpr_trainer.trainer.state import DenseState
+from cpr_trainer.trainer.trackers import read_trackers
+from cpr_trainer.trainer.tracking import tracking
 from cpr_trainer.trainer.watch import Watch
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ def run(environment: Environment) -> ExitCode:
 
 
 def _train(environment: Environment, watch: Watch) -> ExitCode:
+    trackers = read_trackers(environment.trackers, environment.job)
     board = Board(_first_report(environment), _slowness(environment.job))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
@@ -88,7 +91,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
         loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
         board.look = lambda report: look(report, exchange, loop.group, loop.leading, setup.job)
-        with closing(setup.trace):
+        with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
             return _run(loop, environment)
 
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.model import format_time
+from cpr_operator.cluster.local.events import append_event
 from cpr_operator.cluster.local.files import write_atomically
 from cpr_operator.cluster.local.objects import ObjectFiles
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
@@ -197,8 +198,11 @@ class LocalCluster:
             shutil.rmtree(self._workdir / "secrets" / name, ignore_errors=True)
 
     async def emit(self, job: JobView, event: Event) -> None:
-        """See `Cluster`. `events` keeps them, oldest first."""
-        self.events.setdefault(f"{job.uid}/{event.key}", event)
+        """See `Cluster`. `events` keeps those of this process, oldest first, and a file all."""
+        key = f"{job.uid}/{event.key}"
+        if key not in self.events:
+            self.events[key] = event
+            append_event(self._workdir, job.uid, event, self._clock())
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """See `Cluster`."""

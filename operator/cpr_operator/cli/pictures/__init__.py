@@ -1,0 +1,1 @@
+"""Pictures of a job: what is known of it (`story`), as charts (`charts`), tables (`tables`) and a page (`page`)."""

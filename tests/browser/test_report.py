@@ -1,0 +1,105 @@
+"""`cprjob report --html` as a browser shows it: every chart is drawn, light and dark, on a telephone and a desk."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from playwright.sync_api import Browser
+
+from cpr_operator.cli.pictures.charts import charts
+from cpr_operator.cli.pictures.page import page
+from cpr_operator.cli.pictures.story import story_of
+from support.browser import View
+from support.runs import CPRJOB, run, small_job
+from support.told_story import EVENTS, START, document
+
+STORY = story_of(document(), EVENTS, START + 100)
+CHARTS = charts(STORY)
+LAST = CHARTS[-1].id
+INK = "getComputedStyle(document.querySelector('#auc .xtitle')).fill"
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    path = tmp_path / "told.html"
+    path.write_text(page(STORY), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_every_chart_is_drawn_with_its_series_and_words(
+    chromium: Browser, told: Path, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    view = View(chromium, width, scheme)
+    view.show(told.as_uri(), LAST)
+    view.page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    for chart in CHARTS:
+        assert view.series(chart.id) == [[trace["name"], len(trace["x"])] for trace in chart.data], chart.id
+        words = view.words(chart.id)
+        titles = {chart.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} - {""}
+        drawn = {trace["name"] for trace in chart.data if any(value is not None for value in trace["y"])}
+        assert titles | drawn <= set(words), chart.id
+    assert view.errors == []
+    assert view.asked == [told.as_uri()]
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_nothing_is_wider_than_the_window_and_all_can_be_read(chromium: Browser, told: Path, width: int) -> None:
+    view = View(chromium, width, "light")
+    view.show(told.as_uri(), LAST)
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = [view.page.locator(f"#{chart.id}").bounding_box() for chart in CHARTS]
+    assert all(box is not None and 300 < box["width"] < 800 and box["height"] > 200 for box in boxes)
+    beside = len({box["y"] for box in boxes if box})
+    assert beside == len(CHARTS) if width == 400 else beside < len(CHARTS)
+
+
+def test_dark_is_dark_and_the_ink_of_charts_follows_when_it_changes(chromium: Browser, told: Path) -> None:
+    view = View(chromium, 1600, "light")
+    view.show(told.as_uri(), LAST)
+    seen = {}
+    for scheme in ("light", "dark"):
+        view.page.emulate_media(color_scheme=scheme)
+        paper = sum(view.colour("body", "backgroundColor"))
+        view.page.wait_for_function(f"{INK} === getComputedStyle(document.body).color")
+        ink = sum(view.colour("#auc .xtitle", "fill"))
+        assert abs(paper - ink) > 300, scheme
+        seen[scheme] = paper
+    assert seen["dark"] < 100
+    assert seen["light"] > 600
+
+
+def test_words_of_others_are_shown_as_text(chromium: Browser, told: Path) -> None:
+    view = View(chromium, 1600, "light")
+    view.show(told.as_uri(), LAST)
+    assert "The rest <b>of the budget</b> is small." in view.page.inner_text("#table-plan")
+    assert "a save <i>every</i> minute" in view.page.inner_text("#table-events")
+
+
+@pytest.mark.dist
+@pytest.mark.timeout(300)
+def test_the_page_of_a_run_shows_what_became_of_it(chromium: Browser, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small_job()), "utf-8")
+    changes = ("--set", "snapshots.interval.seconds=3600", "--kill", "shard/1@0.5")
+    code, report, output = run(tmp_path, tmp_path / "small.yaml", *changes)
+    assert code == 0, output
+    html = tmp_path / "report.html"
+    subprocess.run((*CPRJOB, "report", "--workdir", tmp_path / "work", "--html", html), check=True)
+    view = View(chromium, 1600, "light")
+    view.show(html.as_uri(), LAST)
+    assert view.errors == []
+    (loss, logloss) = view.series("loss")
+    assert loss[1] == logloss[1] > 5, "the history of a short run has several points"
+    assert view.page.inner_text("h1").split() == ["small", "Succeeded"]
+    (failure,) = view.page.locator("#table-failures tbody tr").all_inner_texts()
+    assert "shard/1" in failure
+    assert f"{report['failures'][0]['lost_samples']:,}" in failure
+    lost = view.page.eval_on_selector("#ledger", "chart => chart.data[0].x.reduce((sum, each) => sum + each, 0)")
+    assert lost == report["failures"][0]["lost_samples"]
+    assert "Recovered" in view.page.inner_text("#table-events")

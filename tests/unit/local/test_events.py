@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from cpr_operator.cluster.local.events import FILE, EventLine, append_event, read_events
+from cpr_operator.cluster.protocol import Event
+
+
+def test_events_of_a_job_come_back_in_order_with_their_times(tmp_path: Path) -> None:
+    append_event(tmp_path, "one", Event("Normal", "Started", 'a "first"\nword', "a"), 1.5)
+    append_event(tmp_path, "other", Event("Normal", "Started", "", "b"), 2.0)
+    append_event(tmp_path, "one", Event("Warning", "Failed", "it ended", "c"), 3.0)
+    assert list(read_events(tmp_path, "one")) == [
+        EventLine(1.5, "one", "Normal", "Started", 'a "first"\nword'),
+        EventLine(3.0, "one", "Warning", "Failed", "it ended"),
+    ]
+
+
+def test_a_line_that_a_killed_run_left_half_written_is_left_out(tmp_path: Path) -> None:
+    append_event(tmp_path, "one", Event("Normal", "Started", "", "a"), 1.0)
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"time": 2.0, "uid": "on')
+    assert [each.reason for each in read_events(tmp_path, "one")] == ["Started"]
+
+
+def test_a_folder_without_events_has_none(tmp_path: Path) -> None:
+    assert list(read_events(tmp_path, "one")) == []

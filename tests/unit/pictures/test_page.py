@@ -1,0 +1,115 @@
+"""The page of a job: each chart is one that Plotly takes, all that is known is in it, and nothing of it is fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from cpr_operator.api.status import Shard, Status
+from cpr_operator.cli.pictures.charts import MAX_LANES, Chart, charts
+from cpr_operator.cli.pictures.page import page
+from cpr_operator.cli.pictures.story import story_of
+from cpr_operator.cli.pictures.tables import facts, tables
+from support.told_story import EVENTS, START, STATUS, TOTAL, document, failed
+
+STORY = story_of(document(), EVENTS, START + 100)
+NEW = story_of({"metadata": {"name": "new"}}, (), START)
+
+
+def chart(name: str, status: Status = STATUS) -> Chart:
+    (found,) = (each for each in charts(story_of(document(status), (), START + 100)) if each.id == name)
+    return found
+
+
+def values(name: str, trace: str) -> list[tuple[Any, Any]]:
+    (found,) = (each for each in chart(name).data if each["name"] == trace)
+    return list(zip(found["x"], found["y"], strict=True))
+
+
+@pytest.mark.parametrize("story", [STORY, NEW], ids=["a job with a story", "a job that never began"])
+def test_plotly_takes_every_chart(story: Any) -> None:
+    for each in charts(story):
+        go.Figure({"data": each.data, "layout": each.layout})  # refuses what it does not know
+
+
+def test_every_job_has_the_same_charts_and_tables() -> None:
+    assert [each.id for each in charts(STORY)] == [each.id for each in charts(NEW)]
+    assert [each.id for each in tables(STORY)] == [each.id for each in tables(NEW)]
+
+
+def test_a_line_is_broken_where_the_job_went_back() -> None:
+    assert values("auc", "AUC") == [
+        (10_000, None), (30_000, 0.7), (40_000, 0.7), (None, None), (20_000, 0.7), (60_000, 0.76),
+    ]  # fmt: skip
+
+
+def test_each_chart_draws_the_figures_of_its_name() -> None:
+    assert values("loss", "training loss")[-1] == (60_000, 0.44)
+    assert values("loss", "log loss")[-1] == (60_000, 0.46)
+    assert values("calibration", "calibration")[-1] == (60_000, 1.01)
+    assert values("speed", "while nothing is saved")[-1] == (60_000, 900.0)
+    assert values("budget", "lost")[-1] == (60_000, 0.01)
+    assert values("budget", "allowed") == [(0, 0.1), (TOTAL, 0.1)]
+    assert values("saves", "not in an anchor")[-1] == (60_000, 10_000)
+    assert values("saves", "anchors to go back to") == [(50_000, 0)]
+    assert values("interval", "Partial")[:3] == [(10_000, 60.0), (30_000, 60.0), (40_000, 60.0)]
+    assert values("interval", "Full")[-2:] == [(20_000, 30.0), (60_000, 30.0)]
+    assert values("failures", "Partial") == [("2025-11-24 16:00:20.000", 5.0)]
+    assert values("replicas", "shards")[-1] == (60_000, 2)
+
+
+def test_failures_are_marked_over_samples() -> None:
+    assert [each["x0"] for each in chart("auc").layout["shapes"]] == [10_000, 20_000, 30_000, 40_000]
+
+
+def test_the_ledger_shows_each_lost_range_of_each_shard() -> None:
+    (trace,) = chart("ledger").data
+    assert (trace["y"], trace["base"], trace["x"]) == (["shard/0"], [1000], [1000])
+
+
+def test_members_that_are_away_have_a_line_of_their_own() -> None:
+    away = values("members", "away")
+    assert ("2025-11-24 16:00:20.000", "shard/1") in away
+    assert {member for _, member in away} == {"shard/0", "shard/1", "trainer/0", None}
+
+
+def test_of_many_members_only_those_that_failed_are_drawn() -> None:
+    shards = tuple(Shard(index=index) for index in range(MAX_LANES + 1))
+    many = chart("members", STATUS.evolve(shards=shards, failures=(failed(20, 3),)))
+    assert {member for trace in many.data for member in trace["y"]} == {"shard/3", None}
+    assert many.note.startswith(f"{MAX_LANES + 1} members")
+
+
+def test_facts_say_what_was_trained_how_well_and_at_what_price() -> None:
+    said = dict(facts(STORY))
+    assert said["trained"] == "60,000 of 100,000 samples"
+    assert said["AUC"] == "0.7600"
+    assert said["calibration"] == "1.0100"
+    assert said["budget"] == "1.000% of 10.000% lost"
+
+
+def test_the_page_fetches_nothing() -> None:
+    text = page(STORY)
+    own = re.sub(r'<script type="application/gzip".*?</script>', "", text, flags=re.DOTALL)
+    assert len(own) < 100_000
+    assert len(text) < 2_500_000
+    links = re.findall(r"(?:src|href)=[\"']([^\"']*)|url\(|@import|https?://\S+", own)
+    assert links == ["data:,"]
+
+
+def test_what_others_wrote_is_text_and_no_markup() -> None:
+    text = page(STORY)
+    assert "<b>of the budget" not in text
+    assert "&lt;b&gt;of the budget" in text
+    assert "a save &lt;i&gt;every&lt;/i&gt; minute" in text
+    named = story_of(document() | {"metadata": {"name": "</script><script>alert(1)"}}, (), START)
+    assert "<script>alert" not in page(named)
+
+
+def test_the_charts_in_the_page_are_those_of_the_job() -> None:
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page(STORY))
+    assert [each["id"] for each in json.loads(data)] == [each.id for each in charts(STORY)]

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef, Counters
+from cpr_trainer.runtime.environment import BadSpecError
+from cpr_trainer.trainer import tracking as module
+from cpr_trainer.trainer.trackers import KINDS, read_trackers
+from cpr_trainer.trainer.tracking import Tracking, figures_of, tracking
+
+REPORT = TrainerReport(
+    1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 10, 1000, 1000, 5000, (), (), (), None, loss=0.5,
+    metrics=(("calibration", 1.01), ("odd", float("nan"))), saves=3,
+)  # fmt: skip
+ENDED = replace(REPORT, samples=5000, result=AnchorRef("k", "d", 1, 1, 5000))
+
+
+class FakeTracker:
+    def __init__(self, *, wrong: bool = False) -> None:
+        self.wrong = wrong
+        self.logged: list[tuple[int, Mapping[str, float]]] = []
+        self.closed: bool | None = None
+
+    def log(self, samples: int, figures: Mapping[str, float]) -> None:
+        if self.wrong:
+            raise OSError("no answer")
+        self.logged.append((samples, figures))
+
+    def close(self, *, finished: bool) -> None:
+        self.closed = finished
+
+
+def test_figures_that_are_not_known_or_no_numbers_are_left_out() -> None:
+    assert figures_of(REPORT) == {
+        "loss": 0.5, "calibration": 1.01, "saves": 3.0, "save_stall_seconds": 0.0, "paused_seconds": 0.0,
+        "degraded_samples": 0.0,
+    }  # fmt: skip
+
+
+def test_the_leader_logs_every_ten_seconds_and_at_the_end_and_a_follower_opens_nothing() -> None:
+    tracker, leads, report, opened = FakeTracker(), False, REPORT, 0
+
+    def make() -> FakeTracker:
+        nonlocal opened
+        opened += 1
+        return tracker
+
+    tracked = Tracking((make,), lambda: report, lambda: leads)
+    tracked.tell(100.0)
+    assert opened == 0
+    leads = True
+    for now, samples in ((100.0, 1000), (109.0, 1900), (110.0, 2000), (115.0, 2500), (120.5, 2500), (121.0, 2600)):
+        report = replace(REPORT, samples=samples)
+        tracked.tell(now)
+        assert opened == 1, "at once, though nothing is logged yet"
+    assert [samples for samples, _ in tracker.logged] == [2000, 2500]
+    report = replace(REPORT, samples=5000)
+    tracked.tell(122.0)
+    assert [samples for samples, _ in tracker.logged][2:] == [5000], "nobody waits when all is trained"
+    report = ENDED
+    tracked.close()
+    assert [samples for samples, _ in tracker.logged][3:] == []
+    assert (opened, tracker.closed) == (1, True)
+
+
+def test_a_tracker_that_fails_stops_neither_training_nor_the_others_and_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, whole, report = FakeTracker(wrong=True), FakeTracker(), REPORT
+    tracked = Tracking((lambda: broken, lambda: whole), lambda: report, lambda: True)
+    with caplog.at_level(logging.WARNING):
+        tracked.tell(1.0)
+        for samples in (1000, 2000):
+            report = replace(REPORT, samples=samples)
+            tracked.tell(float(samples))
+    assert len(caplog.records) == 1, "a failure is told where it begins"
+    broken.wrong, report = False, replace(REPORT, samples=3000)
+    tracked.close()
+    assert [samples for samples, _ in broken.logged] == [3000]
+    assert [samples for samples, _ in whole.logged] == [1000, 2000, 3000]
+    assert whole.closed is False, "the job goes on elsewhere"
+
+
+def test_a_tracker_that_hangs_at_the_end_keeps_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAST_S", 0.1)
+    let_go, entered = threading.Event(), threading.Event()
+
+    class Hanging(FakeTracker):
+        def close(self, *, finished: bool) -> None:
+            entered.set()
+            let_go.wait(60)
+
+    with tracking((Hanging,), lambda: REPORT, lambda: True):
+        pass
+    assert entered.wait(60)
+    (thread,) = [each for each in threading.enumerate() if each.name == "tracking"]
+    assert thread.daemon
+    let_go.set()
+    thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("comet", "Name some of tensorboard, mlflow, wandb"),
+        ("tensorboard", "Write tensorboard:FOLDER"),
+        ("mlflow:http://here", "Write mlflow."),
+    ],
+)
+def test_what_is_misspelt_is_told_with_the_remedy(text: str, words: str) -> None:
+    job: Any = None
+    with pytest.raises(BadSpecError) as found:
+        read_trackers(text, job)
+    assert words in f"{found.value} {found.value.remedy}"
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Any = None
+    monkeypatch.setitem(KINDS, "mlflow", replace(KINDS["mlflow"], package="nowhere_to_be_found"))
+    with pytest.raises(BadSpecError, match="nowhere_to_be_found"):
+        read_trackers("mlflow", job)
+
+
+def test_no_trackers_are_none() -> None:
+    job: Any = None
+    assert read_trackers("", job) == ()
