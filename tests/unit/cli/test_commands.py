@@ -192,6 +192,7 @@ def test_every_command_and_option_is_documented() -> None:
         "plan",
         "simulate",
         "snapshots",
+        "ui",
         "version",
     }
     for group in ("bench", "data", "snapshots"):

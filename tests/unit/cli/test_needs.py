@@ -80,10 +80,11 @@ def test_help_loads_nothing_that_only_a_command_needs() -> None:
     assert (
         loaded & {"pydantic", "yaml", "aiohttp", "numpy", "kubernetes", "kopf", "scipy", "matplotlib", "torch"} == set()
     )
+    assert loaded & {"plotly", "jinja2", "starlette", "uvicorn"} == set()
     assert "typer" in loaded
     assert "cpr_operator.api.spec" not in done.stdout
 
 
-def test_the_extra_local_is_the_command_line_and_the_trainer() -> None:
+def test_the_extra_local_is_the_command_line_the_trainer_and_the_pages() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert extras["local"] == ["cprjob[cli,trainer]"]
+    assert extras["local"] == ["cprjob[cli,trainer,ui]"]
