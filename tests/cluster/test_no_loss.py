@@ -41,7 +41,7 @@ class TestABudgetOfNothing:
 
     def test_a_killed_server_goes_on_in_its_pod_with_all_rows(self, space: Space, run: Run) -> None:
         victim = run.pod("shard", 2)
-        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python", "-c", KILL_SERVER))
+        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_SERVER))
         assert told == [("shard", 2, victim.incarnation, "Crashed")]
         assert _replaced(run) == set()
         status = run.status()
