@@ -70,6 +70,7 @@ class TestCable:
     def test_m_a_node_with_a_trainer_and_a_shard_is_cut_off(
         self, cluster: Cluster, space: Space, calm: dict[str, Any], record_property: Measure
     ) -> None:
+        cluster.nodes.heal()  # else no pod of this job would go to the node that was cut off
         run = Run.start(
             space,
             "lost-pair",

@@ -95,13 +95,14 @@ def train(  # noqa: PLR0913 -- what is trained, on what, from where
     scored = slice(order.total_samples // 5, None)
     all_logits, all_labels = torch.cat(logits)[scored], torch.cat(labels)[scored]
     found = [
-        (exact_auc(score, truth), log_loss(score, truth))
+        (exact_auc(score, truth), log_loss(score, truth), calibration_of(score, truth))
         for score, truth, _ in zip(columns(all_logits), columns(all_labels), model.labels, strict=False)
     ]
-    metrics: dict[str, float] = {}
+    metrics = {"calibration": found[0][2]}
     if len(model.labels) > 1:
-        for name, (auc, loss_of_label) in zip(model.labels, found, strict=True):
-            metrics |= {f"{name}.auc": auc, f"{name}.logloss": loss_of_label}
+        metrics = {}
+        for name, (auc, loss_of_label, calibration) in zip(model.labels, found, strict=True):
+            metrics |= {f"{name}.auc": auc, f"{name}.logloss": loss_of_label, f"{name}.calibration": calibration}
     if isinstance(network, OwnMetrics):
         metrics |= network.metrics(network.metric_sums(all_logits, all_labels).double())
     return OracleResult(
@@ -147,6 +148,11 @@ def columns(values: Tensor) -> tuple[NDArray[np.float64], ...]:
 def log_loss(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
     """Return the mean of log(1 + exp(-s)) over positives and log(1 + exp(s)) over negatives, in nats."""
     return float(np.logaddexp(0, np.where(labels == 1, -scores, scores)).mean())
+
+
+def calibration_of(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+    """Return the sum of predictions over the sum of labels."""
+    return float((1 / (1 + np.exp(-scores))).sum() / labels.sum())
 
 
 def update_rows(  # noqa: PLR0913, PLR0917 -- all that one step needs

@@ -14,6 +14,7 @@ from urllib3.exceptions import HTTPError
 
 Object = dict[str, Any]
 GROUP, VERSION, PLURAL = "cprjob.io", "v1alpha1", "cprjobs"
+_NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class Reader:
         return report
 
     def ready(self, node: str) -> bool:
-        """Whether the node's Ready condition is true."""
+        """Whether the node's Ready condition is true, and its taints say so: they go later, and keep pods away."""
         response: Any = self._core.read_node(node, _preload_content=False)
-        conditions = json.loads(response.data)["status"].get("conditions", [])
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        found = json.loads(response.data)
+        tainted = any(taint["key"] in _NOT_READY for taint in found["spec"].get("taints", []))
+        conditions = found["status"].get("conditions", [])
+        return not tainted and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
