@@ -10,7 +10,8 @@ from playwright.sync_api import Browser
 from support.browser import browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """One for a module: an event loop runs here until it is closed, and no test of another one could run its own."""
     with browser() as opened:
         yield opened
