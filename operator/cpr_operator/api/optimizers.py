@@ -50,8 +50,27 @@ def _checked(where: str, schedule: Schedule) -> Schedule:
     return schedule
 
 
-class DenseOptimizer(SpecModel):
+class _Optimizer(SpecModel):
+    """The rules that all optimizers share. `where` is the path of the field, such as `spec.model.denseOptimizer`."""
+
+    where: ClassVar[str]
+
+    @field_validator("schedule", check_fields=False)
+    @classmethod
+    def _phases_have_what_is_theirs(cls, value: Schedule) -> Schedule:
+        return _checked(cls.where, value)
+
+    @field_validator("epsilon", check_fields=False)
+    @classmethod
+    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
+        rules.EPSILON[cls.where].require(value is None or info.data.get("kind") != "SGD")
+        return value
+
+
+class DenseOptimizer(_Optimizer):
     """The optimizer of the dense network. Its arithmetic is that of torch.optim."""
+
+    where: ClassVar[str] = rules.DENSE_OPTIMIZER
 
     kind: Literal["SGD", "Adagrad", "Adam", "AdamW"] = "SGD"
     """The algorithm. For each parameter, SGD keeps nothing, or one value with a momentum, Adagrad one, Adam and AdamW
@@ -79,11 +98,6 @@ class DenseOptimizer(SpecModel):
     """Gradients whose norm over all parameters is larger are scaled down to this norm before each step. Default: no
     limit."""
 
-    @field_validator("schedule")
-    @classmethod
-    def _phases_have_what_is_theirs(cls, value: Schedule) -> Schedule:
-        return _checked(rules.DENSE_OPTIMIZER, value)
-
     @field_validator("momentum")
     @classmethod
     def _only_sgd_has_momentum(cls, value: float | None, info: ValidationInfo) -> float | None:
@@ -96,12 +110,6 @@ class DenseOptimizer(SpecModel):
         rules.NESTEROV.require(not value or info.data.get("momentum", 0.0) is not None)
         return value
 
-    @field_validator("epsilon")
-    @classmethod
-    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
-        rules.EPSILON[rules.DENSE_OPTIMIZER].require(value is None or info.data.get("kind") != "SGD")
-        return value
-
     @field_validator("beta1", "beta2")
     @classmethod
     def _only_adam_has_moments(cls, value: float | None, info: ValidationInfo) -> float | None:
@@ -110,7 +118,7 @@ class DenseOptimizer(SpecModel):
         return value
 
 
-class TableOptimizer(SpecModel):
+class TableOptimizer(_Optimizer):
     """The optimizer of one embedding table."""
 
     where: ClassVar[str] = rules.TABLE_OPTIMIZER
@@ -130,17 +138,6 @@ class TableOptimizer(SpecModel):
     """Adam's decay rate of the mean of gradients. Default: 0.9."""
     beta2: Decay | None = None
     """Adam's decay rate of the mean of squared gradients. Default: 0.999."""
-
-    @field_validator("schedule")
-    @classmethod
-    def _phases_have_what_is_theirs(cls, value: Schedule) -> Schedule:
-        return _checked(cls.where, value)
-
-    @field_validator("epsilon")
-    @classmethod
-    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
-        rules.EPSILON[cls.where].require(value is None or info.data.get("kind") != "SGD")
-        return value
 
     @field_validator("beta1", "beta2")
     @classmethod
