@@ -318,7 +318,8 @@ class Service:
         order = order_of(progress.total_samples, self._job.data.batch_size)
         if not 1 <= header.step <= steps_in(order.total_samples, order.batch_size):
             raise FrameError(f"a push of step {header.step}, but the job has {order.total_samples} samples")
-        if progress.replay_began is None and progress.catch_up.replays(header.rank, header.step):
+        # A replay that an earlier life began is not timed: what came then is counted, and when is not known.
+        if not progress.replayed and progress.catch_up.replays(header.rank, header.step):
             progress.replay_began = monotonic()
         if header.count:
             slots, numbers = self._slots(frame)
