@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.codec import from_json
-from cpr_contract.env import ROLE_TRAINER
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef
 from cpr_contract.spec import DenseSync, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
@@ -92,14 +88,7 @@ def test_the_only_trainer_told_to_stop_takes_its_moments_along(tmp_path: Path, u
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 4)
-        first = running.trainers[0]
-        running.stopped = frozenset({ROLE_TRAINER})
-        running.publish()
-        assert running.wait_exit(first) == ExitCode.FLUSHED
-        save = from_json(SaveRef, first.last_word)
-        running.stopped = frozenset()
-        running.dense_floor_samples = save.samples
-        running.replace_trainers(0, leader=0)
+        running.drain_only_trainer()
         anchor = running.result()
     assert_same(saved_model(job, anchor, tmp_path / "model"), undisturbed)
 

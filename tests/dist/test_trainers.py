@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.codec import from_json
-from cpr_contract.env import ROLE_TRAINER
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.reports import TrainerState
 from cpr_contract.spec import DenseSync
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
@@ -56,14 +53,7 @@ def test_the_only_trainer_told_to_stop_goes_on_where_it_was(tmp_path: Path, calm
     with LocalJob(job, tmp_path) as running:
         running.start()
         running.reach(SAMPLES // 3)
-        first = running.trainers[0]
-        running.stopped = frozenset({ROLE_TRAINER})
-        running.publish()
-        assert running.wait_exit(first) == ExitCode.FLUSHED
-        save = from_json(SaveRef, first.last_word)
-        running.stopped = frozenset()
-        running.dense_floor_samples = save.samples
-        running.replace_trainers(0, leader=0)
+        running.drain_only_trainer()
         anchor = running.result()
     assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Problem
-from cpr_contract.reports import Result, ShardReport, TrainerReport
+from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import Result, SaveRef, ShardReport, TrainerReport
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     DataSpec,
@@ -193,6 +193,16 @@ class LocalJob:
         self.publish(group=self.counters.group + 1)
         for index in indices:
             self._run(self.trainers[index])
+
+    def drain_only_trainer(self) -> None:
+        """Tell the only trainer to save and end, and start its next incarnation, which goes on from that save."""
+        first = self.trainers[0]
+        self.stopped = frozenset({env.ROLE_TRAINER})
+        self.publish()
+        assert self.wait_exit(first) == ExitCode.FLUSHED
+        self.stopped = frozenset()
+        self.dense_floor_samples = from_json(SaveRef, first.last_word).samples
+        self.replace_trainers(0, leader=0)
 
     def roll_back(self, anchor: AnchorRef | None) -> None:
         """Let everybody go back to `anchor`, in a new generation."""
