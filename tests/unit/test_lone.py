@@ -61,7 +61,14 @@ def test_without_losses_it_is_the_oracle(job: JobSpec, kind: Kind, device: Devic
         for offset, table in zip(placement.offsets, job.model.tables, strict=True)
     )
     scores = trainer.scores.validation
-    found = SavedModel(trainer.replica.parameters.cpu(), tables, scores.auc(), scores.log_loss(), scores.samples, {})
+    found = SavedModel(
+        trainer.replica.parameters.cpu(),
+        tables,
+        scores.auc(),
+        scores.log_loss(),
+        scores.samples,
+        dict(scores.metrics()),
+    )
     assert_close(found, train_alone(job))
     assert scores.samples == STEPS * BATCH * 4 // 5
 
