@@ -6,7 +6,10 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+import numpy as np
+
 from cpr_contract import env
+from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.roster import Counters, Peer
 from cpr_contract.spec import JobSpec
@@ -30,9 +33,8 @@ class ShardThread:
         self.arena = Arena.empty(job, *placement.sizes(index))
         self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
-        self.server = Server(
-            listen((HOST, 0)), KEY, self.identity, self.service, trainers=job.trainers, limit_bytes=1 << 20
-        )
+        self.newest = np.zeros(MAX_TRAINERS, np.int64)
+        self.server = self._listen(0)
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
         self.frozen = False
         if ready:
@@ -42,6 +44,27 @@ class ShardThread:
         self._closing = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _listen(self, port: int) -> Server:
+        return Server(
+            listen((HOST, port)),
+            KEY,
+            self.identity,
+            self.service,
+            trainers=self.job.trainers,
+            limit_bytes=1 << 20,
+            newest=self.newest,
+        )
+
+    def begin_life(self) -> None:
+        """Close the server, and let another one listen in its place, with what outlives a server."""
+
+        def begin() -> None:
+            port = self.server.port
+            self.server.close()
+            self.server = self._listen(port)
+
+        self.do(begin)
 
     def identity(self) -> Identity:
         return Identity(self.job.job_uid, "shard", self.index, self.incarnation, self.generation)

@@ -94,10 +94,15 @@ def test_a_newer_incarnation_of_a_trainer_takes_the_place_of_an_older(connect: C
     assert new.away() == ()
 
 
-def test_an_older_incarnation_is_refused_while_the_newer_is_away(connect: Connect) -> None:
+@pytest.mark.parametrize("next_life", [False, True])
+def test_an_older_incarnation_is_refused_while_the_newer_is_away(
+    shard: ShardThread, connect: Connect, *, next_life: bool
+) -> None:
     new = connect(0, 2)
     new.wait_ready(WAIT_S)
     new.close()
+    if next_life:
+        shard.begin_life()
     old = connect(0, 1)
     with pytest.raises(ShardsAwayError):
         old.wait_ready(0.5)

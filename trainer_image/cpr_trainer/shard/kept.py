@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.limits import MAX_TRAINERS
 from cpr_contract.manifests import Origin
 from cpr_contract.reports import SaveRef
 from cpr_contract.spec import JobSpec
@@ -77,11 +78,16 @@ class Kept:
 
 
 class Page:
-    """The page of a job's shard. `life` counts the servers of one incarnation, `turns` those of the main loop."""
+    """The page of a job's shard. `life` counts the servers of one incarnation, `turns` those of the main loop.
+
+    `newest_trainers`, int64 [MAX_TRAINERS], is filled in by the server: the highest incarnation of each rank
+    that joined.
+    """
 
     def __init__(self, memory: Memory, job: JobSpec) -> None:
         """Take the page from the beginning of `memory`."""
         self._words: Ints = memory.array((_FIRST + 4,), np.int64)
+        self.newest_trainers: Ints = memory.array((MAX_TRAINERS,), np.int64)
         self._copies = [memory.array((_COPY_BYTES,), np.uint8) for _ in range(2)]
         self._identity = _identity(job)
         self._written: Account | None = None

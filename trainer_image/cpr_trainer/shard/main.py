@@ -125,6 +125,7 @@ class _Shard:
             service,
             trainers=first.trainers,
             limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena), arena.values),
+            newest=self._page.newest_trainers,
         )
         try:
             life.begin(Restorer(store, job, home, life.post, random.Random()), saving)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cpr_contract.env import ROLE_TRAINER
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
@@ -68,7 +69,9 @@ class Connection:
 class Server:
     """Serves trainers that connect to `listener`, which it closes in the end. `identity` tells who this shard is now.
 
-    `trainers` is how many ranks there are; a frame may be `limit_bytes` long.
+    `trainers` is how many ranks there are; a frame may be `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
+    highest incarnation of each rank that ever joined this pod, 0 for none. It outlives the server, so that an older
+    incarnation is refused in the next life, too.
     """
 
     def __init__(  # noqa: PLR0913 -- where, who, and for whom
@@ -80,6 +83,7 @@ class Server:
         *,
         trainers: int,
         limit_bytes: int,
+        newest: Ints,
     ) -> None:
         self._key = key
         self._identity = identity
@@ -89,7 +93,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}  # oldest first
         self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
-        self._newest: dict[int, int] = {}  # the highest incarnation of each rank that ever joined
+        self._newest = newest
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._listener.settimeout(0.0)
@@ -214,7 +218,7 @@ class Server:
         caller = hello.caller
         if caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers:
             raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
-        if self._newest.get(caller.index, 0) > caller.incarnation:
+        if self._newest[caller.index] > caller.incarnation:
             raise HandshakeError(f"a newer incarnation of trainer/{caller.index} has joined")
         for other in tuple(self._joined()):
             if other.rank == caller.index:
