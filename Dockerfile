@@ -1,6 +1,7 @@
 # Both images: --target operator | --target trainer. Dependencies lie below the source, so that a change of the source is one small layer.
-#   BASE    an image with Python >= 3.11 and its venv module
-#   TORCH   torch: with its CUDA libraries, from the package index | torch-cpu: the CPU build, from --build-context wheels=FOLDER
+#   BASE      an image with Python >= 3.11 and its venv module
+#   TORCH     torch: with its CUDA libraries, from the package index | torch-cpu: the CPU build, from --build-context wheels=FOLDER
+#   PIP_CERT  the certificates that pip trusts in place of its own: /run/secrets/certificates with --secret id=certificates,src=FILE
 ARG BASE=python:3.11-slim
 
 FROM scratch AS wheels
@@ -12,8 +13,9 @@ WORKDIR /opt/cprjob
 
 # pip lives only within the step that needs it. Bytecode is made here and not checked against its source at run time: a pod's file system is read-only.
 FROM run AS operator
+ARG PIP_CERT
 COPY requirements/operator.txt requirements/
-RUN python3 -m venv /tmp/pip \
+RUN --mount=type=secret,id=certificates python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/operator.txt \
  && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages && rm -rf /tmp/pip
 ENV PYTHONPATH=/opt/cprjob/source:/opt/cprjob/packages
@@ -25,15 +27,16 @@ EXPOSE 8080
 ENTRYPOINT ["python3", "-m", "cpr_operator"]
 
 FROM run AS trainer
+ARG PIP_CERT
 ARG TORCH=torch
 COPY requirements/torch.txt requirements/torch-cpu.txt requirements/
 # What only serves to build extensions against torch goes; one test file there has the syntax of a newer Python.
-RUN --mount=type=bind,from=wheels,target=/wheels python3 -m venv /tmp/pip \
+RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=secret,id=certificates python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --find-links /wheels --target torch -r requirements/${TORCH}.txt \
  && rm -rf torch/torch/include torch/torch/share torch/torch/test && find torch -name '*.a' -delete \
  && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -x py312_ torch && rm -rf /tmp/pip
 COPY requirements/trainer.txt requirements/
-RUN python3 -m venv /tmp/pip \
+RUN --mount=type=secret,id=certificates python3 -m venv /tmp/pip \
  && /tmp/pip/bin/pip install --quiet --no-cache-dir --no-compile --require-hashes --no-deps --only-binary :all: --target packages -r requirements/trainer.txt \
  && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash packages && rm -rf /tmp/pip
 ENV PYTHONPATH=/opt/cprjob/source:/opt/cprjob/packages:/opt/cprjob/torch

@@ -3,27 +3,35 @@
 #   images.sh cprjob-%:0.1.0         what `make images` builds: the names of the chart and of the examples
 # The test cluster's are localhost/cprjob-%:dev. Its operator-next is made of its operator: what a release with the next contract version would be.
 # With buildah where it can make its own base image, as for the bare cluster, else with docker. kind finds them in the daemon either way.
-#   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; with buildah one made here)
+# The machine's certificates are shown to pip: a proxy's may be among them.
+#   CPR_BASE     the base image, with Python >= 3.11 (default: the Dockerfile's; one made here with buildah, or where no registry has it)
 #   CPR_WHEELS   a folder with the CPU build of torch; without one torch comes from the package index, with its CUDA libraries
 #   CPR_SOURCE   a folder with the files of another release (default: this checkout). Layers of requirements that it shares are not built again
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 wheels=${CPR_WHEELS-$root/../shared/wheels}
 source=${CPR_SOURCE:-$root}
-certificates=/etc/ssl/certs/ca-certificates.crt
+certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 [ $# -gt 0 ] || { sed -n '2,3s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 name=$1; shift
 [ $# -gt 0 ] || set -- operator trainer
+
+docker_has() { docker image inspect "$1" >/dev/null 2>&1 || docker pull --quiet "$1" >/dev/null 2>&1; }
 
 options=()
 if ls "$wheels"/torch-*+cpu-cp311-*.whl >/dev/null 2>&1; then
   options+=(--build-context "wheels=$(cd "$wheels" && pwd)" --build-arg TORCH=torch-cpu)
 fi
+if [ -f "$certificates" ]; then
+  options+=(--secret "id=certificates,src=$certificates" --build-arg PIP_CERT=/run/secrets/certificates)
+fi
 if [ "$(id -u)" = 0 ] && command -v buildah >/dev/null && command -v debootstrap >/dev/null; then
-  if [ -z "${CPR_BASE:-}" ]; then "$here/base_image.sh"; CPR_BASE=localhost/python:base; fi
-  # chroot: it asks least of the machine. Its own certificates, because a proxy's may be among them.
+  if [ -z "${CPR_BASE:-}" ]; then "$here/base_image.sh" buildah; CPR_BASE=localhost/python:base; fi
+  # chroot: it asks least of the machine.
   build=(buildah bud --layers --isolation chroot --network host)
-  [ ! -f $certificates ] || build+=(-v "$certificates:$certificates:ro")
 elif docker buildx version >/dev/null 2>&1; then
+  if [ -z "${CPR_BASE:-}" ] && ! docker_has "$(sed -n 's/^ARG BASE=//p' "$root/Dockerfile")"; then
+    "$here/base_image.sh" docker; CPR_BASE=localhost/python:base
+  fi
   build=(docker buildx build --load)
 else
   die "nothing here builds images: install buildah and debootstrap and be root, or install Docker's buildx"

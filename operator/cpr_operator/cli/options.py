@@ -20,6 +20,14 @@ class TrainPreset(enum.StrEnum):
     MLPERF = "mlperf"
 
 
+class RecoveryTier(enum.StrEnum):
+    """How a member comes back that `cprjob bench recovery` kills."""
+
+    IN_PLACE = "InPlace"
+    NEW_POD = "NewPod"
+    TRAINER = "Trainer"
+
+
 class OptionError(ValueError):
     """An option whose value the command cannot use."""
 

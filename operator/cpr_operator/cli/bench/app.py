@@ -13,7 +13,7 @@ import typer
 
 from cpr_contract.spec import Bits, Precision, Strategy
 from cpr_operator.cli.console import err, out, usage_errors
-from cpr_operator.cli.options import TrainPreset
+from cpr_operator.cli.options import RecoveryTier, TrainPreset
 
 bench = typer.Typer(
     name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -129,3 +129,21 @@ def snapshot(  # noqa: PLR0913 -- one parameter per option
             json=json,
         )
         bench_snapshot(options, out, err, os.environ)
+
+
+@bench.command()
+def recovery(
+    *,
+    tier: Annotated[list[RecoveryTier] | None, typer.Option(help="Measure this tier only. May be repeated.")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="MIB", help="Size of each shard. May be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Number of kills per tier and size.")] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how long training stands still when a member is killed."""
+    from cpr_operator.cli.bench.recovery import RecoveryOptions, bench_recovery
+
+    with usage_errors():
+        sizes = tuple(size or (64, 512, 2048))
+        bench_recovery(RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json), out, err, os.environ)
