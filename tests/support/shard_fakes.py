@@ -88,6 +88,7 @@ class FakeWriter:
 
     def discard(self) -> None:
         self.saves.clear()
+        self.idle = True
 
 
 def committed(save: Save, key: str = "the new key", rows: int = 1) -> Committed:

@@ -18,7 +18,7 @@ from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.write import checkpointer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Save, SavedShard
+from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
 from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
@@ -30,24 +30,10 @@ from cpr_trainer.tables.priority import make_tracker, population_of
 from cpr_trainer.tables.priority.mfu import MfuTracker
 from cpr_trainer.tables.priority.tracker import Claim
 from support.saves import origin
+from support.shard_fakes import FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
 QUOTA, EVERY_S = 3, 10.0
-
-
-class FakeWriter:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.saves: list[Save] = []
-        self.idle = True
-
-    def submit(self, save: Save) -> None:
-        self.saves.append(save)
-        self.idle = False
-
-    def discard(self) -> None:
-        self.idle = True
 
 
 class Bench:
@@ -99,8 +85,7 @@ class Bench:
 
     def commit(self, save: Save) -> None:
         self.writer.idle = True
-        saved = SavedShard(replace(save.draft, rows=7), ManifestRef(f"{save.draft.kind}{save.draft.step}", "d"), 100)
-        self.saving.on_commit(Committed(save, saved, 0.1))
+        self.saving.on_commit(committed(save, f"{save.draft.kind}{save.draft.step}", rows=7))
 
     @property
     def pending(self) -> int:
