@@ -20,7 +20,7 @@ JOB = "by-cprjob"
 USER = "cprjob-user"
 STARTS = "starts as shard"
 #: Many enough that the shard is killed before the end.
-DATA = {"format": "Synthetic", "samples": 400_000, "batchSize": 128, "seed": 1, "holdOut": 0.05}
+DATA = {"format": "Synthetic", "samples": 200_000, "batchSize": 128, "seed": 1, "holdOut": 0.05}
 WATCHED_S = 420
 
 
