@@ -18,9 +18,14 @@ from pathlib import Path
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.main", "cpr_trainer.shard.keeper"])
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.keeper", "cpr_trainer.shard.keeper"])
 #: Read when torch is loaded: threads of its forks sleep while they wait.
-_LOADED_WITH = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+_LOADED_WITH = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 #: Runs a process to its end, from its arguments, and returns the exit code.
 Main = Callable[[list[str]], int]

@@ -13,7 +13,8 @@ CREDENTIALS_DIR = (
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
 TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
-KEEPER = "CPR_KEEPER"  # not empty: a shard's server that dies is followed by another one, which has all rows
+KEEPER = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
+KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's keeper that could not fork: the descriptor of what is kept
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
 
 # Mounts in a pod.

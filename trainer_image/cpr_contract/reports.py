@@ -191,6 +191,7 @@ class TrainerReport:
     shard_incarnations: ByShard = ()
     shard_lives: ByShard = ()
     evaluation: HeldOutScores | None = None
+    lives: int = 1
 
 
 @dataclass(frozen=True, slots=True)

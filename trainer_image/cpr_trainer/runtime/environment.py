@@ -48,8 +48,9 @@ class Environment:
     """What the operator tells a process through its environment.
 
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
-    where nobody measures. `keeper`: a shard's server that dies is followed by another one in the same pod. `trackers`
-    are named as in docs/trackers.md.
+    where nobody measures. `keeper`: a process that dies is followed by another one in the same pod. `trackers` are
+    named as in docs/trackers.md. `kept_file` is the descriptor of what a trainer's last process left, where its keeper
+    could not fork.
     """
 
     job: JobSpec
@@ -64,6 +65,7 @@ class Environment:
     step_trace: Path | None
     keeper: bool = False
     trackers: str = ""
+    kept_file: int | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -81,6 +83,7 @@ class Environment:
             step_trace=optional_path(environ, STEP_TRACE),
             keeper=bool(environ.get(env.KEEPER)),
             trackers=environ.get(env.TRACKERS, ""),
+            kept_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
         )
 
 
