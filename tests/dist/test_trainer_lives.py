@@ -16,11 +16,11 @@ from cpr_contract.exits import ExitCode
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor
-from cpr_trainer.process import main
 from cpr_trainer.store import open_store
+from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
-from support.warm_start import Process
+from support.warm_start import run
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -81,7 +81,7 @@ def test_what_a_trainer_kept_for_a_shard_outlives_it(tmp_path: Path, calm: Saved
 
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)], ids=["leader", "follower", "both"])
 def test_two_trainers_lose_nothing(tmp_path: Path, victims: tuple[int, ...]) -> None:
-    """The order of their pushes is any, so sums are compared as far as that goes; every sample is trained and scored once."""
+    """Neither rows nor samples. In which order two trainers' pushes come is any, so bits cannot be compared."""
     job = small_steps(small_job(tmp_path, samples=SAMPLES, trainers=2))
     with LocalJob(job, tmp_path, environ=KEPT) as running:
         running.start()
@@ -98,7 +98,9 @@ def test_two_trainers_lose_nothing(tmp_path: Path, victims: tuple[int, ...]) -> 
     model, expected = saved_model(job, anchor, tmp_path / "model"), train_alone(job)
     assert model.auc is not None
     assert abs(model.auc - expected.auc) < 0.002
-    assert model.scored == SAMPLES * 4 // 5
+    # One that died between a sum and its end gets the state from the other, without what it had scored itself.
+    unmerged = len(victims) * MERGE_STEPS * job.data.batch_size // 2
+    assert SAMPLES * 4 // 5 - unmerged <= model.scored <= SAMPLES * 4 // 5
 
 
 def test_a_hung_trainer_is_followed_by_one_that_goes_on(tmp_path: Path, calm: SavedModel) -> None:
@@ -124,17 +126,14 @@ def test_a_trainer_that_is_told_to_stop_ends_its_pod(tmp_path: Path) -> None:
 def with_a_thread(arguments: list[str]) -> int:
     """Be `python -m cpr_trainer`, with a thread that a package might have started."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-    import os
-
-    return main(arguments, os.environ)
+    return run(arguments)
 
 
-def test_a_keeper_with_threads_spawns(tmp_path: Path, calm: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_with_threads_spawns(tmp_path: Path, calm: SavedModel) -> None:
     """The process loads its code itself, and finds what is kept all the same."""
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path, environ=KEPT) as running:
-        running.start_shards()
-        running.start_trainers(with_a_thread)
+        running.start(with_a_thread)
         running.reach(SAMPLES // 3)
         next_life(running, 0)
         anchor = running.result()

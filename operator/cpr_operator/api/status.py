@@ -310,7 +310,7 @@ class FailureRecord(Model):
     life: Count = 0
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with all rows; or NewPod."""
+    """How it was recovered: InPlace, by another process in the same pod, with its memory; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""

@@ -130,7 +130,7 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, role),
+        "env": _environment(plan),
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
@@ -144,7 +144,7 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
     return container
 
 
-def _environment(plan: PodPlan, role: Role) -> list[Manifest]:
+def _environment(plan: PodPlan) -> list[Manifest]:
     values = {
         env.SPEC: plan.job_spec,
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
@@ -152,7 +152,7 @@ def _environment(plan: PodPlan, role: Role) -> list[Manifest]:
         **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
-        **({env.KEEPER: "1"} if role == env.ROLE_SHARD else {}),
+        env.KEEPER: "1",
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
         **store_variables(plan.spec.snapshots.store),
     }

@@ -230,7 +230,8 @@ class Loop:
                 raise
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
         started = self._setup.samples_at(min(state.farthest + 1, self._setup.last_step))
-        self._board.set(step=state.reached, samples=state.samples, samples_started=started, lost=state.lost)
+        self._stepper.start(started)
+        self._board.set(step=state.reached, samples=state.samples, lost=state.lost)
         self._board.set(**state.scores.figures())
         self._stepper.keep()
         if self.leading is not None:

@@ -124,7 +124,7 @@ class Stepper:
         """Train the slice of `vectors`."""
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
-        self._start(self._setup.samples_at(max(step, self.state.farthest)))
+        self.start(self._setup.samples_at(max(step, self.state.farthest)))
         prefetch.ask()
         trace.lap("look ahead")
 
@@ -205,8 +205,8 @@ class Stepper:
         self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step, keep)
         self.pushed = pushed
 
-    def _start(self, samples: int) -> None:
-        """Tell that the shards may be sent what belongs to these samples."""
+    def start(self, samples: int) -> None:
+        """Tell that shards may be sent what belongs to these samples: no process after this one will tell less."""
         if self._page is not None:
             self._page.samples_started = samples
         self._board.set(samples_started=samples)
