@@ -193,7 +193,7 @@ class Exchange:
             self._send_rest()
 
     def standing(self) -> Ints | None:
-        """Return what `inherit` needs besides the pushes, int64 [S, 4]; None if a push is not kept that may be needed."""
+        """Return what `inherit` needs besides the pushes, int64 [S, 4]; None if a push is not kept."""
         with self._loop.changed:
             return self._standing()
 
