@@ -190,6 +190,7 @@ EXAMPLES: dict[str, Any] = {
         shard_incarnations=(1, 1, 2, 5),
         shard_lives=(1, 1, 2, 1),
         evaluation=HELD_OUT,
+        lives=2,
     ),
     "shard_manifest": ShardManifest(
         contract=1,

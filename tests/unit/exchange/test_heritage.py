@@ -56,6 +56,8 @@ class House:
     def die(self) -> None:
         """The next life begins where the last was killed."""
         self.exchange.close()
+        assert self.exchange._ring is not None
+        self.exchange._ring._thread.shutdown()  # it dies with its process
         self.file = KeptFile(self.file.descriptor)
         self.exchange = self._exchange()
         self.exchange.inherit(1, self.kept, self.standing)
@@ -109,7 +111,7 @@ def test_a_push_killed_at_any_line_is_applied_once(
 ) -> None:
     """Whatever was sent is kept; and a step that is not kept was not sent at all, to any shard, and is taken again."""
     kept = set[int]()
-    for line in count(1, 3):
+    for line in count(1, 5):
         zeros(*shards)
         house = houses()
         house.join(*shards)

@@ -104,12 +104,12 @@ class House:
         return [*(t.detach().clone().numpy().tobytes() for t in tensors), repr((rest, steps)).encode()]
 
 
-@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "SGD"])
-def test_a_step_killed_at_any_line_is_taken_once(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "stride"), [("Adagrad", 1), ("Adam", 9)])
+def test_a_step_killed_at_any_line_is_taken_once(kind: str, stride: int) -> None:
     calm = House(kind)
     calm.steps_to(4)
     done = set[int]()
-    for line in count(1):
+    for line in count(1, stride):
         house = House(kind)
         house.steps_to(2)
         died = killed_at(line, house.step, *FILES)
