@@ -88,9 +88,10 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool
 
     Uniform where DLRM is normal: a uniform number is a random integer times a power of two, exact on every processor.
     """
-    # On no device it leaves torch's own random state alone.
-    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
-    for parameter, variance in zip(layer.parameters(), (2 / (inputs + outputs), 1 / outputs), strict=False):
+    # On no device it leaves torch's own random state alone. `to_empty` would load sympy: seconds of each start.
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
+    variances = {"weight": 2 / (inputs + outputs), "bias": 1 / outputs}
+    for name, parameter in tuple(layer.named_parameters()):
         uniform = torch.rand(parameter.shape, generator=generator)
-        parameter.data = (2 * uniform - 1) * sqrt(3 * variance)
+        setattr(layer, name, nn.Parameter((2 * uniform - 1) * sqrt(3 * variances[name])))
     return layer
