@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps
 from support.model import SavedModel, assert_same, saved_model, train_alone
-from support.warm_start import run
+from support.warm_start import run_with_a_thread
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -123,17 +122,11 @@ def test_a_trainer_that_is_told_to_stop_ends_its_pod(tmp_path: Path) -> None:
         assert running.wait_exit(running.trainers[0]) == ExitCode.FLUSHED
 
 
-def with_a_thread(arguments: list[str]) -> int:
-    """Be `python -m cpr_trainer`, with a thread that a package might have started."""
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    return run(arguments)
-
-
 def test_a_keeper_with_threads_spawns(tmp_path: Path, calm: SavedModel) -> None:
     """The process loads its code itself, and finds what is kept all the same."""
     job = small_job(tmp_path, samples=SAMPLES)
     with LocalJob(job, tmp_path, environ=KEPT) as running:
-        running.start(with_a_thread)
+        running.start(run_with_a_thread)
         running.reach(SAMPLES // 3)
         next_life(running, 0)
         anchor = running.result()

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
@@ -36,6 +37,12 @@ def run(arguments: list[str]) -> int:
     from cpr_trainer.process import main  # noqa: PLC0415 -- in the process alone
 
     return main(arguments, os.environ)
+
+
+def run_with_a_thread(arguments: list[str]) -> int:
+    """Be `python -m cpr_trainer`, with a thread that a package might have started."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return run(arguments)
 
 
 class Process:
