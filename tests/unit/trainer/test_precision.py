@@ -50,7 +50,7 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
     environment = Environment(job, folder / "roster", KEY, HOST, base, None, None, folder, folder / "word", None)
     watch = _Watch(f"http://{HOST}:{port}/status")
     with pytest.raises(Terminated):
-        _train(environment, watch)  # type: ignore[arg-type]
+        _train(environment, watch, None)  # type: ignore[arg-type]
     return from_json(TrainerReport, watch.told.decode()).problem
 
 
