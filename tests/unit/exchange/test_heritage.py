@@ -106,7 +106,7 @@ def sums(rows: UniqueRows, last: int) -> np.ndarray:
 
 def zeros(*shards: ShardThread) -> None:
     for shard in shards:
-        shard.do(lambda shard=shard: (shard.ready(), shard.arena.rows.fill(0)))  # type: ignore[misc]
+        shard.do(lambda shard=shard: (shard.ready(), shard.arena.rows.fill(0)))
 
 
 def test_a_push_killed_at_any_line_is_applied_once(
@@ -202,7 +202,7 @@ def test_another_generation_inherits_nothing(houses: Callable[[], House], shards
     house.settle()
     house.die()
     for shard in shards:
-        shard.do(lambda shard=shard: shard.ready(generation=2))  # type: ignore[misc]
+        shard.do(lambda shard=shard: shard.ready(generation=2))
     house.join(*shards, generation=2, roster=2)
     house.settle()
     assert house.exchange.applied() == (0, 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ FILES = ("unit/trainer/test_kept.py", "trainer/kept.py", "trainer/page.py", "tra
 EVALUATION = HeldOutScores(3, 300, 50, 0.7, 0.4, None, 1.0)
 
 
+OptimizerKind = Literal["SGD", "Adagrad", "Adam", "AdamW"]
+
+
 class Normed(nn.Module):
     """A network with buffers, of two types."""
 
@@ -43,7 +47,7 @@ class Normed(nn.Module):
 class House:
     """The file of a trainer, and the processes that live on it, one after the other."""
 
-    def __init__(self, kind: str = "Adagrad") -> None:
+    def __init__(self, kind: OptimizerKind = "Adagrad") -> None:
         job = small_job(Path("unused"), samples=SAMPLES)
         optimizer = replace(job.model.dense_optimizer, kind=kind)
         model = replace(job.model, dense_optimizer=optimizer, entrypoint=f"{__name__}:Normed")
@@ -106,7 +110,7 @@ class House:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "stride"), [("Adagrad", 2), ("Adam", 9)])
-def test_a_step_killed_at_any_line_is_taken_once(kind: str, stride: int) -> None:
+def test_a_step_killed_at_any_line_is_taken_once(kind: OptimizerKind, stride: int) -> None:
     calm = House(kind)
     calm.steps_to(4)
     done = set[int]()
@@ -162,7 +166,7 @@ def test_what_is_neither_the_old_nor_the_new_is_not_gone_on_from(work: Callable[
     work(house)
     assert (house.page.valid, house.page.fits) == (CHANGING, False)
     house.kept.prepare(Told())
-    house.kept.commit(2, np.zeros((SHARDS, 4)))
+    house.kept.commit(2, np.zeros((SHARDS, 4), np.int64))
     assert house.page.fits
 
 
