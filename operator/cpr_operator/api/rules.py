@@ -111,6 +111,49 @@ HASH_SEED = Rule(
     "remove it, or set ids to one of these",
     f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
 )
+FEATURE_NAMES = Rule(
+    "",
+    "spec.model.features",
+    "feature names must be unique",
+    "rename the features that share a name",
+    "",  # the API server enforces it by the list type `map`
+)
+FEATURE_TABLES = Rule(
+    "spec.model",
+    "spec.model.features",
+    "a feature names a table that there is not",
+    "correct its table, or add that to spec.model.tables",
+    "!has(self.features) || sets.contains(self.tables.map(t, t.name), self.features.map(f, f.table))",
+)
+TABLE_POOLING = Rule(
+    "spec.model",
+    "spec.model.features",
+    "with features, tables have no pooling",
+    "state pooling in spec.model.features, and remove it from spec.model.tables",
+    "!has(self.features) || !self.tables.exists(t, has(t.pooling))",
+)
+SEQUENCES = Rule(
+    "spec.model",
+    "spec.model.features",
+    "the DLRM takes no sequences",
+    "set pooling to Sum or Mean, or state spec.model.entrypoint",
+    "!has(self.features) || has(self.entrypoint) || !self.features.exists(f, has(f.pooling) && f.pooling == 'None')",
+)
+MAX_LENGTH = Rule(
+    "spec.model.features",
+    "spec.model.features.maxLength",
+    "only bags and sequences have a length",
+    "remove it, or state pooling",
+    "self.all(f, has(f.pooling) || !has(f.maxLength))",
+)
+WEIGHTED = ("Sum", "None")
+WEIGHTS = Rule(
+    "spec.model.features",
+    "spec.model.features.weights",
+    "only sums and sequences take weights",
+    "remove it, or set pooling to Sum or None; divide weights by their sum in the data for a weighted mean",
+    f"self.all(f, !has(f.weights) || (has(f.pooling) && f.pooling in {list(WEIGHTED)}))",
+)
 SPARSE_OPTIMIZER, TABLE_OPTIMIZER = "spec.model.sparseOptimizer", "spec.model.tables.optimizer"
 DENSE_OPTIMIZER = "spec.model.denseOptimizer"
 ADAMS = ("Adam", "AdamW")
@@ -226,12 +269,21 @@ HEADER = Rule(
     "remove spec.data.header",
     "self.header || self.format in ['CSV', 'TSV']",
 )
-FEATURES = Rule(
-    "spec.data.columns",
-    "spec.data.columns.numbers",
-    f"the model takes at most {DENSE_FEATURES} numeric features",
-    f"name at most {DENSE_FEATURES} columns in counts and numbers together",
-    f"self.counts.size() + self.numbers.size() <= {DENSE_FEATURES}",
+NUMERIC = Rule(
+    "spec",
+    "spec.data",
+    f"counts and numbers must be as many as spec.model.numeric, or {DENSE_FEATURES} at most if that is absent",
+    "state in spec.model.numeric how many columns spec.data.columns.counts and numbers name together",
+    "!has(self.data.columns) || (has(self.model.numeric)"
+    " ? self.data.columns.counts.size() + self.data.columns.numbers.size() == self.model.numeric"
+    f" : self.data.columns.counts.size() + self.data.columns.numbers.size() <= {DENSE_FEATURES})",
+)
+NUMERIC_COLUMNS = Rule(
+    "spec",
+    "spec.data",
+    f"Criteo and Synthetic data have {DENSE_FEATURES} numeric features",
+    "remove spec.model.numeric, or train data with spec.data.columns",
+    "!has(self.model.numeric) || has(self.data.columns)",
 )
 PREDICTED = Rule(
     "spec.data.columns",
@@ -269,9 +321,27 @@ LABEL = {
 CATEGORIES = Rule(
     "spec",
     "spec.data",
-    "each table needs exactly one category",
-    "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order",
-    "!has(self.data.columns) || self.data.columns.categories.size() == self.model.tables.size()",
+    "each table needs exactly one category, and with features there are none",
+    "name as many spec.data.columns.categories as there are spec.model.tables, in the tables' order; with"
+    " spec.model.features name none",
+    "!has(self.data.columns) || self.data.columns.categories.size()"
+    " == (has(self.model.features) ? 0 : self.model.tables.size())",
+)
+FEATURE_COLUMNS = Rule(
+    "spec",
+    "spec.data",
+    "features need data with columns",
+    "use CSV, TSV or Parquet, or remove spec.model.features",
+    "!has(self.model.features) || has(self.data.columns)",
+)
+FEATURE_PREDICTED = Rule(
+    "spec",
+    "spec.data",
+    "a predicted column cannot be a feature",
+    "correct the columns of spec.model.features, or spec.data.columns.labels and targets",
+    "!has(self.model.features) || !has(self.data.columns) || !self.model.features.exists(f,"
+    " f.column in self.data.columns.labels || f.column in self.data.columns.targets || (has(f.weights)"
+    " && (f.weights in self.data.columns.labels || f.weights in self.data.columns.targets)))",
 )
 SEPARATOR = Rule(
     "spec.data",
@@ -287,20 +357,24 @@ SYNTHETIC_IDS = Rule(
     "remove ids from spec.model.tables, or train data in files",
     "self.data.format != 'Synthetic' || self.model.tables.all(t, t.ids == 'CPR64')",
 )
+#: Whether some column has bags.
+_POOLS = (
+    "(has(self.model.features) ? self.model.features.exists(f, has(f.pooling))"
+    " : self.model.tables.exists(t, has(t.pooling)))"
+)
 BAGS = Rule(
     "spec",
     "spec.data",
     "a table with pooling needs bags of ids",
     "use Parquet with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from spec.model.tables",
-    "!self.model.tables.exists(t, has(t.pooling)) || self.data.format == 'Parquet'"
-    " || (has(self.data.columns) && has(self.data.columns.separator))",
+    f"!{_POOLS} || self.data.format == 'Parquet' || (has(self.data.columns) && has(self.data.columns.separator))",
 )
 POOLED = Rule(
     "spec",
     "spec.data",
     "a separator of ids needs a table with pooling",
     "state pooling for the tables in spec.model.tables that take bags, or remove spec.data.columns.separator",
-    "!has(self.data.columns) || !has(self.data.columns.separator) || self.model.tables.exists(t, has(t.pooling))",
+    f"!has(self.data.columns) || !has(self.data.columns.separator) || {_POOLS}",
 )
 DENSE_SYNC = Rule(
     "spec.trainers",
@@ -415,6 +489,12 @@ STATIC = (
     TABLES,
     OUT_OF_RANGE,
     HASH_SEED,
+    FEATURE_NAMES,
+    FEATURE_TABLES,
+    TABLE_POOLING,
+    SEQUENCES,
+    MAX_LENGTH,
+    WEIGHTS,
     MOMENTUM,
     NESTEROV,
     *EPSILON.values(),
@@ -427,11 +507,14 @@ STATIC = (
     FILES_URI,
     COLUMNS,
     HEADER,
-    FEATURES,
+    NUMERIC,
+    NUMERIC_COLUMNS,
     PREDICTED,
     PREDICTED_ONCE,
     *LABEL.values(),
     CATEGORIES,
+    FEATURE_COLUMNS,
+    FEATURE_PREDICTED,
     ONE_LABEL,
     SEPARATOR,
     SYNTHETIC_IDS,

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import DenseSync, Device
+from cpr_contract.spec import DENSE_FEATURES, DenseSync, Device
 from cpr_operator.api import rules
 from cpr_operator.api.budget import AccuracyBudget
-from cpr_operator.api.data_spec import Data
+from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_PREFETCH,
@@ -291,14 +291,14 @@ class CPRJobSpec(SpecModel):
 
     @field_validator("data")
     @classmethod
-    def _a_category_for_each_table(cls, value: Data, info: ValidationInfo) -> Data:
+    def _columns_fit_the_model(cls, value: Data, info: ValidationInfo) -> Data:
         model: ModelSpec | None = info.data.get("model")
         if model is not None and value.columns is not None:
-            rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
-            one_label = len(value.columns.labels) == 1 and not value.columns.targets
-            rules.ONE_LABEL.require(one_label or model.entrypoint is not None)
+            _require_columns(value.columns, model)
         if model is not None:
-            pools = any(table.pooling for table in model.tables)
+            rules.FEATURE_COLUMNS.require(model.features is None or value.columns is not None)
+            rules.NUMERIC_COLUMNS.require(model.numeric is None or value.columns is not None)
+            pools = any(each.pooling for each in model.features or model.tables)
             has_separator = value.columns is not None and value.columns.separator is not None
             rules.BAGS.require(not pools or value.format == "Parquet" or has_separator)
             rules.POOLED.require(pools or not has_separator)
@@ -366,3 +366,16 @@ class CPRJobSpec(SpecModel):
         if model is not None:
             rules.ROWS.require(sum(table.rows for table in model.tables) >= value.replicas)
         return value
+
+
+def _require_columns(columns: Columns, model: ModelSpec) -> None:
+    """Raise pydantic's error unless the columns are those that the model takes."""
+    wanted = len(model.tables) if model.features is None else 0
+    rules.CATEGORIES.require(len(columns.categories) == wanted)
+    one_label = len(columns.labels) == 1 and not columns.targets
+    rules.ONE_LABEL.require(one_label or model.entrypoint is not None)
+    numeric = len(columns.counts) + len(columns.numbers)
+    rules.NUMERIC.require(numeric <= DENSE_FEATURES if model.numeric is None else numeric == model.numeric)
+    predicted = {*columns.labels, *columns.targets}
+    read = {name for feature in model.features or () for name in (feature.column, feature.weights)}
+    rules.FEATURE_PREDICTED.require(predicted.isdisjoint(read))
