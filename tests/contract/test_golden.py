@@ -379,7 +379,7 @@ def test_every_document_has_an_example() -> None:
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
     inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
-    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
+    inner |= {TableSpec, FeatureSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
     inner |= {DataSpec, ColumnsSpec, EvaluationSpec, StoreSpec, SnapshotSpec, HeldOutScores}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.bags import Bags
+from cpr_trainer.bags import Bags, FeatureLayout
+from cpr_trainer.features import Features, Jagged
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 
@@ -22,7 +23,8 @@ _INT32_MAX = 2**31 - 1
 #: Vectors of unique rows, or their gradients: [u, D]. Where tables have several dims, of each band [u_b, D_b].
 Rows = Tensor | tuple[Tensor, ...]
 #: A vector for each bag, as a network takes them: [n, T, D]. Where tables have several dims, of each table [n, D_t].
-Embeddings = Tensor | tuple[Tensor, ...]
+#: Of a model that states features, these.
+Embeddings = Tensor | tuple[Tensor, ...] | Features
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,13 +55,14 @@ class Access:
 
     def embeddings(self, vectors: Rows) -> Tensor:
         """Return the vector of each bag, [n, T, D], from those of the unique rows, [u, D]; zeros for empty bags."""
-        vectors = the_only(vectors)
+        pooled = self.of_bags(the_only(vectors))
+        return pooled.view(len(pooled) // self.tables, self.tables, pooled.shape[1])
+
+    def of_bags(self, vectors: Tensor) -> Tensor:
+        """Return the vector of each bag, [b, D], from those of the unique rows, [u, D]."""
         if self.pooling is None:
-            pooled = vectors.index_select(0, self.inverse)
-        else:
-            sums = embedding_bag(self.inverse, vectors, self.pooling.offsets, mode="sum", include_last_offset=True)
-            pooled = self.pooling.scale(sums)
-        return pooled.view(len(pooled) // self.tables, self.tables, vectors.shape[1])
+            return vectors.index_select(0, self.inverse)
+        return self.pooling.scale(_sums(self.inverse, vectors, self.pooling.offsets, self.pooling.of_ids))
 
     @torch.no_grad()
     def sum_gradients(self, gradients: Embeddings) -> Tensor:
@@ -68,10 +71,13 @@ class Access:
         Sums row after row with vector instructions and on all threads: a quarter of the time of `index_add_`.
         """
         gradients = the_only(gradients)
-        flat = gradients.reshape(-1, gradients.shape[-1])
-        if self.pooling is not None:
-            flat = self.pooling.scale(flat)
-        return embedding_bag(self.order, flat, self.starts, mode="sum", include_last_offset=True)
+        return self.sum_of_bags(gradients.reshape(-1, gradients.shape[-1]))
+
+    def sum_of_bags(self, gradients: Tensor) -> Tensor:
+        """Return the gradient of each unique row, [u, D], summed over the bags that use it from [b, D]."""
+        if self.pooling is None:
+            return _sums(self.order, gradients, self.starts)
+        return _sums(self.order, self.pooling.scale(gradients), self.starts, self.pooling.of_uses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,64 +112,181 @@ class BandedAccess:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureAccess:
+    """The rows that one batch needs of a model that states features. unique: all of them.
+
+    bands: the access of each band by itself. Its bags are those of the features that are one vector, sample by sample,
+    and then each id of a sequence by itself, feature after feature. lengths: of each band's sequences, int64 [n].
+    weights: float32 [k], of their ids, or None.
+    """
+
+    unique: UniqueRows
+    layout: FeatureLayout
+    samples: int
+    bands: tuple[Access, ...]
+    lengths: tuple[tuple[Tensor, ...], ...]
+    weights: tuple[tuple[Tensor | None, ...], ...]
+
+    def to(self, device: torch.device) -> FeatureAccess:
+        """See `Access.to`."""
+        return replace(
+            self,
+            bands=tuple(access.to(device) for access in self.bands),
+            lengths=tuple(tuple(each.to(device) for each in its) for its in self.lengths),
+            weights=tuple(tuple(None if each is None else each.to(device) for each in its) for its in self.weights),
+        )
+
+    def embeddings(self, vectors: Rows) -> Features:
+        """Return the features from the vectors of the unique rows, [u, D], or of each band [u_b, D_b]."""
+        pooled, sequences = [], []
+        bands = vectors if isinstance(vectors, tuple) else (vectors,)
+        for band, (access, mine) in enumerate(zip(self.bands, bands, strict=True)):
+            flat, lengths = access.of_bags(mine), self.lengths[band]
+            parts = torch.split(flat, [self.samples * access.tables, *(int(each.sum()) for each in lengths)])
+            pooled.append(parts[0].view(self.samples, access.tables, mine.shape[1]))
+            sequences.append([*map(Jagged, parts[1:], lengths, self.weights[band])])
+        return Features(self.layout, pooled, sequences)
+
+    @torch.no_grad()
+    def sum_gradients(self, gradients: Embeddings) -> Rows:
+        """Return the gradients of the unique rows, [u, D], or of each band [u_b, D_b], from those of the features."""
+        if not isinstance(gradients, Features):
+            raise TypeError("the gradients are not those of features")
+        found = []
+        for access, block, sequences in zip(self.bands, gradients.pooled, gradients.sequences, strict=True):
+            flat = [block.reshape(-1, block.shape[2]), *(each.values for each in sequences)]
+            found.append(access.sum_of_bags(torch.cat(flat) if sequences else flat[0]))
+        return of_bands(tuple(found))
+
+
 def of_bands(matrices: tuple[Tensor, ...]) -> Rows:
     """Return the rows of each band as `Rows`: a lone one as it is."""
     return matrices[0] if len(matrices) == 1 else matrices
 
 
-def the_only(values: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """Return what has to be one tensor. Raises TypeError if there is one for each band, or table."""
-    if isinstance(values, tuple):
+def the_only(values: Embeddings) -> Tensor:
+    """Return what has to be one tensor. Raises TypeError if there is one for each band, table or feature."""
+    if not isinstance(values, Tensor):
         raise TypeError(f"{len(values)} tensors in the place of one")
     return values
 
 
-def each(change: Callable[[Tensor], Tensor], values: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+def each(change: Callable[[Tensor], Tensor], values: Rows) -> Rows:
     """Return a tensor, or each of some, changed."""
     return tuple(map(change, values)) if isinstance(values, tuple) else change(values)
 
 
+def _sums(places: Tensor, values: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the sums of runs of values [m, D]: of those at places[starts[i] : starts[i + 1]], times their weights."""
+    weights = None if weights is None else weights.to(values.dtype)
+    return embedding_bag(places, values, starts, mode="sum", include_last_offset=True, per_sample_weights=weights)
+
+
+#: The rows that a batch needs: of tables of one dim, of several, or of features.
+AnyAccess = Access | BandedAccess | FeatureAccess
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pooling:
-    """How the vectors of bags become one each. offsets: int32 [n T + 1], where each bag begins in `Access.inverse`.
+    """How the vectors of b bags become one each. offsets: int32 [b + 1], where each bag begins in `Access.inverse`.
 
-    weights: float32 [n T, 1]: 1, or where a table takes the mean 1 / the bag's length; None if no table does.
+    weights: float32 [b, 1]: 1, or where a table takes the mean 1 / the bag's length; None if no table does. of_ids:
+    float32 [k], the weight of each id, in the order of `Access.inverse`; of_uses in that of `Access.order`. None: 1.
     """
 
     offsets: Tensor
     weights: Tensor | None
+    of_ids: Tensor | None = None
+    of_uses: Tensor | None = None
 
     @classmethod
-    def of(cls, bags: Bags) -> Self:
-        """Return how the tables of these bags pool."""
+    def of(cls, bags: Bags, alone: int = 0) -> Self:
+        """Return how the features of these bags pool; behind them are so many ids `alone`, each a bag by itself."""
         weights = None
         if bags.means.any():
-            weights = torch.from_numpy(np.where(bags.means, 1 / np.maximum(bags.lengths, 1), 1).astype(np.float32))
-        return cls(torch.from_numpy(bags.offsets), None if weights is None else weights.view(-1, 1))
+            shares = np.where(bags.means, 1 / np.maximum(bags.lengths, 1), 1).astype(np.float32).ravel()
+            weights = torch.from_numpy(np.append(shares, np.ones(alone, np.float32))).view(-1, 1)
+        last = bags.offsets[-1]
+        if last + np.int64(alone) > _INT32_MAX:
+            raise ValueError(f"a batch of {last + np.int64(alone)} ids is too large")
+        offsets = np.append(bags.offsets, last + np.arange(1, alone + 1, dtype=np.int32)) if alone else bags.offsets
+        return cls(torch.from_numpy(offsets), weights)
 
     def to(self, device: torch.device) -> Pooling:
         """Return the same pooling with its tensors on `device`."""
-        return Pooling(self.offsets.to(device), None if self.weights is None else self.weights.to(device))
+        moved = (None if values is None else values.to(device) for values in (self.weights, self.of_ids, self.of_uses))
+        return Pooling(self.offsets.to(device), *moved)
 
     def scale(self, values: Tensor) -> Tensor:
         """Return sums, or gradients, of all bags times their weights, [n T, D] in the same type."""
         return values if self.weights is None else values * self.weights.to(values.dtype)
 
 
-def find_access(placement: Placement, ids: Ints | Bags) -> Access | BandedAccess:
+def find_access(placement: Placement, ids: Ints | Bags) -> AnyAccess:
     """Return the access of a batch. ids: int64 [n, T], 0 <= ids[:, t] < rows of table t, or bags; n may be 0.
 
     Raises ValueError if there are more than 2**31 - 1 ids.
     """
+    if isinstance(ids, Bags) and ids.features is not None:
+        return _of_features(placement, ids, ids.features)
     if placement.bands == 1:
         return _of_band(placement, ids, placement.offsets)
     tables = tuple(np.flatnonzero(placement.band_of == band) for band in range(placement.bands))
-    columns = (ids.of_tables(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
+    columns = (ids.of(mine) if isinstance(ids, Bags) else ids[:, mine] for mine in tables)
     bands = tuple(_of_band(placement, its, placement.offsets[mine]) for its, mine in zip(columns, tables, strict=True))
+    return BandedAccess(_together(placement, bands), bands, tables)
+
+
+def _together(placement: Placement, bands: tuple[Access, ...]) -> UniqueRows:
+    """Return the unique rows of all bands."""
+    if len(bands) == 1:
+        return bands[0].unique
     places = np.concatenate([access.unique.places for access in bands])
     numbers = np.concatenate([access.unique.numbers for access in bands])
     order = np.argsort(places, kind="stable")  # runs of each shard and band
-    return BandedAccess(_unique(placement, places[order], numbers[order]), bands, tables)
+    return _unique(placement, places[order], numbers[order])
+
+
+def _of_features(placement: Placement, bags: Bags, layout: FeatureLayout) -> FeatureAccess:
+    """Return the access of features: a row is found once, whichever features lead to it."""
+    bands, lengths, weights = [], [], []
+    offsets = placement.offsets[layout.tables]
+    for pooled, sequences in zip(layout.pooled, layout.sequences, strict=True):
+        alone = [bags.of(np.array([place], np.int64)) for place in sequences]
+        bands.append(_of_one_band(placement, bags.of(pooled), alone, offsets[pooled], offsets[[*sequences]]))
+        lengths.append(tuple(torch.from_numpy(each.lengths[:, 0]) for each in alone))
+        weights.append(tuple(None if each.weights is None else torch.from_numpy(each.weights) for each in alone))
+    found = tuple(bands)
+    return FeatureAccess(_together(placement, found), layout, len(bags), found, tuple(lengths), tuple(weights))
+
+
+def _of_one_band(
+    placement: Placement, pooled: Bags, sequences: list[Bags], pooled_offsets: Ints, sequence_offsets: Ints
+) -> Access:
+    """Return the access of a band: the bags of `pooled`, then each id of `sequences`, one feature each, by itself."""
+    features = len(pooled_offsets)
+    bags = np.repeat(np.arange(len(pooled.offsets) - 1, dtype=np.int32), np.diff(pooled.offsets))
+    numbers = [pooled.ids + pooled_offsets[bags % max(features, 1)]]
+    numbers += [each.ids + offset for each, offset in zip(sequences, sequence_offsets.tolist(), strict=True)]
+    count = len(pooled.offsets) - 1
+    alone = sum(len(each.ids) for each in sequences)
+    if alone:
+        bags = np.concatenate((bags, np.arange(count, count + alone, dtype=np.int32)))
+    access = _find(placement, np.concatenate(numbers), features)
+    uses = access.order.numpy()
+    weights = _weights(pooled, alone)
+    pooling = Pooling.of(pooled, alone)
+    if weights is not None:
+        pooling = replace(pooling, of_ids=torch.from_numpy(weights), of_uses=torch.from_numpy(weights[uses]))
+    return replace(access, order=torch.from_numpy(bags[uses]), pooling=pooling)
+
+
+def _weights(pooled: Bags, alone: int) -> NDArray[np.float32] | None:
+    """Return the weight of each id, and 1 for `alone` more, which a network weighs itself; None if all are 1."""
+    if pooled.weights is None or (pooled.weights == 1).all():
+        return None
+    return np.concatenate((pooled.weights, np.ones(alone, np.float32)))
 
 
 def _of_band(placement: Placement, ids: Ints | Bags, offsets: Ints) -> Access:
