@@ -16,7 +16,9 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from cpr_contract.packing import LONGEST
 from cpr_operator.api import rules
+from cpr_operator.api.job_spec import description_size
 from cpr_operator.api.model import Model
 from cpr_operator.api.schema import structural
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
@@ -76,9 +78,12 @@ class _Manifest(Model):
 def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
     """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
     try:
-        return CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
+        parsed = CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
+    if too_large := _too_large(parsed):
+        raise InvalidSpecError(too_large)
+    return parsed
 
 
 def parse_status(status: Mapping[str, Any]) -> Status:
@@ -95,10 +100,18 @@ def validate(document: object) -> tuple[Invalid, ...]:
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
     try:
-        _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
+        manifest = _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         return _explain(error, _Manifest, ())
-    return ()
+    return _too_large(manifest.spec)
+
+
+def _too_large(spec: CPRJobSpec) -> tuple[Invalid, ...]:
+    """What is wrong with a spec whose parts are valid, and together more than a pod and the status can hold."""
+    if (size := description_size(spec)) <= LONGEST:
+        return ()
+    message = f"it is described in {size} characters, packed; {LONGEST} are the most"
+    return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
 
 
 def _json(document: Mapping[str, Any]) -> str:
