@@ -11,6 +11,9 @@ import httpx
 import pytest
 import yaml
 
+from cpr_contract.codec import to_json
+from cpr_contract.packing import LONGEST, pack
+from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
@@ -18,6 +21,7 @@ from cpr_operator.reconcile.apply_reports import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Document, edited
+from support.limits import largest
 from support.rule_cases import RULES, Case
 
 pytestmark = pytest.mark.apiserver
@@ -86,6 +90,26 @@ def test_status_comes_back_as_it_was_written(api: httpx.Client) -> None:
     )
     written = create(api, edited({}), status.to_dict())
     assert Status.model_validate(written["status"]) == status
+
+
+def test_a_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -> None:
+    """The rules are within the API server's budget also where they run, and the object within its store's."""
+    document = largest()
+    packed = pack(to_json(to_job_spec(parse_spec(document["spec"]), "uid", "name")))
+    status = Status(
+        phase="Running",
+        start_time=1.0,
+        runtime=Runtime(image="i", contract_version=1, template_hash="h", job_spec=packed.ljust(LONGEST)),
+    )
+    created = create(api, document, status.to_dict())
+    url = f"{PATH}/{created['metadata']['name']}"
+    changed = api.put(url, params=STRICT, json=edited({"spec.suspend": True}, created))
+    assert changed.status_code == httpx.codes.OK, changed.text
+    frozen = api.put(url, params=STRICT, json=edited({"spec.model.features.2047.maxLength": 7}, created))
+    assert frozen.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+    assert "cannot be changed once the job has started" in frozen.json()["message"]
+    lost = api.post(PATH, params=STRICT, json=edited({"spec.model.features.2047.table": "lost"}, document))
+    assert "a feature names a table that there is not" in lost.json()["message"]
 
 
 def test_unknown_fields_of_templates_are_kept(api: httpx.Client) -> None:
