@@ -106,6 +106,8 @@ class BandedAccess:
     @torch.no_grad()
     def sum_gradients(self, gradients: Embeddings) -> tuple[Tensor, ...]:
         """Return the gradients of the unique rows, of each band [u_b, D_b], from those of each table, [n, D_t]."""
+        if isinstance(gradients, Features):
+            raise TypeError("gradients of features in the place of those of tables")
         return tuple(
             access.sum_gradients(torch.stack([gradients[table] for table in tables.tolist()], dim=1))
             for access, tables in zip(self.bands, self.tables, strict=True)
