@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
+from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY, MOST_PORTION
 from support.documents import (
     AUC_DROP,
     BAG,

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from cpr_contract.spec import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES, DataFormat
-from cpr_operator.api import rules
 from cpr_operator.api.model import ColumnName, SpecModel
+from cpr_operator.api.rules import data as rules
 
 #: Data whose columns are mapped.
 TEXT_FORMATS = frozenset({"CSV", "TSV"})

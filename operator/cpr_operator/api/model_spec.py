@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
-from cpr_operator.api import rules
 from cpr_operator.api.model import ColumnName, SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
+from cpr_operator.api.rules import model as rules
 
 #: package.module:factory, in Python identifiers.
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"

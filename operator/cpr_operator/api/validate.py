@@ -17,9 +17,10 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from cpr_contract.packing import LONGEST
-from cpr_operator.api import rules
 from cpr_operator.api.job_spec import description_size
 from cpr_operator.api.model import Model
+from cpr_operator.api.rules import job as rules
+from cpr_operator.api.rules import rule
 from cpr_operator.api.schema import structural
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
@@ -131,7 +132,7 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
     context = details.get("ctx", {})
     field = _path(prefix + details["loc"])
     match details["type"]:
-        case rules.BROKEN_RULE:
+        case rule.BROKEN_RULE:
             # Below a list, the location has the index of the element.
             within = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
             return Invalid(within, context["message"], context["remedy"])
