@@ -13,8 +13,10 @@ from cpr_contract.codec import ContractError
 
 #: The longest that stays plain, in characters. A variable of a process holds at most 128 KiB.
 LONGEST_PLAIN = 32 << 10
-#: The longest text of a description. Annotations of a pod hold at most 256 KiB, and its roster is another one.
-LONGEST = 120 << 10
+#: The longest text of a new job's description. A pod has it beside its roster, in annotations of 256 KiB together.
+LONGEST = 88 << 10
+#: What a description may grow by while its job goes on, as by the numbers of its members.
+GROWTH = 4 << 10
 #: The bytes that unpacking makes at most.
 _LARGEST = 16 << 20
 _PACKED = "zlib:"
@@ -24,7 +26,7 @@ def pack(text: str) -> str:
     """A description in plain JSON, packed if it is longer than `LONGEST_PLAIN`."""
     if len(text) <= LONGEST_PLAIN:
         return text
-    return _PACKED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return _PACKED + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def is_packed(text: str) -> bool:

@@ -47,6 +47,13 @@ class Jagged:
             self.values[within], self.lengths[samples], None if self.weights is None else self.weights[within]
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Jagged]) -> Jagged:
+        """Return the samples of several, one at least, one after the other."""
+        weights = [each.weights for each in parts if each.weights is not None]
+        values, lengths = torch.cat([each.values for each in parts]), torch.cat([each.lengths for each in parts])
+        return cls(values, lengths, torch.cat(weights) if weights else None)
+
     def _mask(self) -> Tensor:
         longest = int(self.lengths.max()) if len(self.lengths) else 1
         return torch.arange(max(longest, 1), device=self.lengths.device) < self.lengths[:, None]
@@ -100,21 +107,12 @@ class Features(Mapping[str, Tensor | Jagged]):
     @classmethod
     def join(cls, parts: Sequence[Features]) -> Features:
         """Return the samples of several, one at least, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        lengths = [
-            [torch.cat([each.lengths for each in same]) for same in zip(*of_band, strict=True)]
+        pooled = [torch.cat(same) for same in zip(*(part.pooled for part in parts), strict=True)]
+        sequences = [
+            [Jagged.join(same) for same in zip(*of_band, strict=True)]
             for of_band in zip(*(part.sequences for part in parts), strict=True)
         ]
-        whole = cls(
-            parts[0].layout,
-            parts[0].pooled,
-            [
-                [replace(each, lengths=whole, weights=None) for each, whole in zip(of_band, its, strict=True)]
-                for of_band, its in zip(parts[0].sequences, lengths, strict=True)
-            ],
-        )
-        return whole.with_tensors([torch.cat(same) for same in zip(*(part.tensors for part in parts), strict=True)])
+        return cls(parts[0].layout, pooled, sequences)
 
     def _by_name(self) -> dict[str, Tensor | Jagged]:
         if self._found is None:

@@ -79,12 +79,15 @@ class _Manifest(Model):
 def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
     """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
     try:
-        parsed = CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
+        return CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
-    if too_large := _too_large(parsed):
+
+
+def check_size(spec: CPRJobSpec) -> None:
+    """Raise `InvalidSpecError` if a new job is described in more than its pods and its status can hold."""
+    if too_large := _too_large(spec):
         raise InvalidSpecError(too_large)
-    return parsed
 
 
 def parse_status(status: Mapping[str, Any]) -> Status:
@@ -108,7 +111,7 @@ def validate(document: object) -> tuple[Invalid, ...]:
 
 
 def _too_large(spec: CPRJobSpec) -> tuple[Invalid, ...]:
-    """What is wrong with a spec whose parts are valid, and together more than a pod and the status can hold."""
+    """What is wrong with a valid spec that is described in more than the pods and the status can hold."""
     if (size := description_size(spec)) <= LONGEST:
         return ()
     message = f"it is described in {size} characters, packed; {LONGEST} are the most"

@@ -84,7 +84,7 @@ def test_features_and_their_gradients_are_those_of_whole_tables(one_dim: bool) -
             assert isinstance(gradient, Tensor)
             torch.testing.assert_close(found, torch.stack(wanted))
             total = total + (torch.stack(wanted) * gradient).sum()
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     gradients = [table.grad if table.grad is not None else torch.zeros_like(table) for table in tables.values()]
     expected = of_bands(tuple(rows_of(access, placement, model, gradients)))
     torch.testing.assert_close(access.sum_gradients(outer), expected)
@@ -123,7 +123,13 @@ def test_parts_of_a_slice_make_the_slice() -> None:
     whole = access.embeddings(bands)
     joined = Features.join([whole.part(slice(0, 4)), whole.part(slice(4, 5)), whole.part(slice(5, 9))])
     assert all(torch.equal(one, other) for one, other in zip(whole.tensors, joined.tensors, strict=True))
-    assert torch.equal(joined.sequences[0][0].lengths, whole.sequences[0][0].lengths)
+    one, other = joined["history"], whole["history"]
+    assert isinstance(one, Jagged)
+    assert isinstance(other, Jagged)
+    assert torch.equal(one.lengths, other.lengths)
+    assert one.weights is not None
+    assert other.weights is not None
+    assert torch.equal(one.weights, other.weights)
 
 
 def test_no_samples_need_no_rows() -> None:

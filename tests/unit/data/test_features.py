@@ -115,7 +115,9 @@ def test_columns_of_their_own_take_no_features(tmp_path: Path) -> None:
 
 def test_four_thousand_numbers_are_read(tmp_path: Path) -> None:
     names = tuple(f"n{number}" for number in range(4096))
-    rows = [{"click": row, "user": "u"} | {name: row + place for place, name in enumerate(names)} for row in (0, 1)]
+    rows: list[dict[str, object]] = [
+        {"click": row, "user": "u"} | {name: row + place for place, name in enumerate(names)} for row in (0, 1)
+    ]
     data = write_visits(rows, tmp_path, "parquet")
     model = replace(model_of(MODEL.tables[:1]), numeric=4096)
     columns = ColumnsSpec(("click",), (), names, ("user",))

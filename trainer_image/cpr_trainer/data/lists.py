@@ -49,8 +49,9 @@ def flat(chunk: Any, separator: str | None) -> tuple[Any, Ints]:
     return lists.flatten(), sizes
 
 
-def _split_texts(coded: Any, separator: str) -> Any:
-    """Return a dictionary array of texts as an array of lists: every different text is split once."""
+def _split_texts(texts: Any, separator: str) -> Any:
+    """Return an array of texts as an array of lists: every different text is split once."""
+    coded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
     lists = pc.split_pattern(coded.dictionary, pattern=separator)
     return lists.take(coded.indices)
 
