@@ -9,7 +9,7 @@ from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES
 from support.documents import Document, edited
 
 
-def largest(extra: int = 0) -> Document:
+def largest(extra: int = 0, shards: int = 2) -> Document:
     """A job with all of them, under names as people give them, and each followed by so many random characters."""
     rng = random.Random(1)
 
@@ -32,6 +32,7 @@ def largest(extra: int = 0) -> Document:
     numbers = [name("column_of_numbers", number) for number in range(MAX_NUMERIC)]
     return edited(
         {
+            "spec.shards.replicas": shards,
             "spec.model.tables": [{"name": each, "rows": 1000 + place} for place, each in enumerate(tables)],
             "spec.model.features": features,
             "spec.model.numeric": MAX_NUMERIC,

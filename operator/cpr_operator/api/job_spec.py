@@ -6,8 +6,6 @@ from typing import Any
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
 from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import Feature, ModelSpec
@@ -36,19 +34,6 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         replay_bytes=replay_of(spec).memory_bytes,
         evaluation=_evaluation(spec.evaluation),
     )
-
-
-def description_size(spec: CPRJobSpec) -> int:
-    """The characters of the job's description as it is kept and sent, but for its name; 0 if it is surely short."""
-    columns = spec.data.columns
-    numeric = 0 if columns is None else len(columns.counts) + len(columns.numbers)
-    if len(spec.model.tables) + len(spec.model.features or ()) + numeric <= _FEW:
-        return 0
-    return len(pack(to_json(to_job_spec(spec, "", ""))))
-
-
-#: So many tables, features and numbers are described in less than `packing.LONGEST`, whatever they are.
-_FEW = 32
 
 
 def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:

@@ -36,14 +36,23 @@ def test_a_lost_table_is_named_also_where_the_api_server_does_not_look() -> None
 
 
 def test_one_with_names_that_are_too_long_is_refused_before_it_starts() -> None:
-    (invalid,) = validate(largest(extra=35))
+    (invalid,) = validate(largest(extra=6))
     assert invalid.field == "spec.model"
-    assert f"{LONGEST} are the most" in invalid.message
+    assert f"more than {LONGEST} characters" in invalid.message
+
+
+def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_while_it_runs_too() -> None:
+    assert validate(largest(shards=256)) == ()
+    (invalid,) = validate(largest(shards=MAX_SHARDS))
+    assert invalid.field == "spec"
+    assert "with 1025 shards and trainers" in invalid.message
+    with pytest.raises(InvalidSpecError, match="with 1025 shards and trainers"):
+        parse_spec(largest(shards=MAX_SHARDS)["spec"])
 
 
 def test_the_operator_refuses_it_too_but_goes_on_with_a_job_that_runs() -> None:
-    view = JobView("ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=largest(extra=35)["spec"])
-    with pytest.raises(InvalidSpecError, match="are the most"):
+    view = JobView("ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=largest(extra=6)["spec"])
+    with pytest.raises(InvalidSpecError, match="more than"):
         read_job(view)
     runtime = Runtime(image="i", contract_version=1, template_hash="h", job_spec="{}")
     running = JobView(
