@@ -14,7 +14,8 @@ from torch.nn import functional
 class TwoTower(nn.Module):
     """One tower over `user` and `history`, and one over `item`; `topMlp` has the widths of both.
 
-    Negatives are the other items of the slice that is computed, so there are fewer with more trainers or workers.
+    Negatives are the other items of the slice that is computed, so there are fewer with more trainers or workers. The
+    paper's correction for items that are in more batches than others is left out: here all are equally frequent.
     """
 
     def __init__(self, spec, seed, temperature=0.2):
