@@ -17,7 +17,7 @@ from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, parse_spec, parse_status
+from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_description, parse_spec, parse_status
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     BusyError,
@@ -360,6 +360,8 @@ def read_job(view: JobView) -> Job:
     """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError."""
     identity = JobId(view.namespace, view.name, view.uid)
     status, spec = parse_status(view.status), parse_spec(view.spec)
+    if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
+        check_description(spec)
     return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 

@@ -1,7 +1,8 @@
 """Names that a pod and the operator share: environment, mounted files, ports, labels, annotations."""
 
 # Environment of a trainer or shard process.
-SPEC = "CPR_SPEC"  # the `JobSpec` as JSON
+SPEC = "CPR_SPEC"  # the `JobSpec` as JSON, where it is short
+SPEC_FILE = "CPR_SPEC_FILE"  # in its place, where it is long: a file with it, packed (`packing`)
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
 KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
@@ -20,6 +21,8 @@ TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends th
 # Mounts in a pod.
 ROSTER_DIR = "/etc/cprjob/roster"
 ROSTER_NAME = "roster.json"
+SPEC_DIR = "/etc/cprjob/spec"
+SPEC_NAME = "job"
 KEY_DIR = "/etc/cprjob/key"
 KEY_NAME = "key"
 CREDENTIALS_MOUNT = "/etc/cprjob/credentials"
@@ -41,6 +44,7 @@ LABEL_ROLE = "cprjob.io/role"
 LABEL_INDEX = "cprjob.io/index"
 LABEL_INCARNATION = "cprjob.io/incarnation"
 ANNOTATION_ROSTER = "cprjob.io/roster"
+ANNOTATION_SPEC = "cprjob.io/job-spec"
 ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"

@@ -29,6 +29,9 @@ MAX_RESTARTS = 1000
 MAX_RANGES = limits.MAX_RANGES
 MAX_METRICS = limits.MAX_METRICS
 
+#: A column of the data.
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.packing import GROWTH, LONGEST
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
@@ -137,8 +138,8 @@ class Runtime(Model):
     """A hash of both pod templates and of the operator's required fields."""
     key_digest: Annotated[str, Field(max_length=64)] = ""
     """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
-    job_spec: Annotated[str, Field(max_length=65536)]
-    """The contract's JobSpec as JSON, exactly as the pods read it."""
+    job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
+    """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
 
 
 class Counters(Model):

@@ -13,6 +13,7 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.desired.affinity import keeping_off
+from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
@@ -103,7 +104,7 @@ def grace_s(expected_flush_s: float | None) -> int:
 def _metadata(plan: PodPlan, name: str, roster: Document) -> Manifest:
     return metadata(plan.job, name) | {
         "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
-        "annotations": roster.annotations,
+        "annotations": roster.annotations | spec_annotations(plan.job_spec),
     }
 
 
@@ -146,7 +147,7 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
 
 def _environment(plan: PodPlan) -> list[Manifest]:
     values = {
-        env.SPEC: plan.job_spec,
+        **spec_variables(plan.job_spec),
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
         env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
         **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
@@ -166,6 +167,7 @@ def _volumes(plan: PodPlan) -> list[Manifest]:
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
         {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
+        *spec_volumes(plan.job_spec),
         *store_volumes(plan.spec.snapshots.store),
     ]
 
@@ -175,6 +177,7 @@ def _mounts(plan: PodPlan) -> list[Manifest]:
         {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
         {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
         {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+        *spec_mounts(plan.job_spec),
         *store_mounts(plan.spec.snapshots.store),
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_operator.api.rules import BadPart
+from cpr_operator.api.rules.rule import BadPart
 from cpr_operator.api.spec import CPRJobSpec
 
 #: Fields of a pod that may have any value. For the last four, the operator's own value takes precedence.

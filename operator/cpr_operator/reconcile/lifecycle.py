@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cpr_contract.codec import to_json
+from cpr_contract.packing import pack
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
@@ -128,7 +129,7 @@ def runtime(observed: PassInput) -> Runtime:
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
+        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version))),
     )
 
 

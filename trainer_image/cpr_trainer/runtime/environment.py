@@ -9,6 +9,7 @@ from pathlib import Path
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_contract.packing import unpack
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
@@ -89,11 +90,14 @@ class Environment:
 
 def read_job(environ: Mapping[str, str]) -> JobSpec:
     """Read the job's spec alone. Raises as `Environment.read` does."""
+    path = optional_path(environ, env.SPEC_FILE)
+    name = env.SPEC if path is None else env.SPEC_FILE
     try:
-        job = from_json(JobSpec, _required(environ, env.SPEC))
-    except ContractError as error:
-        raise BadSpecError(f"{env.SPEC} cannot be read: {error}.", _START_BY) from error
-    check_contract(job.contract, env.SPEC)
+        text = _required(environ, env.SPEC) if path is None else path.read_text(encoding="utf-8")
+        job = from_json(JobSpec, unpack(text))
+    except (ContractError, OSError, UnicodeDecodeError) as error:
+        raise BadSpecError(f"{name} cannot be read: {error}.", _START_BY) from error
+    check_contract(job.contract, name)
     return job
 
 
