@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
@@ -255,7 +256,8 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod, max_bytes, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            for uid in missed_by_peers(heard(observed, asked)) & asked.keys():
+            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
+            for uid in (missed_by_peers(heard(observed, asked)) | spares) & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
 
@@ -322,7 +324,7 @@ class Controller:
         async def tell() -> None:
             for patch in left:
                 try:
-                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
+                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations, patch.labels)
                 except NotFoundError:
                     logger.info("%s: %s is gone before its roster was updated", job.id.name, patch.name)
 
@@ -383,7 +385,7 @@ def heard(observed: PassInput, asked: Mapping[str, asyncio.Task[Report | None]])
 def read_report(pod: PodView, answer: bytes) -> Report | None:
     """A pod's answer; None if it is not a report of its role."""
     try:
-        return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
+        return from_json(TrainerReport, answer) if pod.role == env.ROLE_TRAINER else from_json(ShardReport, answer)
     except ContractError as error:
         # As text: where a log keeps its records, the error would keep all that was parsed.
         logger.warning("%s returned an invalid report: %s", pod.name, str(error))

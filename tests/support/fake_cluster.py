@@ -156,12 +156,20 @@ class FakeCluster(FakeNodes):
 
         self._call("delete_pod", delete)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         def annotate() -> None:
             pod = self.pods.get(name)
             if pod is None or pod.uid != uid:
                 raise NotFoundError(name)
-            pod.meta["annotations"].update(annotations)
+            pod.meta.setdefault("annotations", {}).update(annotations)
+            pod.meta["labels"].update(labels or {})
             roster = annotations.get(env.ANNOTATION_ROSTER)
             if roster is not None:
                 self.send(pod, roster)

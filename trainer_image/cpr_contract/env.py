@@ -44,5 +44,6 @@ ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
+ROLE_SPARE = "spare"  # a shard's pod that is no shard yet: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 MAIN_CONTAINER = "main"

@@ -167,11 +167,18 @@ class KubernetesCluster:
         except (NotFoundError, ConflictError):
             return
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """See `Cluster`."""
-        patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        meta = {"uid": uid, "annotations": dict(annotations), **({"labels": dict(labels)} if labels else {})}
         try:
-            await self._server.merge(_pod_path(namespace, name), patch)
+            await self._server.merge(_pod_path(namespace, name), {"metadata": meta})
         except RefusedError as error:
             if "metadata.uid" not in str(error):
                 raise

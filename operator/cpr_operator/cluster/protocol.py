@@ -129,8 +129,15 @@ class Cluster(Protocol):
         """Delete the pod of that uid; a pod that is gone, or another of that name, is success."""
         ...
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations on the pod of that uid. Raises NotFoundError."""
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set annotations, and labels if any, on the pod of that uid, all at once. Raises NotFoundError."""
         ...
 
     async def create_secret(self, manifest: Manifest) -> None:

@@ -165,12 +165,19 @@ class LocalCluster:
         if pod is not None and pod.view.uid == uid:
             self._delete(pod, grace_s)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """See `Cluster`."""
         pod = self._pod(namespace, name)
         if pod.view.uid != uid:
             raise NotFoundError(f"pod {name} of uid {uid} not found")
-        pod.annotate(annotations)
+        pod.annotate(annotations, labels or {})
 
     async def create_secret(self, manifest: Manifest) -> None:
         """See `Cluster`."""
