@@ -22,6 +22,8 @@ from cpr_operator.reconcile.spare_pods import waiting
 
 #: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
 PAUSE_S = 30.0
+#: And one that was never seen: a list may lag behind.
+UNSEEN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def keep_spares(draft: Draft) -> Draft:
 
 def _seen(spare: Spare, pod: PodView | None, observed: PassInput) -> Spare:
     if pod is None:
-        never = observed.now >= spare.started_at + PAUSE_S and spare.pod not in observed.refusals
+        never = observed.now >= spare.started_at + UNSEEN_S and spare.pod not in observed.refusals
         return spare.evolve(state="Lost") if spare.uid or never else spare
     return spare.evolve(uid=pod.uid, node=pod.node, state=_state(pod, observed.reports.get(pod.uid)))
 
@@ -93,8 +95,8 @@ def _state(pod: PodView, report: Report | None) -> SparePhase:
 
 
 def _is_over(spare: Spare, now: float) -> bool:
-    """Whether it is gone and its pause is over."""
-    return spare.state == "Lost" and now >= spare.started_at + PAUSE_S
+    """Whether it is gone and its pause is over. One that never was caused no trouble."""
+    return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
 
 
 def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: PassInput) -> str:
