@@ -17,7 +17,7 @@ def test_a_spare_takes_the_place_of_a_killed_shard_and_nothing_is_lost(tmp_path:
     document = small_job(
         accuracyBudget={"portionOfLostSamples": 0},
         recovery={"replay": {"mode": "Auto", "memory": "64Mi"}},
-        data={"format": "Synthetic", "samples": 80000, "batchSize": 64},
+        data={"format": "Synthetic", "samples": 50000, "batchSize": 64},
         shards={"replicas": 2, "spares": 1},
     )
     manifest.write_text(yaml.safe_dump(document), "utf-8")

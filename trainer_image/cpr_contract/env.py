@@ -5,6 +5,7 @@ SPEC = "CPR_SPEC"  # the `JobSpec` as JSON
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
 KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
+POD = "CPR_POD"  # the pod's name, optional: without it rosters come by the file alone
 ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
 PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
 CREDENTIALS_DIR = (

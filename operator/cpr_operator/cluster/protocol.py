@@ -167,6 +167,10 @@ class Cluster(Protocol):
         """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`."""
         ...
 
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """Send the pod its roster itself. Nothing is raised if it does not take it: the annotation tells it, too."""
+        ...
+
     async def reaches(self, pod: PodView) -> bool:
         """Whether the pod's kernel answers: it does so however busy its process is, or if that hangs."""
         ...

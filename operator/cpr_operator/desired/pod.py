@@ -110,7 +110,7 @@ def _pod(plan: PodPlan, role: Role, required: Manifest) -> Manifest:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
-        "spec": merge(spec, _required_spec(plan, role, with_resources=not main.get("resources"))),
+        "spec": merge(spec, _required_spec(plan, role, required["name"], with_resources=not main.get("resources"))),
     }
 
 
@@ -135,21 +135,21 @@ def _spread(job: JobId) -> Manifest:
     }
 
 
-def _required_spec(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+def _required_spec(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
     return {
         **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
-        "containers": [_container(plan, role, with_resources=with_resources)],
+        "containers": [_container(plan, role, name, with_resources=with_resources)],
         "volumes": _volumes(plan),
     }
 
 
-def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+def _container(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
     container = {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, role),
+        "env": _environment(plan, role, name),
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
@@ -163,12 +163,13 @@ def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
     return container
 
 
-def _environment(plan: PodPlan, role: Role) -> list[Manifest]:
+def _environment(plan: PodPlan, role: Role, pod: str) -> list[Manifest]:
     values = {
         env.SPEC: plan.job_spec,
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
         env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
         **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
+        env.POD: pod,
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
         **({env.KEEPER: "1"} if role == env.ROLE_SHARD else {}),

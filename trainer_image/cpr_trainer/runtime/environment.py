@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.direct import is_signed
 from cpr_contract.key import KEY_CHANGED, key_digest
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
@@ -49,7 +50,7 @@ class Environment:
 
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
     where nobody measures. `keeper`: a shard's server that dies is followed by another one in the same pod. `trackers`
-    are named as in docs/trackers.md.
+    are named as in docs/trackers.md. `pod` is the pod's name, empty if it is not told.
     """
 
     job: JobSpec
@@ -64,6 +65,20 @@ class Environment:
     step_trace: Path | None
     keeper: bool = False
     trackers: str = ""
+    pod: str = ""
+
+    def receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
+        """Return what takes rosters that are sent to this pod, and gives on those that are signed; None: nothing."""
+        if not self.pod:
+            return None
+
+        def receive(roster: bytes, told: str) -> bool:
+            right = is_signed(self.key, self.pod, roster, told)
+            if right:
+                offer(roster)
+            return right
+
+        return receive
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -81,6 +96,7 @@ class Environment:
             step_trace=optional_path(environ, STEP_TRACE),
             keeper=bool(environ.get(env.KEEPER)),
             trackers=environ.get(env.TRACKERS, ""),
+            pod=environ.get(env.POD, ""),
         )
 
 

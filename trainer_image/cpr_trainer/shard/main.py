@@ -66,6 +66,7 @@ def serve(environment: Environment, page: Page, memory: Memory, listener: socket
         healthy=shard.board.healthy,
         ready=shard.board.ready,
         registry=shard.metrics.registry,
+        receive=environment.receiver(shard.rosters.offer),
     )
     with pages:
         ending = shard.live()
@@ -87,7 +88,7 @@ class _Shard:
         self._page = page
         self._memory = memory
         self._listener = listener
-        self._rosters = RosterFile(environment.roster_file, ShardRoster)
+        self.rosters = RosterFile(environment.roster_file, ShardRoster)
 
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
@@ -96,7 +97,7 @@ class _Shard:
         while (first := self._poll()) is None and not self._stop.is_set():
             spare = spare or Spare(job, store, Toucher(self._memory, rows_end(job)), self.board.report)
             if not spare.turn():
-                self._stop.wait(TURN_S)
+                self.rosters.wait(TURN_S)
             self.board.show(replace(spare.report, lives=self._page.life))
         # What the last life left has to be saved, even where this one is told to stop before it begins.
         if first is None or (self._stop.is_set() and self._page.read() is None):
@@ -174,7 +175,7 @@ class _Shard:
 
     def _poll(self) -> ShardRoster | None:
         """Return a newer roster, if there is one, and stop if it says so."""
-        roster = self._rosters.poll()
+        roster = self.rosters.poll()
         if roster is not None and roster.stop:
             self._stop.set()
         return roster

@@ -53,10 +53,11 @@ def run(environment: Environment) -> ExitCode:
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
     """
-    watch = Watch(RosterFile(environment.roster_file, TrainerRoster), stop_on_sigterm())
+    rosters = RosterFile(environment.roster_file, TrainerRoster)
+    watch = Watch(rosters, stop_on_sigterm())
     watch.start()
     try:
-        return _train(environment, watch)
+        return _train(environment, watch, rosters)
     except Terminated:
         return ExitCode.FLUSHED  # Nothing was trained by this process yet.
     except Superseded:
@@ -65,7 +66,7 @@ def run(environment: Environment) -> ExitCode:
         watch.close()
 
 
-def _train(environment: Environment, watch: Watch) -> ExitCode:
+def _train(environment: Environment, watch: Watch, rosters: RosterFile[TrainerRoster]) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
     board = Board(_first_report(environment), _slowness(environment.job))
     registry = CollectorRegistry()
@@ -77,6 +78,7 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
         ready=lambda: board.state in _READY,
         registry=registry,
+        receive=environment.receiver(rosters.offer),
     ):
         roster = watch.first()
         board.set(

@@ -215,6 +215,10 @@ class LocalCluster:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes)
 
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """See `Cluster`."""
+        await self._reports.send_roster(pod, roster, signature, deadline_s)
+
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""
         return await reaches(pod)
