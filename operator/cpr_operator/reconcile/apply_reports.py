@@ -106,7 +106,7 @@ def _apply_shards(draft: Draft) -> Draft:
 def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
     """The entry with what the shard reports; what concerns the whole job goes into `told`."""
     report = report_of(draft.observed, shard)
-    if not isinstance(report, ShardReport):
+    if not isinstance(report, ShardReport) or report.state is ShardState.SPARE:  # it has not read its roster yet
         return shard
     current, returns = is_current(draft.status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
