@@ -6,6 +6,7 @@ SPEC_FILE = "CPR_SPEC_FILE"  # in its place, where it is long: a file with it, p
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
 KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
+POD = "CPR_POD"  # the pod's name, optional: without it rosters come by the file alone
 ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
 PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
 CREDENTIALS_DIR = (
@@ -49,5 +50,6 @@ ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
+ROLE_SPARE = "spare"  # a shard's pod that is no shard yet: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 MAIN_CONTAINER = "main"

@@ -17,6 +17,7 @@ from cpr_contract import limits
 
 #: The maximum lengths of the lists in status.
 MAX_SHARDS = limits.MAX_SHARDS
+MAX_SPARES = limits.MAX_SPARES
 MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16

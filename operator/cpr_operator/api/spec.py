@@ -20,6 +20,7 @@ from cpr_operator.api.model import (
     MAX_PREFETCH,
     MAX_RESTARTS,
     MAX_SHARDS,
+    MAX_SPARES,
     MAX_TRAINERS,
     MAX_WORKERS,
     SpecModel,
@@ -120,6 +121,13 @@ class Shards(SpecModel):
 
     replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 2
     """Number of shards. It may change while the job is suspended, except in a shadow mode of denseSync."""
+    spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] = 0
+    """Number of pods kept waiting to take the place of a lost shard: started, connected to the store, and with the
+    memory of the largest shard touched. Each requests what a shard does. It may change at any time."""
+    spare_priority_class_name: ObjectName | None = None
+    """The PriorityClass of spares, which should be lower than that of the shards, so that spares never take a node from
+    members. A spare keeps it when it becomes a shard. Default: that of shards.template. New spares have it after a
+    change."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""

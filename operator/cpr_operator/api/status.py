@@ -18,7 +18,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.history import Point
-from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Trainer, TrainerPhase
+from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_FAILURES,
@@ -27,6 +27,7 @@ from cpr_operator.api.model import (
     MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
+    MAX_SPARES,
     MAX_TRAINERS,
     Count,
     FigureName,
@@ -74,6 +75,7 @@ __all__ = [
     "Shard",
     "ShardPhase",
     "Shown",
+    "Spare",
     "Status",
     "Trainer",
     "TrainerPhase",
@@ -311,7 +313,8 @@ class FailureRecord(Model):
     life: Count = 0
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with its memory; or NewPod."""
+    """How it was recovered: InPlace, by another process in the same pod, with its memory; Spare, by a pod that was
+    there already; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
@@ -402,6 +405,10 @@ class Status(Model):
     """The shards, by index."""
     trainers: Annotated[tuple[Trainer, ...], Field(max_length=MAX_TRAINERS)] = ()
     """The trainers, by index."""
+    spares: Annotated[tuple[Spare, ...], Field(max_length=MAX_SPARES)] = ()
+    """The pods that wait to take the place of a lost shard, oldest first."""
+    last_spare: Count = 0
+    """The number of the newest spare that the job ever had."""
     dense: Dense = Dense()
     """The saves of the dense network."""
     meeting: bool = False

@@ -151,6 +151,7 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
         progress=progress,
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
+        spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
     return _end(draft.to(status, event), ConditionUpdate("Complete", "True", "Trained", result.key))
@@ -158,7 +159,7 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
 
 def fail(draft: Draft, cause: str, reason: str) -> Draft:
     """End the job without a model. Its saves stay in the store."""
-    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None)
+    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None, spares=())
     event = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
     return _end(draft.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
 

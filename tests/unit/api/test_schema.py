@@ -72,7 +72,11 @@ def test_every_list_says_how_it_merges() -> None:
 
 
 def test_defaults_are_the_servers_in_spec_and_absent_in_status() -> None:
-    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {"replicas": 2, "template": {}}
+    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {
+        "replicas": 2,
+        "spares": 0,
+        "template": {},
+    }
     assert [path for path, node in nodes(structural(Status, defaults=False)) if "default" in node] == []
 
 

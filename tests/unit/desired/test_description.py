@@ -10,7 +10,7 @@ from cpr_contract import env
 from cpr_contract.packing import pack
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
-from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import tool_pod
 from support.documents import minimal
@@ -22,10 +22,12 @@ PLAN = PodPlan(JobId("ns", "job", "uid"), parse_spec(minimal()["spec"]), image="
 def pod_of(plan: PodPlan, kind: str) -> dict[str, object]:
     if kind == "tool":
         return tool_pod(plan, "x")
+    if kind == "spare":
+        return spare_manifest(plan, "job-spare-1")
     return pod_manifest(plan, Document("trainer", 0, 1, 7, "{}"))
 
 
-@pytest.mark.parametrize("kind", ["trainer", "tool"])
+@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
 def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> None:
     pod = pod_of(PLAN, kind)
     metadata, spec = pod["metadata"], pod["spec"]
@@ -41,7 +43,7 @@ def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> Non
     assert mount == {"name": "cprjob-spec", "mountPath": "/etc/cprjob/spec", "readOnly": True}
 
 
-@pytest.mark.parametrize("kind", ["trainer", "tool"])
+@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
 def test_a_short_one_is_a_variable_which_images_of_any_release_read(kind: str) -> None:
     pod = pod_of(replace(PLAN, job_spec="{}"), kind)
     (main,) = pod["spec"]["containers"]  # type: ignore[index]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.direct import is_signed
 from cpr_contract.key import KEY_CHANGED, key_digest
 from cpr_contract.packing import unpack
 from cpr_contract.spec import JobSpec
@@ -51,7 +52,7 @@ class Environment:
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
     where nobody measures. `keeper`: a process that dies is followed by another one in the same pod. `trackers` are
     named as in docs/trackers.md. `kept_file` is the descriptor of what a trainer's last process left, where its keeper
-    could not fork.
+    could not fork. `pod` is the pod's name, empty if it is not told.
     """
 
     job: JobSpec
@@ -67,6 +68,20 @@ class Environment:
     keeper: bool = False
     trackers: str = ""
     kept_file: int | None = None
+    pod: str = ""
+
+    def receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
+        """Return what takes rosters that are sent to this pod, and gives on those that are signed; None: nothing."""
+        if not self.pod:
+            return None
+
+        def receive(roster: bytes, told: str) -> bool:
+            right = is_signed(self.key, self.pod, roster, told)
+            if right:
+                offer(roster)
+            return right
+
+        return receive
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -85,6 +100,7 @@ class Environment:
             keeper=bool(environ.get(env.KEEPER)),
             trackers=environ.get(env.TRACKERS, ""),
             kept_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
+            pod=environ.get(env.POD, ""),
         )
 
 

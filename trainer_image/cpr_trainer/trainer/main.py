@@ -55,10 +55,11 @@ def run(environment: Environment, page: Page | None = None) -> ExitCode:
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
     """
-    watch = Watch(RosterFile(environment.roster_file, TrainerRoster), stop_on_sigterm())
+    rosters = RosterFile(environment.roster_file, TrainerRoster)
+    watch = Watch(rosters, stop_on_sigterm())
     watch.start()
     try:
-        return _train(environment, watch, page)
+        return _train(environment, watch, page, rosters)
     except Terminated:
         return ExitCode.FLUSHED  # Nothing was trained by this process yet.
     except Superseded:
@@ -67,7 +68,7 @@ def run(environment: Environment, page: Page | None = None) -> ExitCode:
         watch.close()
 
 
-def _train(environment: Environment, watch: Watch, page: Page | None) -> ExitCode:
+def _train(environment: Environment, watch: Watch, page: Page | None, rosters: RosterFile[TrainerRoster]) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
     board = Board(_first_report(environment, 1 if page is None else page.life), _slowness(environment.job))
     registry = CollectorRegistry()
@@ -79,6 +80,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None) -> ExitCod
         healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
         ready=lambda: board.state in _READY,
         registry=registry,
+        receive=environment.receiver(rosters.offer),
     ):
         roster = watch.first()
         # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
