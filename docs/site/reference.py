@@ -40,8 +40,11 @@ def filled(text: str) -> str:
 def resource() -> Iterator[str]:
     """Yield the Markdown lines of all fields of a CPRJob: a section for each object, with its rules."""
     (version,) = yaml.safe_load(CRD.read_text("utf-8"))["spec"]["versions"]
+    root = version["schema"]["openAPIV3Schema"]
     for part in ("spec", "status"):
-        yield from _object(part, version["schema"]["openAPIV3Schema"]["properties"][part], 2)
+        yield from _object(part, root["properties"][part], 2)
+    yield from ("## The object as a whole", "")
+    yield from _rules(root)
 
 
 def commands() -> Iterator[str]:
@@ -62,13 +65,17 @@ def _object(path: str, schema: Schema, rank: int) -> Iterator[str]:
         default = "required" if name in required else _default(field)
         yield f"| `{name}` | {_values(field)} | {default} | {_prose(field.get('description', ''))} |"
     yield ""
-    rules = [each["message"] for each in schema.get("x-kubernetes-validations", ())]
-    if rules:
-        yield from ("The API server refuses it with:", "", *(f"- {_prose(each)}" for each in rules), "")
+    yield from _rules(schema, *(field for field in schema["properties"].values() if "properties" not in field))
     for name, field in schema["properties"].items():
         inner, suffix = (field["items"], "[]") if "items" in field else (field, "")
         if "properties" in inner:
             yield from _object(f"{path}.{name}{suffix}", inner, min(rank + 1, 3))
+
+
+def _rules(*schemas: Schema) -> Iterator[str]:
+    rules = [rule["message"] for schema in schemas for rule in schema.get("x-kubernetes-validations", ())]
+    if rules:
+        yield from ("The API server refuses it with:", "", *(f"- {_prose(each)}" for each in rules), "")
 
 
 def _values(field: Schema) -> str:

@@ -34,7 +34,8 @@ def test_its_commands_lead_from_a_csv_through_a_killed_shard_to_a_model(tmp_path
     assert "(3000, 8)" in read
 
 
-def test_the_notebook_prints_what_is_saved_in_it(tmp_path: Path) -> None:
+def test_the_notebook_prints_what_is_saved_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     saved = nbformat.read(TUTORIALS / "fit.ipynb", as_version=4)
     fresh = nbformat.read(TUTORIALS / "fit.ipynb", as_version=4)
     NotebookClient(fresh, timeout=500, kernel_name="python3").execute(cwd=str(tmp_path))
