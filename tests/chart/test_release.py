@@ -55,9 +55,8 @@ def test_the_wheel_has_every_module(dist: Path) -> None:
 def test_a_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:
     (chart,) = dist.glob("*.tgz")
     push = [binary("helm"), "push", str(chart), "oci://ADDRESS/charts", "--plain-http"]
-    done = subprocess.run(
-        [sys.executable, str(REGISTRY), str(tmp_path), *push], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(REGISTRY), str(tmp_path), *map(str, push)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (manifest,) = json.loads((tmp_path / "index.json").read_text("utf-8"))["manifests"]
     assert f"Digest: {manifest['digest']}" in done.stdout + done.stderr
