@@ -9,6 +9,9 @@ WHEELS ?= $(wildcard ../shared/wheels)
 TORCH  := $(if $(and $(wildcard $(WHEELS)/torch-*+cpu-cp311-*.whl),$(filter 3.11,$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))),torch-cpu,torch)
 # What the chart and the examples name, too.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+SITE   ?= build/docs
+DIST   ?= dist
+HELM   ?= helm
 PEERS  := bench/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
@@ -22,7 +25,7 @@ CLUSTER := .cache/cluster.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds images pins
+.PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds docs images dist version pins
 
 env: $(STAMP)  ## make .venv with cprjob in it
 
@@ -32,9 +35,9 @@ $(UV): requirements/uv.txt
 	.cache/uv/bin/pip install --quiet --require-hashes -r requirements/uv.txt
 	@touch $@
 
-$(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/$(TORCH).txt
+$(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
@@ -90,8 +93,18 @@ cluster-down:  ## stop it
 crds: env  ## generate the CRD from the pydantic source
 	$(BIN)/python -m cpr_operator.api.crd > crds/cprjobs.cprjob.io.yaml
 
+docs: env  ## the site, in build/docs: open index.html there; every link has to lead somewhere
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir $(SITE)/../doctrees . $(SITE)
+
 images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker or buildah
 	tests/cluster/images.sh cprjob-%:$(VERSION)
+
+dist: $(UV)  ## the wheel and the packaged chart of this version, in dist/
+	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST)
+	$(HELM) package charts/cprjob --destination $(DIST)
+
+version:  ## print it
+	@echo $(VERSION)
 
 pins: $(UV)  ## compile the pinned, hashed requirement files
 	requirements/compile.sh $(UV)

@@ -9,6 +9,8 @@ pin --all-extras --group dev pyproject.toml -o requirements/.all.txt
 heavy=$(grep -oE '^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==' requirements/.all.txt | tr -d '=' | sort -u)
 without=(); for name in $heavy; do without+=(--no-emit-package "$name"); done
 pin --all-extras --group dev "${without[@]}" pyproject.toml -o requirements/dev.txt
+# The site's, on top of those.
+pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
 pin --extra trainer "${without[@]}" pyproject.toml -o requirements/trainer.txt
 # The peers of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu takes the place of the fbgemm-gpu that torchrec asks for.

@@ -20,7 +20,7 @@ ALERTS = [
     for group in yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 ]
-PAGE = (CHART.parents[1] / "docs" / "operator.md").read_text("utf-8")
+PAGE = (CHART.parents[1] / "docs" / "metrics.md").read_text("utf-8")
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
 
 

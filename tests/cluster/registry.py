@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 ADDRESS = ("127.0.0.1", 15731)  # always the same: buildah remembers which layers it sent to which address
@@ -23,18 +24,27 @@ class Registry(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     layout: Path
+    kinds: ClassVar[dict[str, str]] = {}  # the media types of manifests, by digest
 
     def do_HEAD(self) -> None:
-        """Say whether a blob is there."""
-        blob = self._blob(self.path.rsplit("/", 1)[-1])
+        """Say whether a blob or a manifest is there."""
+        digest = self.path.rsplit("/", 1)[-1]
+        blob = self._blob(digest)
         if blob.exists():
-            self._answer(200, {"Content-Length": str(blob.stat().st_size)})
+            size, kind = str(blob.stat().st_size), self.kinds.get(digest, "application/octet-stream")
+            self._answer(200, {"Content-Length": size, "Content-Type": kind, "Docker-Content-Digest": digest})
         else:
             self._answer(404)
 
     def do_GET(self) -> None:
-        """Answer the ping; there is nothing to pull."""
-        self._answer(200 if self.path == "/v2/" else 404)
+        """Answer the ping. Helm reads what it has sent before it gives it a tag."""
+        if self.path == "/v2/":
+            self._answer(200)
+            return
+        self.do_HEAD()
+        blob = self._blob(self.path.rsplit("/", 1)[-1])
+        if blob.exists():
+            self.wfile.write(blob.read_bytes())
 
     def do_POST(self) -> None:
         """Begin an upload."""
@@ -55,6 +65,7 @@ class Registry(BaseHTTPRequestHandler):
             data = b"".join(self._body())
             digest = "sha256:" + hashlib.sha256(data).hexdigest()
             self._blob(digest).write_bytes(data)
+            self.kinds[digest] = str(self.headers["Content-Type"])
             descriptor = {"mediaType": self.headers["Content-Type"], "digest": digest, "size": len(data)}
             (self.layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [descriptor]}))
         else:

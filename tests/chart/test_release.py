@@ -1,0 +1,65 @@
+"""What a release is made of: `make dist` has the whole wheel and the chart, and a registry takes the chart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.apiserver import binary
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+VERSION = PROJECT["project"]["version"]
+REGISTRY = ROOT / "tests" / "cluster" / "registry.py"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def make(*arguments: str) -> str:
+    """Run make as it is, but for the environment, which is this one."""
+    command = ["make", "--silent", "--old-file=.cache/uv/bin/uv", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    make("dist", f"DIST={folder}", f"HELM={binary('helm')}")
+    return folder
+
+
+def test_wheel_and_chart_have_the_version(dist: Path) -> None:
+    assert make("version") == f"{VERSION}\n"
+    assert {path.name for path in dist.iterdir()} == {f"cprjob-{VERSION}-py3-none-any.whl", f"cprjob-{VERSION}.tgz"}
+    chart = yaml.safe_load((ROOT / "charts" / "cprjob" / "Chart.yaml").read_text("utf-8"))
+    assert {chart["version"], chart["appVersion"]} == {VERSION}
+
+
+def test_the_wheel_has_every_module(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    packages = [ROOT / each for each in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+    assert len(packages) > 3
+    modules = {str(path.relative_to(each.parent)) for each in packages for path in each.rglob("*.py")}
+    assert modules <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_a_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:
+    (chart,) = dist.glob("*.tgz")
+    push = [binary("helm"), "push", str(chart), "oci://ADDRESS/charts", "--plain-http"]
+    command = [sys.executable, str(REGISTRY), str(tmp_path), *map(str, push)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (manifest,) = json.loads((tmp_path / "index.json").read_text("utf-8"))["manifests"]
+    assert f"Digest: {manifest['digest']}" in done.stdout + done.stderr
+    layers = json.loads((tmp_path / "blobs" / manifest["digest"].replace(":", "/")).read_text("utf-8"))["layers"]
+    held = {(tmp_path / "blobs" / each["digest"].replace(":", "/")).read_bytes() for each in layers}
+    assert chart.read_bytes() in held
