@@ -54,7 +54,7 @@ class ParityRing:
         self.parts = Parts.of(self.placement, data_shards)
         self._names = iter(range(1, 1_000_000, 1000))
         self.images: dict[tuple[int, Point], list[Image]] = {}
-        self.marks: dict[bytes, Arena] = {}
+        self.marks: dict[str, Arena] = {}
         empty = Arena.empty(job, *self.placement.sizes(0))
         widths = [(segment.dim, segment.state.shape[1]) for segment in empty.segments]
         self.shapes = [(rows, *width) for rows, width in zip(self.parts.sizes, widths, strict=True)]
@@ -91,7 +91,7 @@ class ParityRing:
         shard = self.shards[index]
         if shard.journal.under_way:
             return
-        mark = f"{index} {shard.journal.author} {shard.journal.number + 1}".encode()
+        mark = f"{index} {shard.journal.author} {shard.journal.number + 1}"
         for part, flush in shard.journal.seal(mark, FLUSH_BYTES).items():
             shard.sent[part].append(flush)
             holder = self.ring.holder(index, part)
@@ -132,7 +132,7 @@ class ParityRing:
             self.connect(index, part)
             self.connect(self.ring.members(index)[part], part)
 
-    def recover(self, index: int) -> bytes | None:
+    def recover(self, index: int) -> str | None:
         """Replace a lost shard by one with the rows that parity has of it; its mark, None if it has not all of them."""
         holders = [self.shards[holder].store for holder in self.ring.holders(index)]
         standings = [store.standing(part) for part, store in enumerate(holders)]

@@ -116,7 +116,7 @@ class Storm(RuleBasedStateMachine):
         return False
 
     def older_rows(self, index: int) -> Arena:
-        marks = [arena for mark, arena in self.ring.marks.items() if mark.startswith(b"%d " % index)]
+        marks = [arena for mark, arena in self.ring.marks.items() if mark.startswith(f"{index} ")]
         if not marks:
             return self.ring.new_arena(index)
         arena = copy_of(self.ring, index, marks[int(self.rng.integers(len(marks)))])

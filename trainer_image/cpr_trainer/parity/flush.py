@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.parity.images import Image
 
+#: The author and the number of flushes that were sealed together, one for each part of a shard.
+Moment = tuple[int, int]
 
-class Point(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Point:
     """Up to where a parity has a part: which parity, and whose flush, and the number that it has.
 
     build: the name of a parity (see `ParityStore`). author: the name of a process that sends flushes, random; 0 and the
@@ -23,7 +26,7 @@ class Point(NamedTuple):
     number: int = 0
 
     @property
-    def moment(self) -> tuple[int, int]:
+    def moment(self) -> Moment:
         """What is the same in all parities that a shard was flushed to at the same moment."""
         return self.author, self.number
 
@@ -52,7 +55,7 @@ class Flush:
     before: Point
     after: Point
     complete: bool
-    mark: bytes
+    mark: str
     deltas: tuple[Delta, ...]
 
     @property

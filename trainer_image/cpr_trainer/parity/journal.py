@@ -28,7 +28,7 @@ class Journal:
     def __init__(self, arena: Arena, parts: Parts, author: int) -> None:
         self.author = author
         self.number = 0
-        self.protected: bytes | None = None
+        self.protected: str | None = None
         self._arena = arena
         self._sizes = parts.sizes
         self._streams = tuple(
@@ -40,6 +40,16 @@ class Journal:
     def intact(self) -> bool:
         """Whether all parts are in their parity, as of `protected` or later."""
         return all(stream.complete for stream in self._streams)
+
+    @property
+    def has_parity(self) -> bool:
+        """Whether any part has a parity to be flushed to."""
+        return any(stream.settled is not None for stream in self._streams)
+
+    @property
+    def building(self) -> bool:
+        """Whether a parity has only some of its part so far."""
+        return any(stream.settled is not None and not stream.complete for stream in self._streams)
 
     @property
     def under_way(self) -> bool:
@@ -63,7 +73,7 @@ class Journal:
                 for part, stream in enumerate(self._streams):
                     stream.note(segment, at[parts == part] - part * size)
 
-    def seal(self, mark: bytes, most_bytes: int) -> dict[int, Flush]:
+    def seal(self, mark: str, most_bytes: int) -> dict[int, Flush]:
         """Return the next flush of each part that has a parity; `mark` says what the rows stand for now."""
         self.number += 1
         moment = (self.author, self.number)
@@ -96,7 +106,7 @@ class Journal:
         for stream in self._streams:
             stream.begin(None)
 
-    def adopt(self, points: Sequence[Point], mark: bytes) -> None:
+    def adopt(self, points: Sequence[Point], mark: str) -> None:
         """The rows are those that parity has at these points, by part: all of one moment, with this mark."""
         self.number, self.protected = points[0].number, mark
         for stream, point in zip(self._streams, points, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cpr_trainer.parity.flush import Flush, Point
+from cpr_trainer.parity.flush import Flush, Moment, Point
 from cpr_trainer.parity.images import Image
 
 
@@ -18,7 +18,7 @@ class Standing:
 
     point: Point
     complete: bool = False
-    mark: bytes = b""
+    mark: str = ""
     last: Flush | None = None
     former: Standing | None = None
 
@@ -71,7 +71,7 @@ class ParityStore:
         self._add(flush)
         self._standings[part] = standing.after(flush)
 
-    def take_back(self, part: int, moment: tuple[int, int]) -> bool:
+    def take_back(self, part: int, moment: Moment) -> bool:
         """Go back to a member's flush of a moment, its last or the one before; whether that can be done."""
         standing = self._standings[part]
         if standing.point.moment == moment:

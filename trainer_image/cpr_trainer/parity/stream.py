@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.parity.batch import Batch
-from cpr_trainer.parity.flush import Delta, Flush, Point
+from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
 from cpr_trainer.parity.images import Image, View
 
 #: So many rows that may have changed are looked at for each that finds room in a flush.
@@ -77,7 +77,7 @@ class Stream:
             self._views[segment].read(mine, self._log[segment].add(mine))
             self._watched[segment][mine] = False
 
-    def seal(self, moment: tuple[int, int], mark: bytes, most_bytes: int) -> Flush | None:
+    def seal(self, moment: Moment, mark: str, most_bytes: int) -> Flush | None:
         """Return the flush of a moment, which is under way from here on; None without a parity.
 
         It tells all changes up to now. What it adds of rows that are not in the parity yet fits into `most_bytes`, or
