@@ -274,6 +274,7 @@ class LocalJob:
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
+            shards=tuple(shard.peer for shard in self.shards) if self.job.parity_shards else (),
         )
 
     def trainer_roster(self, member: Member) -> TrainerRoster:

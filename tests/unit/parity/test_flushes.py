@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cpr_contract.spec import JobSpec
-from cpr_trainer.access import find_access
-from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
-from cpr_trainer.parity.images import Image, View
 from cpr_trainer.parity.messages import Operation, Read, Rows, Stand, Standing, document_of, pack
-from cpr_trainer.parity.ring import Parts, Ring
-from cpr_trainer.placement import Placement
 from cpr_trainer.shard import redundancy
-from support.exchanges import WAIT_S, follow, wait_for
-from support.parity_ring import same
-from support.shard_job import KEY, shard_roster, small_job
+from support.exchanges import WAIT_S, wait_for
+from support.parity_job import SHARDS, K, ParityJob
+from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
-
-SHARDS, K = 4, 2
 
 
 @pytest.fixture
@@ -34,103 +26,15 @@ def job() -> JobSpec:
     )
 
 
-class Job:
-    """All shards of a job, and its trainer."""
-
-    def __init__(self, job: JobSpec) -> None:
-        self.spec = job
-        self.placement = Placement.of(job.model, job.shards)
-        self.ring, self.parts = Ring(SHARDS, K), Parts.of(self.placement, K)
-        self.shards = [ShardThread(job, index) for index in range(SHARDS)]
-        self.exchange = Exchange(job, 0, 1, KEY, 1000)
-        self.step = 0
-        self.follow()
-
-    def follow(self) -> None:
-        peers = tuple(shard.peer for shard in self.shards)
-        self.step_roster = self.step + 2
-        for shard in self.shards:
-            roster = shard_roster(index=shard.index, incarnation=shard.incarnation, shards=peers)
-            shard.do(lambda shard=shard, roster=roster: parity_of(shard).follow(roster))
-        follow(self.exchange, *self.shards, roster=self.step_roster)
-        self.exchange.wait_ready(WAIT_S)
-
-    def push(self) -> None:
-        self.step += 1
-        rng = np.random.default_rng(self.step)
-        ids = np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)
-        rows = find_access(self.placement, ids).unique
-        values = np.full((len(rows), 4), self.step, np.float32)
-        self.patiently(lambda: self.exchange.push(self.step, rows, values, 0, WAIT_S))
-        self.patiently(lambda: self.exchange.settle(WAIT_S))
-
-    def patiently(self, action: Callable[[], None]) -> None:
-        while True:
-            try:
-                action()
-            except ShardsAwayError:
-                self.exchange.wait_ready(WAIT_S)
-            else:
-                return
-
-    def protect(self) -> None:
-        """Wait until parity holds all that was pushed."""
-        samples = self.step * self.spec.data.batch_size
-        wait_for(lambda: (self.exchange.heartbeat(0), self.exchange.protected() == (samples,) * SHARDS)[1])
-
-    def check(self) -> None:
-        """Parity is the XOR of the rows as they are: nothing is pushed now."""
-        for holder in range(SHARDS):
-            for segment in range(len(self.shards[0].arena.segments)):
-                expected = Image.zeros(self.parts.sizes[segment], 4, 1)
-                for part, member in enumerate(self.ring.members(holder)):
-                    view = View.of_part(self.shards[member].arena, self.parts, part, segment)
-                    image = Image.zeros(len(view), 4, 1)
-                    view.read(np.arange(len(view)), image)
-                    expected[: len(view)].add(image)
-                store = parity_of(self.shards[holder])._store
-                assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
-
-    def replace(self, index: int) -> None:
-        """Another process, with the rows that the last one had."""
-        old = self.shards[index]
-        old.close()
-        new = ShardThread(self.spec, index, old.incarnation + 1, ready=False)
-
-        def serve() -> None:
-            for mine, theirs in zip(new.arena.segments, old.arena.segments, strict=True):
-                mine.rows[...], mine.state[...] = theirs.rows, theirs.state
-            new.arena.epochs.of[...] = old.arena.epochs.of
-            new.ready(applied=self.step)
-
-        new.do(serve)
-        self.shards[index] = new
-
-    def dialogue(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> Dialogue:
-        shard = self.shards[callee]
-        me = Identity(self.spec.job_uid, "shard", caller, incarnation, generation)
-        return Dialogue(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
-
-    def close(self) -> None:
-        self.exchange.close()
-        for shard in self.shards:
-            shard.close()
-
-
-def parity_of(shard: ShardThread) -> redundancy.Redundancy:
-    assert shard.redundancy is not None
-    return shard.redundancy
-
-
 @pytest.fixture
-def running(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def running(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob]:
     monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
-    running = Job(job)
+    running = ParityJob(job)
     yield running
     running.close()
 
 
-def test_what_is_pushed_is_soon_in_the_parity(running: Job) -> None:
+def test_what_is_pushed_is_soon_in_the_parity(running: ParityJob) -> None:
     for _ in range(2):
         for _ in range(3):
             running.push()
@@ -138,14 +42,14 @@ def test_what_is_pushed_is_soon_in_the_parity(running: Job) -> None:
         running.check()
 
 
-def test_pushes_go_on_while_flushes_are_under_way(running: Job) -> None:
+def test_pushes_go_on_while_flushes_are_under_way(running: ParityJob) -> None:
     for _ in range(30):
         running.push()
     running.protect()
     running.check()
 
 
-def test_broken_connections_lose_nothing_and_double_nothing(running: Job) -> None:
+def test_broken_connections_lose_nothing_and_double_nothing(running: ParityJob) -> None:
     for turn in range(8):
         running.push()
         running.shards[turn % SHARDS].do(running.shards[turn % SHARDS].break_connections)
@@ -153,7 +57,7 @@ def test_broken_connections_lose_nothing_and_double_nothing(running: Job) -> Non
     running.check()
 
 
-def test_a_new_process_gets_and_gives_everything_anew(running: Job) -> None:
+def test_a_new_process_gets_and_gives_everything_anew(running: ParityJob) -> None:
     running.push()
     running.protect()
     running.replace(1)
@@ -163,7 +67,7 @@ def test_a_new_process_gets_and_gives_everything_anew(running: Job) -> None:
     running.check()
 
 
-def test_nothing_is_protected_while_a_holder_is_away(running: Job) -> None:
+def test_nothing_is_protected_while_a_holder_is_away(running: ParityJob) -> None:
     running.push()
     running.protect()
     running.shards[2].close()
@@ -180,7 +84,7 @@ def test_small_flushes_bring_all_rows_in_the_end(job: JobSpec, monkeypatch: pyte
     """Rows that a parity lacks come a few at a time, and pushes change them meanwhile."""
     monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
     monkeypatch.setattr(redundancy, "FLUSH_BYTES", 64)
-    running = Job(job)
+    running = ParityJob(job)
     try:
         for _ in range(3):
             running.push()
@@ -194,30 +98,30 @@ def test_small_flushes_bring_all_rows_in_the_end(job: JobSpec, monkeypatch: pyte
         running.close()
 
 
-def test_a_process_that_has_a_successor_is_refused(running: Job) -> None:
+def test_a_process_that_has_a_successor_is_refused(running: ParityJob) -> None:
     with running.dialogue(1, 0, incarnation=2):
         pass
     with pytest.raises(HandshakeError, match="newer incarnation of shard/0"):
         running.dialogue(1, 0)
 
 
-def test_a_shard_of_another_generation_waits(running: Job) -> None:
+def test_a_shard_of_another_generation_waits(running: ParityJob) -> None:
     with running.dialogue(1, 0, incarnation=2) as dialogue, pytest.raises(NotReadyError):
         dialogue.ask(*pack(Operation.STAND, 2, Stand()), Operation.STANDING)
 
 
-def test_who_is_no_member_has_nothing_in_the_parity(running: Job) -> None:
+def test_who_is_no_member_has_nothing_in_the_parity(running: ParityJob) -> None:
     with running.dialogue(0, 1, incarnation=2) as dialogue, pytest.raises(HandshakeError, match="keeps no parity for"):
         dialogue.ask(*pack(Operation.STAND, 1, Stand()), Operation.STANDING)
 
 
 @pytest.mark.parametrize("asked", [Read(1, 0, 1), Read(0, 5, 2), Read(0, 0, 10_000), Read(0, -1, 2), Read(0, 0, 1, 2)])
-def test_rows_that_are_not_there_are_refused(running: Job, asked: Read) -> None:
+def test_rows_that_are_not_there_are_refused(running: ParityJob, asked: Read) -> None:
     with running.dialogue(1, 0, incarnation=2) as dialogue, pytest.raises(HandshakeError, match="no "):
         dialogue.ask(*pack(Operation.READ, 1, asked), Operation.ROWS)
 
 
-def test_rows_come_with_the_points_at_which_they_are(running: Job) -> None:
+def test_rows_come_with_the_points_at_which_they_are(running: ParityJob) -> None:
     running.push()
     running.protect()
     with running.dialogue(1, 0, incarnation=2) as dialogue:
@@ -241,7 +145,7 @@ def test_shards_are_refused_where_there_is_no_parity() -> None:
         shard.close()
 
 
-def test_a_trainer_keeps_what_either_the_save_or_parity_lacks(running: Job) -> None:
+def test_a_trainer_keeps_what_either_the_save_or_parity_lacks(running: ParityJob) -> None:
     """Parity alone lets nothing go while there is room: two shards may be lost that are in one stripe."""
     for _ in range(3):
         running.push()

@@ -215,6 +215,8 @@ class Life:
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
             lives=self._page.life,
             replay_s=None if progress is None else progress.replay_s,
+            protected_samples=self._service.protected_samples,
+            rebuilt=restored is not None and restored.rebuilt is not None,
         )
 
     def keep(self) -> None:

@@ -69,14 +69,8 @@ class Redundancy:
         self._sealed_s = 0.0
         self._sealed = ""
         self._protected: str | None = None
-        self._account: FlushAccount | None = None
         service.before_change = self._journal.note
         service.on_serving = self._on_serving
-
-    @property
-    def protected_samples(self) -> int | None:
-        """The samples up to which parity has the rows; None if it does not have all of them."""
-        return None if self._account is None else self._account.samples
 
     def follow(self, roster: ShardRoster) -> None:
         """Flush to the shards that this roster names."""
@@ -194,8 +188,9 @@ class Redundancy:
         protected = self._journal.protected if self._journal.intact else None
         if protected != self._protected:
             self._protected = protected
-            self._account = None if protected is None else from_json(FlushAccount, protected)
-            self._service.protected_steps = () if self._account is None else self._account.applied
+            account = None if protected is None else from_json(FlushAccount, protected)
+            self._service.protected_steps = () if account is None else account.applied
+            self._service.protected_samples = None if account is None else account.samples
 
     def _connect(self, peer: Peer, generation: int) -> Dialogue:
         me = Identity(self._job.job_uid, ROLE_SHARD, self._roster.index, self._roster.incarnation, generation)

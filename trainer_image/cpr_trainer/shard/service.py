@@ -104,7 +104,7 @@ class Service:
 
     Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
     that was given up (0: none) go into every answer, and so do `protected_steps`, those that parity holds (empty: there
-    is none, or not of all rows); whoever knows keeps them up to date.
+    is none, or not of all rows); whoever knows keeps them up to date, and beside them `protected_samples`.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
@@ -114,6 +114,7 @@ class Service:
         self.newest_save: SaveRef | None = None
         self.saved_steps: tuple[int, ...] = ()
         self.protected_steps: tuple[int, ...] = ()
+        self.protected_samples: int | None = None
         self.given_up_step = 0
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
