@@ -154,10 +154,11 @@ class TrainerReport:
     which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
     saved. -1 before its first push. `shard_protected[i]` are the samples up to which parity holds
     shard i, as it told last; -1 where it does not. Without lockstep `step` and `samples` are the
-    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
-    `logloss` are of the first label. `metrics` are figures by name: "calibration" of a single label,
-    or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each where there are several, then the
-    network's own. `evaluation` is the last one on held-out samples.
+    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it
+    does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
+    "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
+    where there are several, then the network's own. `evaluation` is the last one on held-out
+    samples.
     """
 
     contract: int

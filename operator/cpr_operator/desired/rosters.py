@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cpr_contract import env
 from cpr_contract.codec import join_fields, to_json, to_json_fields
@@ -97,7 +98,23 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
         stop=stop,
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
         stored_bits=status.plan.stored_bits if status.plan else 32,
+        shards=_neighbours(status),
     )
+
+
+def _neighbours(status: Status) -> tuple[Peer, ...]:
+    """All shards where they keep parity for each other; at the start once all have an address, not one by one."""
+    if status.runtime is None or not has_parity(status.runtime.job_spec):
+        return ()
+    if status.phase == "Starting" and not all(shard.host for shard in status.shards):
+        return ()
+    return tuple(_peer(shard) for shard in status.shards)
+
+
+@lru_cache(maxsize=1024)
+def has_parity(job_spec: str) -> bool:
+    """Whether shards keep parity for each other, by the JobSpec that pods read."""
+    return json.loads(job_spec).get("parity_shards", 0) > 0
 
 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:

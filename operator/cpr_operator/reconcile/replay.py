@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport
-from cpr_operator.api.replay import replay_of
+from cpr_operator.api.replay import data_shards_of, replay_of
 from cpr_operator.api.status import Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
 from cpr_operator.reconcile.pass_ import Alive, Draft, Terminating
 from cpr_operator.recovery.decide import Loss, RecoveryInput
+from cpr_operator.recovery.parity import recoverable
 
 
 def with_replay(draft: Draft, given: RecoveryInput) -> RecoveryInput:
@@ -21,23 +23,30 @@ def with_replay(draft: Draft, given: RecoveryInput) -> RecoveryInput:
     reports = {trainer.index: _report(draft, trainer) for trainer in status.trainers}
     living = {t.index for t in status.trainers if isinstance(draft.facts[t.name], Alive | Terminating)}
     kept = [report for index, report in reports.items() if index in living and report is not None]
+    lost = {loss.index for loss in given.losses} | {shard.index for shard in status.shards if shard.lost_at is not None}
+    k = data_shards_of(draft.spec)
+    in_parity = {index for index in lost if k and recoverable(index, lost, len(status.shards), k)}
     return replace(
         given,
-        losses=tuple(_loss(loss, status, kept) for loss in given.losses),
+        losses=tuple(_loss(loss, status, kept, in_parity) for loss in given.losses),
         unheard=tuple(t for t in given.survivors if t in living and reports[t] is None),
         bereft=_bereft(status, given),
     )
 
 
-def _loss(loss: Loss, status: Status, reports: list[TrainerReport]) -> Loss:
+def _loss(loss: Loss, status: Status, reports: list[TrainerReport], in_parity: Collection[int]) -> Loss:
     """A loss with the newest save that any trainer knows, and what all of them together push again after it.
 
-    One that is lost has taken what it kept along, and a newcomer keeps nothing of before.
+    What parity holds is as good as saved. If it turns out to be gone, the shard is below its floor, and this is decided
+    anew. One that is lost has taken what it kept along, and a newcomer keeps nothing of before.
     """
     # Of a shard that restores trainers may know a save of its predecessor that it did not find.
     number = status.shards[loss.index].incarnation
     told = (save for report in reports for save, teller in _saves_of(report, loss.index) if teller == number)
     saved = loss.saved if loss.flushed else max(loss.saved, *told, 0)
+    if loss.index in in_parity and not loss.flushed:
+        tellers = (report for report in reports if report.shard_incarnations[loss.index : loss.index + 1] == (number,))
+        saved = max(saved, *(samples for r in tellers for samples in r.shard_protected[loss.index : loss.index + 1]), 0)
     gone = [r.forgotten[loss.index] if loss.index < len(r.forgotten) else -1 for r in reports]
     if len(gone) < len(status.trainers) or min(gone) < 0:
         return replace(loss, saved=saved)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.api.spec import Redundancy
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
@@ -16,6 +17,8 @@ from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
+from cpr_operator.recovery.parity import recoverable
+from cpr_trainer.parity.ring import Ring
 from support.driver import world_in_mid_training
 
 
@@ -113,6 +116,57 @@ async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None
     world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
     (loss,) = losing(world, "shard/1").losses
     assert loss.saved == 100
+
+
+async def in_parity(data_shards: int, protected: tuple[int, ...]) -> PassInput:
+    """A job of three shards and one trainer, which has forgotten up to 550 of shard 1."""
+    world = await training(t0=((500, 550, 500), (500, 500, 500)))
+    spec = world.job.spec
+    recovery = spec.recovery.model_copy(update={"redundancy": Redundancy(data_shards=data_shards)})
+    world = replace(world, job=replace(world.job, spec=spec.model_copy(update={"recovery": recovery})))
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    return replace(world, reports={**world.reports, uid: replace(report, shard_protected=protected)})
+
+
+async def test_what_parity_holds_counts_as_saved() -> None:
+    world = await in_parity(1, (600, 590, 600))
+    (loss,) = losing(world, "shard/1").losses
+    assert (loss.saved, loss.kept_after) == (590, 550)
+    first, last = losing(await in_parity(1, (600, 590, 600)), "shard/0", "shard/1").losses
+    assert (first.saved, last.saved) == (500, 590), "shard 1 kept the parity of shard 0, and shard 2 that of shard 1"
+
+
+async def test_parity_does_not_count_where_others_of_the_stripe_are_lost_or_do_not_hold_it() -> None:
+    world = await in_parity(2, (600, 590, 600))
+    assert {loss.saved for loss in losing(world, "shard/0", "shard/1").losses} == {500}
+    (loss,) = losing(await in_parity(2, (600, -1, 600)), "shard/1").losses
+    assert loss.saved == 500
+
+
+async def test_parity_does_not_count_while_a_neighbour_is_being_replaced() -> None:
+    world = await in_parity(1, (600, 590, 600))
+    shards = tuple(s.evolve(lost_at=world.now) if s.index == 2 else s for s in world.job.status.shards)
+    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
+    (loss,) = losing(world, "shard/1").losses
+    assert loss.saved == 500
+
+
+async def test_a_lost_trainer_takes_no_more_than_parity_lacks() -> None:
+    world = await in_parity(1, (600, 590, 600))
+    draft = begin(world)
+    assert draft.status.shards[1].lost_at is None
+    (loss,) = losing(world, "shard/1", "trainer/0").losses
+    assert (loss.saved, loss.kept_after) == (500, None), "nobody is left who could tell"
+
+
+@pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (5, 2), (7, 3), (18, 4)])
+def test_the_ring_is_that_of_the_shards(shards: int, k: int) -> None:
+    ring = Ring(shards, k)
+    for shard in range(shards):
+        for other in range(shards):
+            assert recoverable(shard, {shard, other}, shards, k) == ring.recoverable(shard, {other} - {shard})
 
 
 @pytest.mark.parametrize("flushed", [True, False])
