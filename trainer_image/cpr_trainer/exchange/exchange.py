@@ -173,7 +173,7 @@ class Exchange:
         with self._loop.changed:
             if self._ring is None:
                 return 0.0
-            return self._ring.fill_after(min(link.safe for link in self._loop.links))
+            return self._ring.fill_after(min((link.safe for link in self._loop.links), default=-1))
 
     def forgotten(self) -> tuple[int, ...]:
         """Return, for each shard, the samples up to which this rank cannot push again; empty without replay.

@@ -13,7 +13,8 @@ from cpr_trainer.parity.flush import Point
 class FlushAccount:
     """The mark of a flush, as JSON.
 
-    applied[r]: the last step of rank r in the rows. step, samples, lost, row_updates: as a save of the rows would say.
+    applied[r]: the last step of rank r in the rows. step, samples, lost, row_updates: as a save of the rows would say;
+    `whole_samples` are those of the steps that the rows have of every rank.
     order: the place of the last push among those of all ranks. save, saved_steps: the newest save of the shard that was
     committed by then, and the last step of each rank in it.
     """
@@ -21,6 +22,7 @@ class FlushAccount:
     generation: int
     step: int
     samples: int
+    whole_samples: int
     applied: tuple[int, ...]
     lost: Ranges
     row_updates: RowUpdates

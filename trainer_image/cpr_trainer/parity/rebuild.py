@@ -33,7 +33,8 @@ def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what w
 ) -> tuple[FlushAccount, Rebuilt] | None:
     """Fill a shard's arena with the rows that parity has of it, and say what they stand for; None if it has not.
 
-    They are of this generation and of `floor` samples at least. After None the arena holds a mixture, and must be
+    They are of this generation, and have `floor` samples of every rank at least: a save of so many may have let ranks
+    forget them. After None the arena holds a mixture, and must be
     loaded in another way. The next save of these rows cannot stand on an earlier one.
     """
     try:
@@ -59,8 +60,8 @@ def _chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standi
         _LOG.info("parity does not have all rows")
         return None
     account = from_json(FlushAccount, found[0].mark)
-    if account.generation != generation or account.samples < floor:
-        _LOG.info("parity has the rows of %d samples in generation %d", account.samples, account.generation)
+    if account.generation != generation or account.whole_samples < floor:
+        _LOG.info("parity has the rows of %d samples in generation %d", account.whole_samples, account.generation)
         return None
     return found
 

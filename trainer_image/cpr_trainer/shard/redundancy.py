@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.env import ROLE_SHARD
 from cpr_contract.roster import Peer, ShardRoster
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.parity.account import FlushAccount, Rebuilt
 from cpr_trainer.parity.desk import Desk
@@ -174,6 +174,7 @@ class Redundancy:
                 mark.generation,
                 mark.step,
                 mark.samples,
+                samples_at(min(mark.applied), self._job.data.batch_size, progress.total_samples),
                 mark.applied,
                 mark.lost,
                 mark.row_updates,
