@@ -153,12 +153,11 @@ async def test_parity_does_not_count_while_a_neighbour_is_being_replaced() -> No
     assert loss.saved == 500
 
 
-async def test_a_lost_trainer_takes_no_more_than_parity_lacks() -> None:
+async def test_of_what_parity_holds_only_a_living_trainer_can_tell() -> None:
     world = await in_parity(1, (600, 590, 600))
-    draft = begin(world)
-    assert draft.status.shards[1].lost_at is None
     (loss,) = losing(world, "shard/1", "trainer/0").losses
-    assert (loss.saved, loss.kept_after) == (500, None), "nobody is left who could tell"
+    known = world.job.status.shards[1].saved_samples
+    assert (loss.saved, loss.kept_after) == (known, None), "nobody is left who could tell of parity"
 
 
 @pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (5, 2), (7, 3), (18, 4)])
