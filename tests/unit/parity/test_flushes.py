@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
+from cpr_trainer.parity.account import FlushAccount
 from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
 from cpr_trainer.parity.messages import Operation, Read, Rows, Stand, Standing, document_of, pack
 from cpr_trainer.shard import redundancy
 from support.exchanges import WAIT_S, wait_for
-from support.parity_job import SHARDS, K, ParityJob
+from support.parity_job import SHARDS, K, ParityJob, parity_of
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
@@ -78,6 +80,24 @@ def test_nothing_is_protected_while_a_holder_is_away(running: ParityJob) -> None
     running.push()
     running.protect()
     running.check()
+
+
+def test_what_not_all_ranks_have_pushed_is_not_told_as_protected(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A floor that is taken from it would ask for more than the parity has of the other rank."""
+    monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
+    running = ParityJob(replace(job, trainers=2))
+    try:
+        running.push()
+        wait_for(lambda: all(parity_of(each)._journal.protected for each in running.shards))
+        wait_for(lambda: applied_in_parity(running) == {(1, 0)})
+        wait_for(lambda: (running.exchange.heartbeat(0), running.exchange.protected() == (0,) * SHARDS)[1])
+    finally:
+        running.close()
+
+
+def applied_in_parity(running: ParityJob) -> set[tuple[int, ...]]:
+    marks = (parity_of(each)._journal.protected for each in running.shards)
+    return {from_json(FlushAccount, mark).applied for mark in marks if mark is not None}
 
 
 def test_small_flushes_bring_all_rows_in_the_end(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ class Exchange:
             return tuple(map(self._forgotten, self._loop.links))
 
     def protected(self) -> tuple[int, ...]:
-        """Return, for each shard, the samples up to which parity holds what this rank pushed; -1: it does not."""
+        """Return, for each shard, the samples up to which parity holds what all ranks pushed; -1: it does not."""
         with self._loop.changed:
             session = self._session
             return tuple(

@@ -61,8 +61,8 @@ class Header:
     rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
     its lookup. `count` counts rows, and in WELCOME the lives of
     the shard's incarnation. `order` is the place of a push among those of all ranks: in ACK that of `step`, in
-    PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step of this rank that the
-    parity at other shards holds; -1: they hold nothing.
+    PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step that the parity
+    at other shards holds of every rank; -1: they hold nothing.
     """
 
     operation: Operation

@@ -74,7 +74,7 @@ class Link:
     `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on without the
     shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up to which
     this rank's row updates on the shard are counted; the count begins with what the shard says first, and is -1 before
-    that. `protected` is the last step of this rank that parity at other shards holds, -1 where it holds nothing.
+    that. `protected` is the last step that parity at other shards holds of every rank, -1 where it holds nothing.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:

@@ -191,6 +191,7 @@ class _Shard:
         self.metrics.applied_step.set(report.applied_step)
         if report.row_updates is not None:
             self.metrics.lost_row_updates.set(max(report.row_updates.lost, 0))
+        self.metrics.protected_samples.set(report.protected_samples or 0)
         self.metrics.generation.set(report.counters.generation)
         self.metrics.ready.set(life.state is ShardState.READY)
 

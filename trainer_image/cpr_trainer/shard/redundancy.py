@@ -60,6 +60,7 @@ class Redundancy:
         self._journal = Journal(home.arena, parts, _name(rng))
         self._store = ParityStore(ring.data_shards, shapes, _name(rng))
         self.desk = Desk(ring, roster.index, shapes, self._store, self._journal)
+        service.metrics.parity_bytes.set(ParityStore.size_bytes(shapes))
         self._mail: SimpleQueue[Heard] = SimpleQueue()
         self._links = [
             HolderLink(part, self._connect, self._mail.put, random.Random(_name(rng)))
@@ -166,6 +167,8 @@ class Redundancy:
         self._sealed, self._sealed_s = mark, now_s
         for part, flush in journal.seal(mark, FLUSH_BYTES).items():
             self._links[part].send(flush)
+            self._service.metrics.flushed_bytes.inc(flush.nbytes)
+        self._service.metrics.flushes.inc()
 
     def _mark(self, progress: Progress) -> str:
         mark, service = self._service.mark(progress), self._service
@@ -190,8 +193,8 @@ class Redundancy:
         if protected != self._protected:
             self._protected = protected
             account = None if protected is None else from_json(FlushAccount, protected)
-            self._service.protected_steps = () if account is None else account.applied
-            self._service.protected_samples = None if account is None else account.samples
+            self._service.protected_step = -1 if account is None else min(account.applied)
+            self._service.protected_samples = None if account is None else account.whole_samples
 
     def _connect(self, peer: Peer, generation: int) -> Dialogue:
         me = Identity(self._job.job_uid, ROLE_SHARD, self._roster.index, self._roster.incarnation, generation)

@@ -103,8 +103,8 @@ class Service:
     has changed and nobody was told yet; `life` is the server's number among those of this incarnation.
 
     Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
-    that was given up (0: none) go into every answer, and so do `protected_steps`, those that parity holds (empty: there
-    is none, or not of all rows); whoever knows keeps them up to date, and beside them `protected_samples`.
+    that was given up (0: none) go into every answer, and so does `protected_step`, the last one that parity holds of
+    every rank (-1: there is none, or not of all rows); whoever knows keeps them up to date, and `protected_samples`.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
@@ -113,7 +113,7 @@ class Service:
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.saved_steps: tuple[int, ...] = ()
-        self.protected_steps: tuple[int, ...] = ()
+        self.protected_step = -1
         self.protected_samples: int | None = None
         self.given_up_step = 0
         self.progress: Progress | None = None
@@ -128,7 +128,7 @@ class Service:
         self._narrowest, self._widest = min(job.model.dims), max(job.model.dims)
         self._placement = placement
         self._index = index
-        self._metrics = metrics
+        self.metrics = metrics
         self._clients: list[Client] = []
         self._held_free = False
         self.waits = False
@@ -280,7 +280,7 @@ class Service:
         ticket, count, size_bytes = frame.header.ticket, len(slots), sum(each.nbytes for each in vectors)
         header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=size_bytes)
         client.send(header, *vectors)
-        self._metrics.rows_read.inc(count)
+        self.metrics.rows_read.inc(count)
         self.trace.lap("send")
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
@@ -306,7 +306,7 @@ class Service:
                     self.trace.end(frame.header.step)
             case _:
                 assert_never(fate)
-        self._metrics.pushes.labels(fate.name.lower()).inc()
+        self.metrics.pushes.labels(fate.name.lower()).inc()
         return True
 
     def _is_next(self, progress: Progress, header: Header) -> bool:
@@ -337,7 +337,7 @@ class Service:
                 return False
             self.on_change(slots)
         self._account(progress, header)
-        self._metrics.rows_changed.inc(header.count)
+        self.metrics.rows_changed.inc(header.count)
         return True
 
     def _account(self, progress: Progress, header: Header) -> None:
@@ -415,5 +415,5 @@ class Service:
             ticket=ticket,
             count=count,
             payload_bytes=size_bytes,
-            protected_step=self.protected_steps[rank] if self.protected_steps else -1,
+            protected_step=self.protected_step,
         )
