@@ -53,6 +53,76 @@ def test_a_killed_shard_is_rebuilt_bit_for_bit(tmp_path: Path, calm: SavedModel,
     assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
 
 
+def test_a_shard_is_rebuilt_again_while_it_catches_up_and_the_store_is_away(tmp_path: Path, calm: SavedModel) -> None:
+    job = protected(tmp_path, 1, 2)
+    store, away = tmp_path / "store", tmp_path / "away"
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(SAMPLES // 4)
+        running.wait_for(lambda: (running.shard(1).protected_samples or 0) > SAMPLES // 8, "parity has it")
+        store.rename(away)
+        store.touch()  # no folder can be made in its place
+        for _ in range(3):
+            running.kill(running.shards[1])
+            running.wait_exit(running.shards[1])
+            running.replace_shard(1)
+            running.wait_for(lambda: running.shard(1).rebuilt, "it has its rows")
+        running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all pushes are there again")
+        report = running.shard(1)
+        store.unlink()
+        away.rename(store)
+        anchor = running.result()
+    assert report.lost == ()
+    assert_same(saved_model(job, anchor, tmp_path / "model"), calm)
+
+
+def test_of_two_trainers_a_shard_finds_the_floor_that_they_tell(tmp_path: Path) -> None:
+    """What parity holds of all ranks is the floor, whichever rank was ahead when it was flushed."""
+    job = replace(protected(tmp_path, 1, 2), trainers=2)
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.start()
+        for turn in (1, 2, 3):
+            running.reach(turn * SAMPLES // 5)
+            running.wait_for(lambda: (running.shard(1).protected_samples or 0) > 0, "parity has it")
+            running.kill(running.shards[1])
+            running.wait_exit(running.shards[1])
+            told = [running.trainer(rank).shard_protected[1] for rank in (0, 1)]
+            assert max(told) > 0
+            running.floors[1] = max(told)
+            running.replace_shard(1)
+            running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all pushes are there again")
+            report = running.shard(1)
+            assert report.rebuilt
+            assert (report.restored_samples or 0) >= max(told)
+            assert (report.lost, report.row_updates and report.row_updates.lost) == ((), 0)
+        anchor = running.result()
+    assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost == ((), ())
+
+
+def test_a_shard_and_a_trainer_together_lose_a_flush_of_that_rank_at_most(tmp_path: Path) -> None:
+    """What the lost trainer kept is gone, but not what parity has; and what is lost is told."""
+    job = replace(protected(tmp_path, 1, 2), trainers=2)
+    with LocalJob(job, tmp_path, interval_s=600.0) as running:
+        running.start()
+        running.reach(SAMPLES // 3)
+        running.wait_for(lambda: (running.shard(1).protected_samples or 0) > 0, "parity has it")
+        running.kill(running.shards[1])
+        running.kill(running.trainers[1])
+        for member in (running.shards[1], running.trainers[1]):
+            running.wait_exit(member)
+        kept = running.trainer(0).shard_protected[1]
+        stood_at = running.trainer(0).samples_started
+        running.replace_shard(1)
+        running.replace_trainers(1, leader=0)
+        running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all pushes are there again")
+        report, anchor = running.shard(1), running.result()
+    assert report.rebuilt
+    lost = sum(end - first for first, end in report.lost)
+    assert all(kept <= first < end <= stood_at for first, end in report.lost)
+    assert 2 * lost <= stood_at - kept, "the slices of one of two ranks"
+    assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost[1] == report.lost
+
+
 def test_two_shards_of_one_stripe_come_back_from_the_trainer(tmp_path: Path, calm: SavedModel) -> None:
     """Parity has neither of them; the trainer kept what it had protected, because there was room."""
     job = protected(tmp_path, 1, 2)
