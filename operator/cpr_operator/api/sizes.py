@@ -33,7 +33,7 @@ def redundancy_bytes(spec: CPRJobSpec) -> int:
 
 
 def _bands(model: ModelSpec) -> list[tuple[int, int]]:
-    """Of the tables of each dim: how many rows they have, and how many bytes one takes, as all of them have room for."""
+    """How many rows the tables of each dim have, and the bytes of one, with room for any of their optimizers."""
     rows, widths = dict[int, int](), dict[int, int]()
     for table in model.tables:
         dim = table.dim or model.embedding_dim
