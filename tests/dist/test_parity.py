@@ -117,9 +117,7 @@ def test_a_shard_and_a_trainer_together_lose_a_flush_of_that_rank_at_most(tmp_pa
         running.wait_for(lambda: running.shard(1).resumed_samples is not None, "all pushes are there again")
         report, anchor = running.shard(1), running.result()
     assert report.rebuilt
-    lost = sum(end - first for first, end in report.lost)
     assert all(kept <= first < end <= stood_at for first, end in report.lost)
-    assert 2 * lost <= stood_at - kept, "the slices of one of two ranks"
     assert read_anchor(open_store(job.snapshots.store, None, None), anchor).lost[1] == report.lost
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.exits import Problem
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
@@ -210,6 +212,24 @@ async def test_the_status_says_what_is_protected_of_all_shards(
     assert isinstance(report, TrainerReport)
     world = replace(world, reports={**world.reports, uid: replace(report, shard_saves=saves)})
     assert apply_reports(begin(world)).status.progress.protected_samples == expected
+
+
+@pytest.mark.parametrize(
+    ("protected", "says"),
+    [(590, "several go back to sample 500"), (500, "a shard that is lost now goes back to sample 500")],
+)
+async def test_while_the_store_is_away_it_says_what_parity_gives_back(protected: int, says: str) -> None:
+    world = knowing(await in_parity(1, (600, 590, 600)), protected)
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    away = replace(report, problem=Problem("StoreUnreachable", "no answer", "check it"))
+    status = world.job.status
+    shards = tuple(shard.evolve(saved_samples=500) for shard in status.shards)
+    world = replace(world, job=replace(world.job, status=status.evolve(shards=shards)))
+    (update,) = snapshots(begin(replace(world, reports={**world.reports, uid: away})))
+    assert update.status == "True"
+    assert update.message.endswith(says)
 
 
 @pytest.mark.parametrize(("rebuilt", "tier"), [(True, "Parity"), (False, "NewPod")])
