@@ -65,7 +65,12 @@ class ParityJob:
     def protect(self) -> None:
         """Wait until parity holds all that was pushed."""
         samples = self.step * self.spec.data.batch_size
-        wait_for(lambda: (self.exchange.heartbeat(0), self.exchange.protected() == (samples,) * SHARDS)[1])
+        wait_for(lambda: self.told() == (samples,) * SHARDS)
+
+    def told(self) -> tuple[int, ...]:
+        """What the shards told last of what parity holds; they are asked again."""
+        self.exchange.heartbeat(0)
+        return self.exchange.protected()
 
     def check(self) -> None:
         """Parity is the XOR of the rows as they are: nothing is pushed now."""

@@ -114,7 +114,7 @@ def _neighbours(status: Status) -> tuple[Peer, ...]:
 @lru_cache(maxsize=1024)
 def has_parity(job_spec: str) -> bool:
     """Whether shards keep parity for each other, by the JobSpec that pods read."""
-    return json.loads(job_spec).get("parity_shards", 0) > 0
+    return bool(json.loads(job_spec).get("parity_shards", 0))
 
 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:

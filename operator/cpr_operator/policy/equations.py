@@ -69,7 +69,7 @@ def uncovered(shards: int, data_shards: int, lost: float) -> float:
     ring of N. The m shards of a failure are taken to be any; the first may lie anywhere.
     """
     close = min(2 * data_shards / (shards - 1), 1.0)
-    return 1 - (1 - close) ** max(lost - 1, 0.0)
+    return 1 - math.pow(1 - close, max(lost - 1, 0.0))
 
 
 def rolled_back(failures: float, interval_s: float, commit_s: float, affordable_s: float) -> float:

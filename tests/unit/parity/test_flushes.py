@@ -10,10 +10,11 @@ import pytest
 
 from cpr_contract.codec import from_json
 from cpr_contract.spec import JobSpec
+from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Identity
 from cpr_trainer.parity.account import FlushAccount
 from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
-from cpr_trainer.parity.messages import Operation, Read, Rows, Stand, Standing, document_of, pack
+from cpr_trainer.parity.messages import Read, Rows, Stand, Standing, document_of, pack
 from cpr_trainer.shard import redundancy
 from support.exchanges import WAIT_S, wait_for
 from support.parity_job import SHARDS, K, ParityJob, parity_of
@@ -74,7 +75,7 @@ def test_nothing_is_protected_while_a_holder_is_away(running: ParityJob) -> None
     running.protect()
     running.shards[2].close()
     # The holders of shard 0 are 1 and 2.
-    wait_for(lambda: (running.exchange.heartbeat(0), running.exchange.protected()[0] == -1)[1])
+    wait_for(lambda: running.told()[0] == -1)
     running.replace(2)
     running.follow()
     running.push()
@@ -90,7 +91,7 @@ def test_what_not_all_ranks_have_pushed_is_not_told_as_protected(job: JobSpec, m
         running.push()
         wait_for(lambda: all(parity_of(each)._journal.protected for each in running.shards))
         wait_for(lambda: applied_in_parity(running) == {(1, 0)})
-        wait_for(lambda: (running.exchange.heartbeat(0), running.exchange.protected() == (0,) * SHARDS)[1])
+        wait_for(lambda: running.told() == (0,) * SHARDS)
     finally:
         running.close()
 

@@ -57,7 +57,8 @@ class Epochs:
 
     def ever_changed(self, slots: Ints | slice) -> NDArray[np.bool_]:
         """Whether each of these rows ever changed."""
-        return (self.of[slots] & _LAST) != 0
+        changed: NDArray[np.bool_] = (self.of[slots] & _LAST) != 0
+        return changed
 
     def changed(self, since: int, until: int, first: int, last: int) -> Ints:
         """Return the slots in [first, last) whose rows changed after epoch `since` and not after `until`."""
