@@ -71,11 +71,12 @@ class ParityRing:
         arena.seed(self.placement, index, Seeding(self.job.model, self.job.data.seed))
         return arena
 
-    def push(self, index: int, rng: np.random.Generator) -> None:
-        """A step over some rows of one shard."""
+    def push(self, index: int, rng: np.random.Generator, *, every: bool = False) -> None:
+        """A step over some rows of one shard, or every one."""
         shard = self.shards[index]
         self._step += 1
-        slots = np.flatnonzero(rng.random(len(shard.arena)) < rng.choice([0.05, 0.3, 1.0]))
+        portion = 1.0 if every else rng.choice([0.05, 0.3, 1.0])
+        slots = np.flatnonzero(rng.random(len(shard.arena)) < portion)
         numbers = self.numbers(index)[slots]
         gradients = tuple(rng.standard_normal(rows.shape).astype(np.float32) for rows in shard.arena.read(slots))
         shard.journal.note(slots)

@@ -22,24 +22,8 @@ def ring() -> ParityRing:
     return ring
 
 
-class EveryRow:
-    """Draws as numpy does, but all rows of a shard for each step."""
-
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(5)
-
-    def random(self, count: int) -> np.ndarray:
-        return np.zeros(count)
-
-    def choice(self, _of: list[float]) -> float:
-        return 1.0
-
-    def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
-        return self._rng.standard_normal(shape)
-
-
 def push(ring: ParityRing, index: int) -> None:
-    ring.push(index, EveryRow())  # type: ignore[arg-type] -- all that a push draws
+    ring.push(index, np.random.default_rng(len(ring.marks)), every=True)
 
 
 def flush(ring: ParityRing, index: int) -> None:
