@@ -110,7 +110,7 @@ def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: P
 
 def batches_of(job: JobSpec) -> Iterator[Access]:
     """Yield which rows some batches need."""
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)
     for step in range(1, BATCHES + 1):
         access = find_access(placement, dataset.take(order.batch_indices(step)).ids)

@@ -27,7 +27,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.bench.train.presets import BATCH_SIZE, document
 from cpr_operator.cli.options import TrainPreset
-from cpr_trainer.access import Access, BandedAccess, find_access
+from cpr_trainer.access import AnyAccess, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
@@ -42,7 +42,7 @@ class Work:
     """A batch, the rows that it needs, and their vectors, [u, D]."""
 
     batch: Batch
-    access: Access | BandedAccess
+    access: AnyAccess
     vectors: Tensor
 
 

@@ -43,7 +43,7 @@ def join(processes: int) -> int:
 
 def open_batches(job: JobSpec, rank: int, trainers: int) -> Loader:
     """Return the slices of trainer `rank` of `trainers` of all batches, prepared on threads beside."""
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     return Loader(dataset, BatchOrder.of(job.data, dataset.layout), rank=rank, trainers=trainers, first_step=1)
 
 

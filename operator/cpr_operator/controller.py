@@ -13,11 +13,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.direct import signature
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, parse_spec, parse_status
+from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_description, parse_spec, parse_status
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     BusyError,
@@ -60,6 +62,8 @@ logger = logging.getLogger(__name__)
 
 #: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
 REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
+#: A pod has so long to take a roster that is sent to it; the annotation follows.
+SEND_DEADLINE_S = 0.2
 #: So many rosters of one job are written at once, as many as its namespace may hold places for writes.
 ROSTERS_AT_ONCE = 8
 #: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
@@ -174,7 +178,7 @@ class Controller:
         written = await self._write(view, job.status, outcome, memory)
         memory.forget_words(listed, job.status, outcome.status)
         await self._guarding.keep(self._at(job, outcome), job.id, outcome, listed, memory.guarded)
-        await self._act(written, job, outcome, memory)
+        await self._act(written, observed, outcome, memory)
         if memory.refusals:
             return min(outcome.wake_after_s or LAST_RETRY_S, max(memory.retry_at - self._clock(), AGAIN_S))
         wanted_s = outcome.wake_after_s
@@ -255,7 +259,8 @@ class Controller:
             asked = {pod.uid: group.create_task(self._report(pod, max_bytes, reading)) for pod in pods}
             if asked:
                 await asyncio.wait(asked.values(), timeout=SILENT_DEADLINE_S)
-            for uid in missed_by_peers(heard(observed, asked)) & asked.keys():
+            spares = {pod.uid for pod in pods if pod.role == env.ROLE_SPARE}
+            for uid in (missed_by_peers(heard(observed, asked)) | spares) & asked.keys():
                 asked[uid].cancel()
         return heard(observed, asked)
 
@@ -293,8 +298,10 @@ class Controller:
         memory.written_at = now
         return written
 
-    async def _act(self, view: JobView, job: Job, outcome: Outcome, memory: Memory) -> None:
-        cluster = self._cluster.at(memory.urgency)
+    async def _act(self, view: JobView, observed: PassInput, outcome: Outcome, memory: Memory) -> None:
+        cluster, job = self._cluster.at(memory.urgency), observed.job
+        if any(patch.labels for patch in outcome.rosters):
+            await self._send(observed, outcome, memory)
         if outcome.creates and self._clock() >= memory.retry_at:
             await self._create(cluster, outcome, memory)
         for delete in outcome.deletes:
@@ -315,6 +322,23 @@ class Controller:
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
             logger.warning("%s: event rejected: %s", view.name, error)
 
+    async def _send(self, observed: PassInput, outcome: Outcome, memory: Memory) -> None:
+        """A spare takes a place: who is concerned need not wait until its kubelet shows the annotation.
+
+        Only an operator that has made the job's key can sign. Pods of others read the annotation alone.
+        """
+        runtime = outcome.status.runtime
+        key = memory.guarded.key_named(runtime.key_digest) if runtime else None
+        if key is None:
+            return
+        sends = []
+        for patch in outcome.rosters:
+            pod, roster = observed.pods_by_uid[patch.uid], patch.annotations[env.ANNOTATION_ROSTER]
+            if pod.phase == "Running" and pod.host:
+                told = signature(key, pod.name, roster.encode())
+                sends.append(self._cluster.send_roster(pod, roster, told, SEND_DEADLINE_S))
+        await asyncio.gather(*sends)
+
     async def _tell(self, cluster: Cluster, job: Job, patches: tuple[RosterPatch, ...]) -> None:
         """Write rosters, several at once, in their order. Raises what one of them raises; then no more are begun."""
         left = iter(patches)
@@ -322,7 +346,7 @@ class Controller:
         async def tell() -> None:
             for patch in left:
                 try:
-                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations)
+                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations, patch.labels)
                 except NotFoundError:
                     logger.info("%s: %s is gone before its roster was updated", job.id.name, patch.name)
 
@@ -360,6 +384,8 @@ def read_job(view: JobView) -> Job:
     """The job as the core reads it. Raises InvalidSpecError and InvalidStatusError."""
     identity = JobId(view.namespace, view.name, view.uid)
     status, spec = parse_status(view.status), parse_spec(view.spec)
+    if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
+        check_description(spec)
     return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 
@@ -383,7 +409,7 @@ def heard(observed: PassInput, asked: Mapping[str, asyncio.Task[Report | None]])
 def read_report(pod: PodView, answer: bytes) -> Report | None:
     """A pod's answer; None if it is not a report of its role."""
     try:
-        return from_json(ShardReport, answer) if pod.role == "shard" else from_json(TrainerReport, answer)
+        return from_json(TrainerReport, answer) if pod.role == env.ROLE_TRAINER else from_json(ShardReport, answer)
     except ContractError as error:
         # As text: where a log keeps its records, the error would keep all that was parsed.
         logger.warning("%s returned an invalid report: %s", pod.name, str(error))

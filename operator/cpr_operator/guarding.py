@@ -28,13 +28,14 @@ GUARD_S, RETRY_S = 300.0, 10.0
 
 @dataclass(slots=True)
 class Guarded:
-    """What is remembered of one job's objects: the key of its next Secret, and what was applied last.
+    """What is remembered of one job's objects: the key of its next Secret, that of the last, and what was applied last.
 
     `blocked` says why no pod may be created, `refused` which other object the server refused. Both are
     the server's messages.
     """
 
     key: str
+    issued: str = ""
     up: bool | None = None
     applied: tuple[Manifest, ...] = ()
     due: float = 0.0
@@ -46,6 +47,11 @@ class Guarded:
     def digest(self) -> str:
         """The digest that names the next key."""
         return key_digest(self.key.encode())
+
+    def key_named(self, digest: str) -> bytes | None:
+        """The pods' key, if this operator has made it: a Secret is never read back."""
+        key = self.issued.encode()
+        return key if key and key_digest(key) == digest else None
 
     @property
     def refusals(self) -> dict[str, str]:
@@ -134,7 +140,7 @@ class Guarding:
         try:
             if new_key:
                 await cluster.create_secret(key_secret(job, guarded.key, guarded.digest))
-                guarded.key = self._new_key()
+                guarded.issued, guarded.key = guarded.key, self._new_key()
             await cluster.apply(policy)
         except RefusedError as error:
             blocked, guarded.terminating = str(error), isinstance(error, TerminatingError)

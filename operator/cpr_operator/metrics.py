@@ -11,6 +11,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from cpr_operator.api.members import SparePhase
 from cpr_operator.api.status import ConditionType, FailureRecord, Phase, Status
 
 #: Not `job`: that is the label by which Prometheus tells its own targets apart.
@@ -74,6 +75,7 @@ class Metrics:
         self._rollbacks = gauge("cprjob_rollbacks", "How often the whole job went back to an anchor.")
         self._interval_s = gauge("cprjob_interval_seconds", "Planned training time between two cuts.")
         self._restarts = gauge("cprjob_restarts", "Pods replaced so far.")
+        self._spares = gauge("cprjob_spares", "Spares by state; those that are Ready can be promoted.", "state")
         text = "Requests to the API server that wait for their turn."
         self._waiting = Gauge("cprjob_requests_waiting", text, registry=self._registry)
         self._overhead_s = gauge("cprjob_overhead_seconds", "Time that fault tolerance has cost so far.", "kind")
@@ -114,6 +116,8 @@ class Metrics:
             self._reserved.labels(*key).set(status.budget.reserved)
             self._running.labels(*key).set(status.budget.running_sum)
             self._rollbacks.labels(*key).set(status.budget.rollbacks)
+        for state in get_args(SparePhase):
+            self._spares.labels(*key, state).set(sum(spare.state == state for spare in status.spares))
         for kind, seconds in status.overhead:
             self._overhead_s.labels(*key, kind.removesuffix("_seconds")).set(seconds)
         self._count_failures(key, status.failures)

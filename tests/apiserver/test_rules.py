@@ -11,13 +11,17 @@ import httpx
 import pytest
 import yaml
 
+from cpr_contract.packing import GROWTH, LONGEST
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec
+from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
 from support.documents import Document, edited
+from support.large_job import a_shard_is_lost
+from support.limits import largest
 from support.rule_cases import RULES, Case
 
 pytestmark = pytest.mark.apiserver
@@ -86,6 +90,24 @@ def test_status_comes_back_as_it_was_written(api: httpx.Client) -> None:
     )
     written = create(api, edited({}), status.to_dict())
     assert Status.model_validate(written["status"]) == status
+
+
+def test_a_job_at_all_limits_is_created_started_and_changed(api: httpx.Client) -> None:
+    """The rules are within the API server's budget also where they run, and the object within its store's."""
+    document = largest(shards=256)
+    of_pass = reconcile(a_shard_is_lost(256, 64)).status
+    lost = tuple(tuple((at * 10**11, at * 10**11 + 1) for at in range(16)) for _ in range(256))
+    status = of_pass.evolve(
+        runtime=Runtime(image="i", contract_version=1, template_hash="h", job_spec="x" * (LONGEST + GROWTH)),
+        ledger=of_pass.ledger.evolve(ranges=lost),
+    )
+    created = create(api, document, status.to_dict())
+    url = f"{PATH}/{created['metadata']['name']}"
+    changed = api.put(url, params=STRICT, json=edited({"spec.suspend": True}, created))
+    assert changed.status_code == httpx.codes.OK, changed.text
+    frozen = api.put(url, params=STRICT, json=edited({"spec.model.features.2047.maxLength": 7}, created))
+    assert frozen.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+    assert "cannot be changed once the job has started" in frozen.json()["message"]
 
 
 def test_unknown_fields_of_templates_are_kept(api: httpx.Client) -> None:

@@ -13,8 +13,8 @@ from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, pod_templa
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
 
-#: Run in a shard's container: kills the server, and not the keeper, which is process 1.
-KILL_SERVER = "import os; os.kill(int(open('/proc/1/task/1/children').read().split()[0]), 9)"
+#: Run in a member's container: kills the process that works, and not the keeper, which is process 1.
+KILL_PROCESS = "import os; os.kill(int(open('/proc/1/task/1/children').read().split()[0]), 9)"
 
 
 class TestABudgetOfNothing:
@@ -41,13 +41,32 @@ class TestABudgetOfNothing:
 
     def test_a_killed_server_goes_on_in_its_pod_with_all_rows(self, space: Space, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 2)
-        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_SERVER))
+        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_PROCESS))
         assert told == [("shard", 2, victim.incarnation, "Crashed")]
         assert run.uids() == before
         status = run.status()
         failure = status["failures"][-1]
         assert (failure["tier"], failure["lostSamples"], status["budget"]["spent"]) == ("InPlace", 0, 0)
         assert space.told("poor", "RestartedInPlace")
+
+    def test_a_killed_leader_goes_on_in_its_pod_after_the_last_complete_step(self, space: Space, run: Run) -> None:
+        before, leader = run.uids(), run.leader()
+        victim = run.pod("trainer", leader)
+        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_PROCESS))
+        assert told == [("trainer", leader, victim.incarnation, "Crashed")]
+        assert run.uids() == before
+        status = run.status()
+        failure = status["failures"][-1]
+        assert (failure["tier"], failure["lostSamples"], status["budget"]["spent"]) == ("InPlace", 0, 0)
+        assert (status["leader"], status["counters"]["generation"]) == (leader, 1)
+        samples = run.trained()
+        until("both trainers take further steps", lambda: run.trained() > samples, within_s=60)
+        report = run.report("trainer", leader)
+        assert report is not None
+        assert (report["lives"], report["lost"]) == (2, [])
+        log = space.logs(victim.name)
+        assert "life 2 goes on after step" in log
+        assert "loads its code itself" not in log  # the keeper forked
 
     def test_a_suspended_job_keeps_no_pod_and_loses_nothing(self, space: Space, run: Run) -> None:
         before = run.status()
@@ -83,7 +102,7 @@ class TestABudgetOfNothing:
     def test_all_that_was_trained_is_in_the_newest_anchor(self, cluster: Cluster, run: Run) -> None:
         verify_members(run, run.status(), replaced={("shard", 1)})
         status = run.stop()
-        assert [kind for *_, kind in failures(status)] == ["Disruption", "Crashed", "Killed"]
+        assert [kind for *_, kind in failures(status)] == ["Disruption", "Crashed", "Crashed", "Killed"]
         assert (status["budget"]["spent"], status["counters"]["generation"]) == (0, 2)
         assert not any(account(cluster.store, status).values())
 

@@ -151,6 +151,19 @@ async def test_only_the_pod_of_that_uid_is_annotated(bench: Bench) -> None:
     assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [9]
 
 
+async def test_labels_and_annotations_change_together_and_the_others_stay(bench: Bench) -> None:
+    job = await bench.make_job("promoted")
+    pod = await bench.cluster.create_pod(pod_manifest(job, index=2, incarnation=5))
+    labels = {"cprjob.io/index": "1", "cprjob.io/incarnation": "7"}
+    roster = {"cprjob.io/roster-version": "9"}
+    with pytest.raises(NotFoundError):
+        await bench.cluster.annotate_pod(NAMESPACE, pod.name, "another", roster, labels)
+    assert [(p.index, p.incarnation, p.roster_version) for p in await bench.cluster.list_pods(job)] == [(2, 5, 3)]
+    await bench.cluster.annotate_pod(NAMESPACE, pod.name, pod.uid, roster, labels)
+    (read,) = await bench.cluster.list_pods(job)
+    assert (read.role, read.index, read.incarnation, read.roster_version) == ("shard", 1, 7, 9)
+
+
 async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(bench: Bench) -> None:
     job = await bench.make_job("twice")
     meta = {"name": "twice", "namespace": NAMESPACE}

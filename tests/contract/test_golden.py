@@ -23,6 +23,7 @@ from cpr_contract.spec import (
     ColumnsSpec,
     DataSpec,
     EvaluationSpec,
+    FeatureSpec,
     JobSpec,
     ModelSpec,
     OptimizerSpec,
@@ -81,6 +82,11 @@ EXAMPLES: dict[str, Any] = {
             entrypoint="ranking.models:build",
             labels=("click", "buy"),
             targets=("dwell",),
+            features=(
+                FeatureSpec("visitor", "user", "user"),
+                FeatureSpec("seen", "pages", "page", "None", max_length=50, weights="seconds"),
+            ),
+            numeric=2,
         ),
         data=DataSpec(
             "Parquet",
@@ -195,6 +201,7 @@ EXAMPLES: dict[str, Any] = {
         shard_lives=(1, 1, 2, 1),
         shard_protected=(6150000, 6150000, -1, 6150000),
         evaluation=HELD_OUT,
+        lives=2,
     ),
     "shard_manifest": ShardManifest(
         contract=1,
@@ -332,6 +339,13 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
     assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
+def test_a_job_from_before_models_had_features_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    del document["model"]["features"], document["model"]["numeric"]
+    model = from_dict(JobSpec, document).model
+    assert (model.features, model.feature_tables, model.dense_width) == ((), (0, 1), 13)
+
+
 def test_a_job_from_before_optimizers_had_schedules_is_read() -> None:
     document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
     document["model"]["dense_optimizer"] = {"kind": "Adagrad", "learning_rate": 0.01}
@@ -371,7 +385,7 @@ def test_every_document_has_an_example() -> None:
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
     inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
-    inner |= {TableSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
+    inner |= {TableSpec, FeatureSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
     inner |= {DataSpec, ColumnsSpec, EvaluationSpec, StoreSpec, SnapshotSpec, HeldOutScores}
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 
 def train_bags_alone(job: JobSpec) -> tuple[Dlrm, list[torch.nn.EmbeddingBag]]:
     """Train a DLRM over `EmbeddingBag`s; row-wise Adagrad is written out over whole tables."""
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     order, seed = BatchOrder.of(job.data, dataset.layout), job.data.seed
     network = Dlrm(job.model, seed)
     tables: list[torch.nn.EmbeddingBag] = []

@@ -61,7 +61,7 @@ from cpr_trainer.runtime import read_job
 from cpr_trainer.store import Uris
 torch.set_num_threads(1)
 job = read_job(os.environ)
-trainer = LoneTrainer(job, open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)), job.data.seed)
+trainer = LoneTrainer(job, open_dataset(job.data, job.model, Uris(job.snapshots.store)), job.data.seed)
 trainer.train(None, lambda samples: None)
 print(json.dumps(trainer.scores.validation.metrics()))
 """

@@ -140,7 +140,7 @@ def test_fit_ends_in_the_same_model_and_evaluate_scores_it_alike(undisturbed: En
     assert_fitted(found, job, undisturbed.model)
     held_out = found.held_out
     dataset, store = (
-        open_dataset(job.data, job.model.tables, Uris(job.snapshots.store)),
+        open_dataset(job.data, job.model, Uris(job.snapshots.store)),
         open_store(job.snapshots.store, None, None),
     )
     scored = evaluate(job, dataset, store, undisturbed.anchor.key)

@@ -32,7 +32,7 @@ def scoring(folder: Path, trainers: int = 1) -> JobSpec:
 
 def scored_alone(job: JobSpec) -> HeldOutScores:
     """What a single process finds after step LAST_DUE."""
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     trainer, found = LoneTrainer(job, dataset, job.data.seed), list[HeldOutScores]()
 
     class Look:

@@ -1,4 +1,4 @@
-"""The traps of the tree: a folder named like a module of the standard library, torch in the operator, a slow shard."""
+"""The traps of the tree: a folder named like a module of the standard library, torch in the operator, slow starts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ SHARD = """
 import sys
 from cpr_trainer.process import main
 assert main(["shard"], {"CPR_TERMINATION_FILE": "/dev/null"}) == 20
+print(*sys.modules)
+"""
+
+#: Builds a network as a trainer does that begins, and tells what that has loaded.
+NETWORK = """
+import sys
+from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
+from cpr_trainer.trainer import keeper
+from cpr_trainer.model.replica import DenseReplica
+dense, sparse = OptimizerSpec("Adagrad", 0.05), SparseOptimizerSpec("RowWiseAdagrad", 0.02)
+DenseReplica(ModelSpec(8, (16, 8), (16, 1), (TableSpec("a", 10), TableSpec("b", 10)), dense, sparse), 1).step(1)
 print(*sys.modules)
 """
 
@@ -83,6 +94,15 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
         "safetensors",
     )
     assert not {name for name in loaded if name.startswith(others)}
+
+
+def test_a_trainer_that_goes_on_loads_none_of_what_torch_loads_late() -> None:
+    """Sympy alone takes seconds, each time that a killed trainer goes on: its keeper has not loaded it."""
+    done = subprocess.run([sys.executable, "-c", NETWORK], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "cpr_trainer.model.dlrm" in loaded
+    assert not {"sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"} & loaded
 
 
 @pytest.mark.parametrize(("package", "extra"), [("pydantic", "operator"), ("torch", "trainer")])

@@ -15,7 +15,7 @@ from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Uris, in_parallel, open_store
 from support.s3_servers import S3Server
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, read, write
+from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
 
 pytestmark = pytest.mark.store
 
@@ -46,7 +46,7 @@ def test_files_are_the_same_samples_wherever_they_lie(
     put(spec, server, "clicks/other", b"no data")
     local = read(data)
     for pattern in ("day%200/", f"day*/*.{ending}", f"day 0/part-00?.{ending}"):
-        remote = open_dataset(replace(data, uri=f"s3://{spec.bucket}/clicks/{pattern}"), TABLES, uris)
+        remote = open_dataset(replace(data, uri=f"s3://{spec.bucket}/clicks/{pattern}"), model_of(TABLES), uris)
         assert remote.layout.blocks == local.layout.blocks > 3
         some = np.random.default_rng(1).permutation(400)[:300]
         assert_same(remote.take(some), local.take(some))
@@ -99,7 +99,7 @@ def test_a_file_that_has_changed_or_is_gone_since_it_was_found_is_named(
     data = write(clicks(30), tmp_path, "csv", files=2)
     for path in tmp_path.iterdir():
         put(spec, server, f"day/{path.name}", path.read_bytes())
-    found = open_dataset(replace(data, uri=f"s3://{spec.bucket}/day/"), TABLES, uris)
+    found = open_dataset(replace(data, uri=f"s3://{spec.bucket}/day/"), model_of(TABLES), uris)
     put(spec, server, "day/part-001.csv", (tmp_path / "part-000.csv").read_bytes())
     with pytest.raises(DataError, match=r"part-001\.csv has changed"):
         everything(found)

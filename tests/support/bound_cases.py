@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, BAG, CRITEO, CSV, GONE, NUMBERED, OWN_MODEL, PARQUET
+from support.documents import AUC_DROP, BAG, CRITEO, CSV, FEATURES, GONE, NUMBERED, OWN_MODEL, PARQUET, Edits
 from support.rule_cases import Case
+
+
+def many_features(count: int) -> Edits:
+    return {"spec.model.features": [{"name": f"f{i}", "column": f"c{i}", "table": "ab"[i % 2]} for i in range(count)]}
+
+
+def many_numbers(count: int) -> Edits:
+    names = [f"n{i}" for i in range(count)]
+    return {"spec.model.numeric": count, "spec.data.columns.counts": [], "spec.data.columns.numbers": names}
+
 
 BOUNDS = (
     Case("spec.image", {"spec.image": "i"}, {"spec.image": GONE}),
@@ -52,8 +62,28 @@ BOUNDS = (
     Case("spec.model.topMlp[0]", {"spec.model.topMlp": [65536, 1]}, {"spec.model.topMlp": [65537, 1]}),
     Case(
         "spec.model.tables",
-        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(26)]},
-        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(27)]},
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(1024)]},
+        {"spec.model.tables": [{"name": f"t{i}", "rows": 1} for i in range(1025)]},
+    ),
+    Case("spec.model.features", FEATURES | many_features(2048), FEATURES | many_features(2049)),
+    Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features": []}),
+    Case("spec.model.features[0].column", FEATURES, FEATURES | {"spec.model.features.0.column": ""}),
+    Case("spec.model.features[0].table", FEATURES, FEATURES | {"spec.model.features.0.table": GONE}),
+    Case(
+        "spec.model.features[0].pooling",
+        FEATURES | {"spec.model.features.0.pooling": "Mean"},
+        FEATURES | {"spec.model.features.0.pooling": "Max"},
+    ),
+    Case(
+        "spec.model.features[0].maxLength",
+        FEATURES | {"spec.model.features.0.pooling": "Mean", "spec.model.features.0.maxLength": 65536},
+        FEATURES | {"spec.model.features.0.pooling": "Mean", "spec.model.features.0.maxLength": 0},
+    ),
+    Case("spec.data.columns.numbers", CSV | many_numbers(4096), CSV | many_numbers(4097) | {"spec.model.numeric": 1}),
+    Case(
+        "spec.model.numeric",
+        CSV | {"spec.model.numeric": 0, "spec.data.columns.counts": [], "spec.data.columns.numbers": []},
+        CSV | {"spec.model.numeric": -1},
     ),
     Case("spec.model.tables[0].dim", {"spec.model.tables.0.dim": 4096}, {"spec.model.tables.0.dim": 4097}),
     Case("spec.model.tables[0].dim", {"spec.model.tables.0.dim": 1}, {"spec.model.tables.0.dim": 0}),
@@ -120,7 +150,7 @@ BOUNDS = (
         CSV | {"spec.data.columns.labels": [""]},
     ),
     Case(
-        "spec.data.columns.categories",
+        "spec.data",
         PARQUET,
         PARQUET | {"spec.data.columns.categories": GONE},
     ),

@@ -52,6 +52,14 @@ CRITEO: Edits = {"spec.data": {"format": "Criteo", "uri": "s3://clicks/day", "ep
 COLUMNS = {"labels": ["click"], "counts": ["age"], "numbers": ["price"], "categories": ["user", "item"]}
 PARQUET: Edits = {"spec.data": {"format": "Parquet", "uri": "s3://clicks/day=*/", "columns": COLUMNS, "epochs": 1}}
 CSV: Edits = PARQUET | {"spec.data.format": "CSV"}
+#: Two features over one of the two tables; and data for them.
+LISTED: Edits = {
+    "spec.model.features": [
+        {"name": "one", "column": "user", "table": "a"},
+        {"name": "two", "column": "item", "table": "a"},
+    ]
+}
+FEATURES: Edits = PARQUET | {"spec.data.columns.categories": []} | LISTED
 OWN_MODEL: Edits = {"spec.model.entrypoint": "my.package:Network"}
 BAG: Edits = {"spec.model.tables.1.pooling": "Mean"}
 NUMBERED: Edits = {"spec.model.tables.0.ids": "RowNumber"}

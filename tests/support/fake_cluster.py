@@ -40,6 +40,7 @@ class FakeCluster(FakeNodes):
         self.quota: int | None = None
         self.terminating = False  # the namespace is being deleted
         self.calls: list[str] = []
+        self.sent: list[tuple[str, str, str]] = []  # rosters that pods were sent: name, text, signature
         self.firsts: set[int] = set()  # numbers of calls that are the first of a pass
         self.fault: Callable[[str, int, When], None] = lambda *_: None
         self.stale_reads = False  # every other read of the job, and each cached list of its pods, is one version behind
@@ -156,12 +157,20 @@ class FakeCluster(FakeNodes):
 
         self._call("delete_pod", delete)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         def annotate() -> None:
             pod = self.pods.get(name)
             if pod is None or pod.uid != uid:
                 raise NotFoundError(name)
-            pod.meta["annotations"].update(annotations)
+            pod.meta.setdefault("annotations", {}).update(annotations)
+            pod.meta["labels"].update(labels or {})
             roster = annotations.get(env.ANNOTATION_ROSTER)
             if roster is not None:
                 self.send(pod, roster)
@@ -197,6 +206,9 @@ class FakeCluster(FakeNodes):
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         held = self.pods.get(pod.name)
         return self.report(held) if held is not None else None
+
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        self.sent.append((pod.name, roster, signature))
 
     async def reaches(self, pod: PodView) -> bool:
         return True

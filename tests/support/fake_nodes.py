@@ -70,8 +70,8 @@ class Pod:
             uid=self.uid,
             owner_uid=self.owner_uid,
             role=self.role,
-            index=int(labels[env.LABEL_INDEX]),
-            incarnation=int(labels[env.LABEL_INCARNATION]),
+            index=int(labels.get(env.LABEL_INDEX, -1)),
+            incarnation=int(labels.get(env.LABEL_INCARNATION, -1)),
             phase=self.phase,
             created=self.created,
             node=self.node,
@@ -119,6 +119,15 @@ class FakeNodes:
         if pod.phase == "Running":
             self._plane_of(pod).kill(pod.name)
             self._end(pod, 137, "")
+
+    def spares(self) -> list[Pod]:
+        """The pods that wait to become a shard, oldest first."""
+        return [pod for pod in self.pods.values() if pod.role == env.ROLE_SPARE]
+
+    def kill_pod(self, name: str) -> None:
+        """SIGKILL from the node to a pod, whoever it is."""
+        self._plane_of(self.pods[name]).kill(name)
+        self._end(self.pods[name], 137, "")
 
     def exit_with(self, role: str, index: int, code: int, message: str) -> None:
         pod = self.member(role, index)
@@ -209,7 +218,7 @@ class FakeNodes:
             self._tell(pod, roster)
 
     def _tell(self, pod: Pod, roster: str) -> None:
-        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster):
+        if pod.phase == "Running" and self._plane_of(pod).tell(pod.name, roster, self.now):
             pod.ends_at = pod.ends_at or self.now + FLUSH_S
 
     def _schedule(self, manifest: Manifest) -> str:
@@ -248,6 +257,11 @@ class FakeNodes:
         pod.phase, pod.container = "Running", ContainerView("Running")
         if pod.role == env.ROLE_CLEANUP:
             pod.ends_at = self.now + CLEANUP_S
+            return
+        if pod.role == env.ROLE_SPARE:
+            plane = self._plane_of(pod)
+            plane.spec = _job_spec(pod)
+            plane.spares.add(pod.name)
             return
         kind = ShardRoster if pod.role == env.ROLE_SHARD else TrainerRoster
         roster: Any = from_json(kind, pod.meta["annotations"][env.ANNOTATION_ROSTER])

@@ -12,7 +12,7 @@ from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_contract.reports import Result, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from support.fake_processes import CELLS, FLUSH_S, LOAD_S, TERMINATED, Cells, Plane, Save, Shard, Trainer
-from support.fake_reports import shard_report, trainer_report
+from support.fake_reports import shard_report, spare_report, trainer_report
 
 __all__ = ["FLUSH_S", "DataPlane"]
 
@@ -27,8 +27,11 @@ class DataPlane(Plane):
             case TrainerRoster():
                 self.trainers[pod] = Trainer(roster, now)
 
-    def tell(self, pod: str, text: str) -> bool:
-        """Give a process its new roster; whether that tells it to stop."""
+    def tell(self, pod: str, text: str, now: float) -> bool:
+        """Give a process its new roster, or a spare its first; whether that tells it to stop."""
+        if pod in self.spares:
+            self.spares.remove(pod)
+            self.start(pod, from_json(ShardRoster, text), now)
         for processes, kind in ((self.shards, ShardRoster), (self.trainers, TrainerRoster)):
             if pod in processes:
                 roster: Any = from_json(kind, text)
@@ -37,6 +40,7 @@ class DataPlane(Plane):
         return False
 
     def kill(self, pod: str) -> None:
+        self.spares.discard(pod)
         self.shards.pop(pod, None)
         self.trainers.pop(pod, None)
 
@@ -75,6 +79,8 @@ class DataPlane(Plane):
         self.listen(now)
 
     def report(self, pod: str) -> bytes | None:
+        if pod in self.spares:
+            return to_json(spare_report(self)).encode()
         process = self.process(pod)
         if process is None or process.stopped:
             return None

@@ -123,6 +123,7 @@ class Plane:
     store: Store = field(default_factory=Store)
     shards: dict[str, Shard] = field(default_factory=dict)
     trainers: dict[str, Trainer] = field(default_factory=dict)
+    spares: set[str] = field(default_factory=set)  # pods that no roster names yet
     silence: dict[str, float] = field(default_factory=dict)
     trained_s: float = 0.0
     cut_s: float = 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
-from cpr_contract.roster import TrainerRoster
+from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from support.fake_processes import COMMIT_S, LOAD_S, SAVE_S, Plane, Shard, Trainer
 
 
@@ -35,6 +35,12 @@ def shard_report(plane: Plane, shard: Shard) -> ShardReport:
         row_updates=_row_updates(plane, shard),
         replayed_samples=shard.replayed,
     )
+
+
+def spare_report(plane: Plane) -> ShardReport:
+    """That of a spare that is warm."""
+    nobody = ShardRoster(CONTRACT_VERSION, Counters(0, 0, 0), -1, 0, 0, True, 0, None, 0)  # noqa: FBT003
+    return replace(shard_report(plane, Shard(nobody, 0.0, ShardState.SPARE)), applied=(), row_updates=None)
 
 
 def _row_updates(plane: Plane, shard: Shard) -> RowUpdates:

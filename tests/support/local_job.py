@@ -31,7 +31,7 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_operator.cluster.local.ports import PortBlocks
-from support.warm_start import Process
+from support.warm_start import Main, Process, run
 
 HOST = "127.0.0.1"
 PATIENCE_S = 150.0  # for two loaded cores; nothing here waits that long on its own
@@ -148,10 +148,13 @@ class LocalJob:
             for member in self.everyone:
                 print(f"--- {member.name}-{member.incarnation}", (member.folder / "log").read_text()[-3000:])
 
-    def start(self) -> None:
+    def start(self, trainer: Main = run) -> None:
+        """Start all members, the trainers by this function."""
         self.publish()
-        for member in (*self.shards, *self.trainers):
+        for member in self.shards:
             self._run(member)
+        for member in self.trainers:
+            self._run(member, trainer)
 
     def publish(self, **counters: int) -> None:
         """Write everybody's roster, with the next roster number."""
@@ -171,12 +174,12 @@ class LocalJob:
         member.process.send(number)
 
     def server_of(self, member: Member) -> int:
-        """Return the pid of the process that a shard's keeper has forked last."""
+        """Return the pid of the process that a member's keeper has begun last."""
         assert member.process is not None
         return member.process.child
 
     def kill_server(self, member: Member, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a shard's server alone; its keeper goes on."""
+        """Send a signal to that process alone; the keeper goes on."""
         os.kill(self.server_of(member), number)
 
     def replace_shard(self, index: int) -> Member:
@@ -250,7 +253,7 @@ class LocalJob:
         self.everyone.append(member)
         return member
 
-    def _run(self, member: Member) -> None:
+    def _run(self, member: Member, main: Main = run) -> None:
         variables = {
             env.SPEC: to_json(self.job),
             env.ROSTER_FILE: str(member.folder / "roster.json"),
@@ -261,7 +264,7 @@ class LocalJob:
             env.TERMINATION_FILE: str(member.folder / "termination"),
             "OMP_NUM_THREADS": "1",
         }
-        member.process = Process([member.role], variables | self.environ, member.folder / "log")
+        member.process = Process([member.role], variables | self.environ, member.folder / "log", main)
 
     def _shard_roster(self, member: Member) -> ShardRoster:
         return ShardRoster(

@@ -61,7 +61,7 @@ def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
 def train_alone(job: JobSpec) -> OracleResult:
     """What one process ends in that reads rows as late as the job's trainer does."""
     torch.set_num_threads(1)  # Two cores are shared with the processes under test.
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     order = BatchOrder.of(job.data, dataset.layout)
     seed = job.data.seed
     missed_steps = job.prefetch if job.prefetch > 1 else 0

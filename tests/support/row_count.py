@@ -19,7 +19,7 @@ class Count:
     """Counts row updates of shard 1 from the data alone: the distinct rows of each slice that lie there."""
 
     def __init__(self, job: JobSpec) -> None:
-        self._dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+        self._dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
         self._placement = Placement.of(job.model, job.shards)
         self._trainers = job.trainers
         self.order = BatchOrder.of(job.data, self._dataset.layout)

@@ -7,10 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpr_operator.api.rules import GUESSED_SENSITIVITY, MOST_PORTION
-from support.documents import AUC_DROP, BAG, COLUMNS, CRITEO, CSV, GONE, NUMBERED, OWN_MODEL, PARQUET, SEPARATED, Edits
+from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY, MOST_PORTION
+from support.documents import (
+    AUC_DROP,
+    BAG,
+    COLUMNS,
+    CRITEO,
+    CSV,
+    FEATURES,
+    GONE,
+    LISTED,
+    NUMBERED,
+    OWN_MODEL,
+    PARQUET,
+    SEPARATED,
+    Edits,
+)
 
 THIRTEEN = [str(number) for number in range(1, 14)]
+BAGS: Edits = {"spec.model.features.1.pooling": "Sum"}
+SEQUENCE: Edits = {"spec.model.features.1.pooling": "None"}
 SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
@@ -133,10 +149,85 @@ RULES = (
         "only CSV and TSV files can lack a header",
     ),
     Case(
-        "spec.data.columns.numbers",
+        "spec.data",
         CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
         CSV | {"spec.data.columns.counts": THIRTEEN},
-        "the model takes at most 13 numeric features",
+        "or 13 at most if that is absent",
+    ),
+    Case(
+        "spec.data",
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.model.numeric": 14},
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.model.numeric": 13},
+        "must be as many as spec.model.numeric",
+    ),
+    Case("spec.data", CSV | {"spec.model.numeric": 2}, {"spec.model.numeric": 13}, "have 13 numeric features"),
+    Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features.1.name": "one"}),
+    Case(
+        "spec.model.features",
+        FEATURES | {"spec.model.features.1.table": "b"},
+        FEATURES | {"spec.model.features.1.table": "c"},
+        "a feature names a table that there is not",
+    ),
+    Case(
+        "spec.model.features",
+        FEATURES | BAGS,
+        FEATURES | BAGS | {"spec.model.tables.0.pooling": "Sum"},
+        "with features, tables have no pooling",
+    ),
+    Case(
+        "spec.model.features",
+        FEATURES | SEQUENCE | OWN_MODEL,
+        FEATURES | SEQUENCE,
+        "the DLRM takes no sequences",
+    ),
+    Case(
+        "spec.model.features[1].maxLength",
+        FEATURES | BAGS | {"spec.model.features.1.maxLength": 50},
+        FEATURES | {"spec.model.features.1.maxLength": 50},
+        "only bags and sequences have a length",
+    ),
+    Case(
+        "spec.model.features[1].weights",
+        FEATURES | BAGS | {"spec.model.features.1.weights": "w"},
+        FEATURES | {"spec.model.features.1.weights": "w"},
+        "only sums and sequences take weights",
+    ),
+    Case(
+        "spec.model.features[1].weights",
+        FEATURES | OWN_MODEL | SEQUENCE | {"spec.model.features.1.weights": "w"},
+        FEATURES | {"spec.model.features.1.pooling": "Mean", "spec.model.features.1.weights": "w"},
+        "only sums and sequences take weights",
+    ),
+    Case(
+        "spec.data",
+        FEATURES,
+        FEATURES | {"spec.data.columns.categories": ["user", "item"]},
+        "with features there are none",
+    ),
+    Case("spec.data", FEATURES, LISTED | CRITEO, "features need data with columns"),
+    Case(
+        "spec.data",
+        FEATURES,
+        FEATURES | {"spec.model.features.1.column": "click"},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.model.features.1.weights": "price"},
+        FEATURES | BAGS | {"spec.model.features.1.weights": "click"},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.data.format": "CSV"} | SEPARATED,
+        FEATURES | BAGS | {"spec.data.format": "CSV"},
+        "a table with pooling needs bags of ids",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.data.format": "TSV"} | SEPARATED,
+        FEATURES | {"spec.data.format": "TSV"} | SEPARATED,
+        "a separator of ids needs a table with pooling",
     ),
     Case(
         "spec.data.columns.labels",

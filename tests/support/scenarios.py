@@ -10,6 +10,7 @@ from support.story import (
     damage_save,
     everybody,
     kill,
+    kill_spares,
     leader_ended,
     meeting,
     phase,
@@ -27,6 +28,7 @@ EVERYBODY = ("shard/0", "shard/1", "shard/2", "trainer/0", "trainer/1")
 HALF = trained(900)
 ONE_TRAINER = spec(trainers__replicas=1)
 SHADOW = spec(trainers__denseSync="ShadowMA")
+SPARES = spec(shards__spares=1)
 TIGHT = spec(accuracyBudget__portionOfLostSamples=0.01)
 
 SCENARIOS = (
@@ -74,6 +76,42 @@ SCENARIOS = (
     ),
     Scenario("the leader hangs", ((HALF, lambda c: c.stop("trainer", 0)),), replaced=("trainer/0",)),
     Scenario("a shard's node is lost", ((HALF, lambda c: c.lose_node("shard", 1)),), replaced=("shard/1",)),
+    Scenario(
+        "a shard is killed, and a spare is there",
+        ((HALF, kill("shard", 1)),),
+        SPARES,
+        replaced=("shard/1",),
+    ),
+    Scenario(
+        "two shards are killed, and one spare is there",
+        ((HALF, both(kill("shard", 0), kill("shard", 2))),),
+        SPARES,
+        replaced=("shard/0", "shard/2"),
+    ),
+    Scenario(
+        "a shard is drained, and a spare is there",
+        ((HALF, lambda c: c.drain("shard", 1)),),
+        SPARES,
+        replaced=("shard/1",),
+    ),
+    Scenario(
+        "a spare is killed while it restores as a shard",
+        ((HALF, kill("shard", 1)), (restoring(1), kill("shard", 1))),
+        SPARES,
+        replaced=("shard/1",),
+    ),
+    Scenario(
+        "spares die, and the job goes on",
+        ((trained(500), kill_spares), (trained(1300), kill("shard", 1))),
+        spec(shards__spares=2),
+        replaced=("shard/1",),
+    ),
+    Scenario(
+        "suspended and resumed with a spare",
+        ((HALF, suspend(value=True)), (phase("Suspended"), suspend(value=False))),
+        spec(shards__spares=1, accuracyBudget__portionOfLostSamples=0.01),
+        replaced=EVERYBODY,
+    ),
     Scenario("a loss does not fit", ((HALF, kill("shard", 1)),), TIGHT, replaced=("shard/1",)),
     Scenario(
         "the second of two losses does not fit",

@@ -99,6 +99,15 @@ class ShardProcess:
     def start(
         cls, folder: Path, job: JobSpec, roster: ShardRoster, main: Main = warm_start.run, **environ: str
     ) -> ShardProcess:
+        shard = cls.start_spare(folder, job, roster, main, **environ)
+        shard.give(roster)
+        return shard
+
+    @classmethod
+    def start_spare(
+        cls, folder: Path, job: JobSpec, roster: ShardRoster, main: Main = warm_start.run, **environ: str
+    ) -> ShardProcess:
+        """Start one that has no roster yet; `roster` is what it may be given later."""
         folder = folder / f"shard-{roster.index}-{roster.incarnation}"
         folder.mkdir()
         (folder / "key").write_bytes(KEY)
@@ -116,9 +125,7 @@ class ShardProcess:
             **environ,
         }
         process = Process(["shard"], environment, folder / "log", main)
-        shard = cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
-        shard.give(roster)
-        return shard
+        return cls(folder, process, Peer(roster.index, roster.incarnation, HOST, base), ports)
 
     def give(self, roster: ShardRoster) -> None:
         """Publish a roster, as the kubelet does: whole or not at all."""

@@ -68,12 +68,12 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
     seconds = st.sampled_from((0.0, 0.25, 0.5, 1.0, 2.0, 4.0))
     interval = st.sampled_from(({"mode": "Fixed", "seconds": 1}, {"mode": "Fixed", "seconds": 3}, {"mode": "Auto"}))
     jobs = st.builds(
-        lambda mode, loss, replay, portion, shards, trainers, sync, interval, mtbf: spec(
+        lambda mode, loss, replay, portion, shards, spares, trainers, sync, interval, mtbf: spec(
             recovery__mode=mode if portion else "Auto",
             recovery__onShardLoss=loss if portion and mode != "Full" else "Pause",
             recovery__replay={"mode": replay},
             accuracyBudget__portionOfLostSamples=portion,
-            shards__replicas=shards,
+            shards={"replicas": shards, "spares": spares},
             trainers={"replicas": trainers if sync == "AllReduce" else 1 + trainers, "denseSync": sync},
             snapshots__interval=interval,
             failurePolicy__expectedJobMtbfSeconds=mtbf,
@@ -85,6 +85,7 @@ def storms(max_strikes: int = 6) -> st.SearchStrategy[Storm]:
         replay=st.sampled_from(("Off", "Auto")),
         portion=st.sampled_from((0.0, 0.04, 0.1, 0.2, 0.3, 0.9)),
         shards=st.integers(2, 3),
+        spares=st.integers(0, 2),
         trainers=st.integers(1, 2),
         sync=st.sampled_from(("AllReduce", "ShadowMA")),
         interval=interval,

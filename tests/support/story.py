@@ -45,6 +45,11 @@ def kill(role: str, index: int) -> Action:
     return lambda cluster: cluster.kill(role, index)
 
 
+def kill_spares(cluster: FakeCluster) -> None:
+    for pod in cluster.spares():
+        cluster.kill_pod(pod.name)
+
+
 def suspend(*, value: bool) -> Action:
     return lambda cluster: cluster.set_spec("job", suspend=value)
 

@@ -15,11 +15,21 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from cpr_contract.spec import ColumnsSpec, DataSpec, StoreSpec, TableSpec
+from cpr_contract.spec import (
+    ColumnsSpec,
+    DataSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
+from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.data import tables as data_tables
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Parsed
+from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.rows import Rows, decode
@@ -114,7 +124,12 @@ def spec(name: str, uri: str) -> DataSpec:
 
 
 def read(data: DataSpec, tables: Sequence[TableSpec] = TABLES) -> Dataset:
-    return open_dataset(data, tables, FILES)
+    return open_dataset(data, model_of(tables), FILES)
+
+
+def model_of(tables: Sequence[TableSpec]) -> ModelSpec:
+    """A model over these tables."""
+    return ModelSpec(4, (4,), (1,), tuple(tables), OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1))
 
 
 def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
@@ -127,8 +142,8 @@ def read_through(data: DataSpec, block_bytes: int) -> tuple[int, int]:
             alive += rows
             most = max(most, alive)
 
-    def decode_and_count(parsed: Parsed, columns: ColumnsSpec, tables: Sequence[TableSpec]) -> Rows:
-        rows = decode(parsed, columns, tables)
+    def decode_and_count(parsed: Parsed, columns: Columns, features: FeatureLayout | None) -> Rows:
+        rows = decode(parsed, columns, features)
         count(len(rows))
         weakref.finalize(rows.dense, count, -len(rows))
         return rows

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
@@ -18,9 +19,14 @@ from pathlib import Path
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.main", "cpr_trainer.shard.keeper"])
+_CONTEXT.set_forkserver_preload(["__main__", "cpr_trainer.trainer.keeper", "cpr_trainer.shard.keeper"])
 #: Read when torch is loaded: threads of its forks sleep while they wait.
-_LOADED_WITH = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+_LOADED_WITH = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 #: Runs a process to its end, from its arguments, and returns the exit code.
 Main = Callable[[list[str]], int]
@@ -31,6 +37,12 @@ def run(arguments: list[str]) -> int:
     from cpr_trainer.process import main  # noqa: PLC0415 -- in the process alone
 
     return main(arguments, os.environ)
+
+
+def run_with_a_thread(arguments: list[str]) -> int:
+    """Be `python -m cpr_trainer`, with a thread that a package might have started."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return run(arguments)
 
 
 class Process:

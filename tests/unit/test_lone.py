@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> JobSpec:
 
 
 def samples_of(job: JobSpec) -> Dataset:
-    return open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    return open_dataset(job.data, job.model, Uris(job.snapshots.store))
 
 
 def trained(job: JobSpec, losses: tuple[StepLoss, ...] = (), steps: int = STEPS) -> LoneTrainer:

@@ -1,10 +1,12 @@
 """Names that a pod and the operator share: environment, mounted files, ports, labels, annotations."""
 
 # Environment of a trainer or shard process.
-SPEC = "CPR_SPEC"  # the `JobSpec` as JSON
+SPEC = "CPR_SPEC"  # the `JobSpec` as JSON, where it is short
+SPEC_FILE = "CPR_SPEC_FILE"  # in its place, where it is long: a file with it, packed (`packing`)
 ROSTER_FILE = "CPR_ROSTER_FILE"  # the pod's roster, kept up to date by the kubelet (or by local mode)
 KEY_FILE = "CPR_KEY_FILE"  # the job's key for the handshake
 KEY_DIGEST = "CPR_KEY_DIGEST"  # what the key is called (`key.key_digest`), optional: another one is not used
+POD = "CPR_POD"  # the pod's name, optional: without it rosters come by the file alone
 ADDRESS = "CPR_ADDRESS"  # the address this pod listens on and is reached by
 PORT_BASE = "CPR_PORT_BASE"  # the first of the pod's consecutive ports
 CREDENTIALS_DIR = (
@@ -13,12 +15,15 @@ CREDENTIALS_DIR = (
 CA_FILE = "CPR_CA_FILE"  # a CA bundle for the store, optional
 TRACKERS = "CPR_TRACKERS"  # where the leader's figures go, too; the operator leaves it to pod templates
 SCRATCH_DIR = "CPR_SCRATCH_DIR"  # an empty folder for temporary files
-KEEPER = "CPR_KEEPER"  # not empty: a shard's server that dies is followed by another one, which has all rows
+KEEPER = "CPR_KEEPER"  # not empty: a process that dies is followed by another one in the pod, which has its memory
+KEPT_FILE = "CPR_KEPT_FILE"  # set by a trainer's keeper that could not fork: the descriptor of what is kept
 TERMINATION_FILE = "CPR_TERMINATION_FILE"  # where a `Problem` goes that ends the process
 
 # Mounts in a pod.
 ROSTER_DIR = "/etc/cprjob/roster"
 ROSTER_NAME = "roster.json"
+SPEC_DIR = "/etc/cprjob/spec"
+SPEC_NAME = "job"
 KEY_DIR = "/etc/cprjob/key"
 KEY_NAME = "key"
 CREDENTIALS_MOUNT = "/etc/cprjob/credentials"
@@ -40,9 +45,11 @@ LABEL_ROLE = "cprjob.io/role"
 LABEL_INDEX = "cprjob.io/index"
 LABEL_INCARNATION = "cprjob.io/incarnation"
 ANNOTATION_ROSTER = "cprjob.io/roster"
+ANNOTATION_SPEC = "cprjob.io/job-spec"
 ANNOTATION_ROSTER_VERSION = "cprjob.io/roster-version"
 
 ROLE_SHARD = "shard"
 ROLE_TRAINER = "trainer"
+ROLE_SPARE = "spare"  # a shard's pod that is no shard yet: it has neither index nor incarnation
 ROLE_CLEANUP = "cleanup"  # deletes the saves of a job that is being deleted
 MAIN_CONTAINER = "main"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_SHARDS = 1024
+MAX_SPARES = 64
 MAX_TRAINERS = 256
 MAX_MEMBERS = MAX_SHARDS + MAX_TRAINERS
 #: Anchors that a job keeps restorable.

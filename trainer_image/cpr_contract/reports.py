@@ -32,6 +32,7 @@ class ShardState(enum.StrEnum):
     """Where a shard stands."""
 
     STARTING = "Starting"  # no roster read yet, or no store reached
+    SPARE = "Spare"  # no roster names it yet, and all that can be done before one does is done: its index is -1
     RESTORING = "Restoring"
     BELOW_FLOOR = "BelowFloor"  # the newest save that verifies is older than the floor: serves nothing, waits
     READY = "Ready"  # serves lookups and pushes of its roster's generation
@@ -198,6 +199,7 @@ class TrainerReport:
     shard_lives: ByShard = ()
     shard_protected: ByShard = ()
     evaluation: HeldOutScores | None = None
+    lives: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,18 @@ from typing import Literal
 #: Columns of the Criteo layout: a label, then these.
 DENSE_FEATURES = 13
 CATEGORICAL_FEATURES = 26
+#: How much a model may take in.
+MAX_TABLES = 1024
+MAX_FEATURES = 2048
+MAX_NUMERIC = 4096
 #: Labels and targets of one model. Their scores, by name, have to fit into a pod's last word of 4 KiB.
 MAX_PREDICTED = 8
 
 
 #: How the vectors of a bag become one.
 Pooling = Literal["Sum", "Mean"]
+#: What a network gets of a feature with any number of ids: one vector, or with "None" the sequence of all of them.
+FeaturePooling = Literal["Sum", "Mean", "None"]
 #: How an id becomes a row of its table: it is the row's number, or it is hashed.
 Ids = Literal["CPR64", "RowNumber", "XXH64", "Murmur3"]
 #: What an id does that is not the number of a row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
@@ -73,7 +79,7 @@ class SparseOptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One embedding table: table t takes the t-th categorical column.
+    """One embedding table. In a model that states no features, table t takes the t-th categorical column.
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
     it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber`,
@@ -96,12 +102,31 @@ class TableSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """What a network gets by one name: vectors of `table` for the ids in a `column`.
+
+    Without a `pooling` a sample has exactly one id, with one any number. Of more than `max_length` ids the last ones
+    are kept. `weights` is a column with a weight for each id.
+    """
+
+    name: str
+    column: str
+    table: str
+    pooling: FeaturePooling | None = None
+    max_length: int | None = None
+    weights: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What is trained. `entrypoint`, as "package.module:factory", builds the dense network; without one it is a DLRM.
 
     `bottom_mlp` and `top_mlp` are the DLRM's layer widths after the input; they end in embedding_dim and 1. An
     entrypoint may read them as it likes, and they may be empty then. The network predicts the `labels`, 0 or 1, then
     the `targets`, numbers, each with one output.
+
+    With `features` the network gets these by name, and several may share a table; without, each table is one feature.
+    `numeric` says how many numeric features there are; without, there are DENSE_FEATURES, padded with zeros.
     """
 
     embedding_dim: int
@@ -113,6 +138,21 @@ class ModelSpec:
     entrypoint: str | None = None
     labels: tuple[str, ...] = ("label",)
     targets: tuple[str, ...] = ()
+    features: tuple[FeatureSpec, ...] = ()
+    numeric: int | None = None
+
+    @property
+    def dense_width(self) -> int:
+        """How many numeric features a sample has."""
+        return DENSE_FEATURES if self.numeric is None else self.numeric
+
+    @property
+    def feature_tables(self) -> tuple[int, ...]:
+        """The table of each feature, as a place in `tables`. Raises KeyError if there is none of that name."""
+        if not self.features:
+            return tuple(range(len(self.tables)))
+        places = {table.name: place for place, table in enumerate(self.tables)}
+        return tuple(places[feature.table] for feature in self.features)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -150,9 +190,9 @@ class ModelSpec:
 class ColumnsSpec:
     """The columns of a table that feed the model: by name, or by number from 1 where a file names none.
 
-    `counts` become log(1 + max(x, 0)), `numbers` stay as they are; both together are at most DENSE_FEATURES. The t-th
-    of `categories` feeds the t-th table. `separator` stands between the ids of a bag in text. `labels` are 0 or 1,
-    `targets` any numbers.
+    `counts` become log(1 + max(x, 0)), `numbers` stay as they are. The t-th of `categories` feeds the t-th table; there
+    are none where the model states features, which name their own columns. `separator` stands between the ids of a bag
+    in text. `labels` are 0 or 1, `targets` any numbers.
     """
 
     labels: tuple[str, ...]

@@ -14,7 +14,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
-from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
+from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
 from cpr_trainer.checkpoint.format.pinned import read_data
@@ -49,7 +49,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
         found = read_data(store, request.anchor.partition("/")[0])
         return find() if found is None or found.uri != job.data.uri else to_indices(found)
 
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority), pinned)
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store, credentials, authority), pinned)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 
@@ -106,7 +106,7 @@ def score_held_out(
     return scores
 
 
-def logits_of(network: nn.Module, batch: Batch, access: Access | BandedAccess, vectors: Rows) -> Tensor:
+def logits_of(network: nn.Module, batch: Batch, access: AnyAccess, vectors: Rows) -> Tensor:
     """Return the logits of a batch, [n] or [n, L]. vectors: float32, of the unique rows of `access`."""
     logits: Tensor = start(network, torch.from_numpy(batch.dense))(access.embeddings(vectors))
     return logits

@@ -102,6 +102,18 @@ class ProgressiveValidation:
         self._merged.copy_(state)
         self._forget()
 
+    def counters(self) -> tuple[Tensor, Tensor]:
+        """Return the merged counters and the own ones, no copies: they change with every step."""
+        self._own[-1] = self._own_samples
+        return self._merged, self._own
+
+    def go_on(self, merged: Tensor, own: Tensor) -> None:
+        """Go to what `counters` returned."""
+        self._merged.copy_(merged)
+        self._forget()
+        self._own.copy_(own)
+        self._own_samples = int(own[-1])
+
     @property
     def samples(self) -> int:
         """Merged samples that were scored."""

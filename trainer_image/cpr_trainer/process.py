@@ -62,10 +62,10 @@ def threads(environ: Mapping[str, str]) -> int:
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     match options.role:
         case "trainer":
-            with _loading_torch(environ):
-                from cpr_trainer.trainer.main import run as train
+            with _loading():
+                from cpr_trainer.trainer.keeper import run as train
 
-            return train(Environment.read(environ))
+            return train(Environment.read(environ), threads(environ))
         case "shard":
             with _loading():
                 from cpr_trainer.shard.keeper import run as serve

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_operator.api import rules
 from cpr_operator.api.model import SpecModel
+from cpr_operator.api.rules import budget as rules
 
 
 class AucDrop(SpecModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_operator.api import transitions
-from cpr_operator.api.rules import Rule
+from cpr_operator.api.rules.rule import Rule
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid

@@ -6,15 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, MAX_PREDICTED, DataFormat
-from cpr_operator.api import rules
-from cpr_operator.api.model import SpecModel
+from cpr_contract.spec import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES, DataFormat
+from cpr_operator.api.model import ColumnName, SpecModel
+from cpr_operator.api.rules import data as rules
 
 #: Data whose columns are mapped.
 TEXT_FORMATS = frozenset({"CSV", "TSV"})
 TABLE_FORMATS = TEXT_FORMATS | {"Parquet"}
-
-ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Columns(SpecModel):
@@ -24,13 +22,13 @@ class Columns(SpecModel):
     """Columns to predict, each 0 or 1. Status shows the scores of the first."""
     targets: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_PREDICTED)] = ()
     """Further columns to predict, of finite numbers. They need a network with its own loss."""
-    counts: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
+    counts: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_NUMERIC)] = ()
     """Numeric features, transformed to log(1 + max(x, 0)). Missing values become 0."""
-    numbers: Annotated[tuple[ColumnName, ...], Field(max_length=DENSE_FEATURES)] = ()
+    numbers: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_NUMERIC)] = ()
     """Numeric features, used unchanged. Missing values become 0."""
-    categories: Annotated[tuple[ColumnName, ...], Field(min_length=1, max_length=CATEGORICAL_FEATURES)]
+    categories: Annotated[tuple[ColumnName, ...], Field(max_length=MAX_TABLES)] = ()
     """Categorical features: strings or integers, hashed to rows. The t-th column feeds the t-th table. A table with
-    pooling takes lists of them."""
+    pooling takes lists of them. With model.features there are none, because features name their columns."""
     separator: Annotated[str, Field(max_length=1, pattern=r'^[^"\r\n]$')] | None = None
     """The character between the ids of a bag in CSV and TSV. Parquet has lists."""
 
@@ -41,12 +39,6 @@ class Columns(SpecModel):
             predicted = (*info.data["labels"], *value)
             rules.PREDICTED.require(1 <= len(predicted) <= MAX_PREDICTED)
             rules.PREDICTED_ONCE.require(len(set(predicted)) == len(predicted))
-        return value
-
-    @field_validator("numbers")
-    @classmethod
-    def _as_many_as_the_model_takes(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        rules.FEATURES.require(len(info.data.get("counts", ())) + len(value) <= DENSE_FEATURES)
         return value
 
     @field_validator("counts", "numbers", "categories")

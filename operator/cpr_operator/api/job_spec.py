@@ -8,7 +8,7 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import SpecModel
-from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.model_spec import Feature, ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import data_shards_of, replay_of
 from cpr_operator.api.spec import CPRJobSpec, Evaluation, Snapshots
@@ -59,7 +59,20 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
         dense_optimizer=_dense(model.dense_optimizer),
         sparse_optimizer=_sparse(model.sparse_optimizer),
         entrypoint=model.entrypoint,
+        features=tuple(map(_feature, model.features or ())),
+        numeric=model.numeric,
         **predicted,
+    )
+
+
+def _feature(feature: Feature) -> contract.FeatureSpec:
+    return contract.FeatureSpec(
+        name=feature.name,
+        column=feature.column,
+        table=feature.table,
+        pooling=feature.pooling,
+        max_length=feature.max_length,
+        weights=feature.weights,
     )
 
 

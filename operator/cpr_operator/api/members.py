@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from cpr_operator.api.accounts import Ranges
-from cpr_operator.api.model import Count, Model, Name, Timestamp, Word
+from cpr_operator.api.model import Count, Model, Name, Positive, Timestamp, Word
 
 #: A member without a running process is Pending. Lost means that its process has ended and its
 #: replacement is not yet decided.
@@ -105,6 +105,27 @@ class Shard(Member):
     """False while its previous pod may still commit a flush."""
     predecessor: Predecessor | None = None
     """The previous pod, while it may still commit a flush."""
+
+
+#: Lost: its pod is gone or has ended, and another one is made after a pause.
+SparePhase = Literal["Pending", "Starting", "Ready", "Lost"]
+
+
+class Spare(Model):
+    """A pod that waits to take the place of a lost shard."""
+
+    number: Positive
+    """The number of the spare, counted from 1. A number is never used for two pods."""
+    pod: Name
+    """The pod's name."""
+    uid: Word = ""
+    """The pod's uid; empty until the pod is seen."""
+    node: Name = ""
+    """The pod's node; empty until it is scheduled."""
+    state: SparePhase = "Pending"
+    """Its state. Ready: it can be promoted at once."""
+    started_at: Timestamp
+    """When the operator decided to create it."""
 
 
 class Trainer(Member):

@@ -19,6 +19,7 @@ from cpr_contract import limits
 MAX_SHARDS = limits.MAX_SHARDS
 #: More shards with a common parity save little memory, and read from more for each that is lost.
 MAX_DATA_SHARDS = 16
+MAX_SPARES = limits.MAX_SPARES
 MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.
 MAX_PREFETCH = 16
@@ -30,6 +31,9 @@ MAX_HISTORY = 100
 MAX_RESTARTS = 1000
 MAX_RANGES = limits.MAX_RANGES
 MAX_METRICS = limits.MAX_METRICS
+
+#: A column of the data.
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import Ids, OutOfRange, Pooling
-from cpr_operator.api import rules
-from cpr_operator.api.model import SpecModel
+from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
+from cpr_operator.api.model import ColumnName, SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
+from cpr_operator.api.rules import model as rules
 
 #: package.module:factory, in Python identifiers.
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -18,12 +18,15 @@ _UNKNOWN = object()
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
+Name = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
+#: Lists of named elements, which the API server keeps unique.
+BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
 class Table(SpecModel):
-    """One embedding table; the t-th table takes the t-th categorical column."""
+    """One embedding table. Without features, the t-th table takes the t-th categorical column."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-9])?$")]
+    name: Name
     """The table's name, unique in the job."""
     rows: Annotated[int, Field(ge=1, le=2**40)]
     """Number of rows."""
@@ -38,7 +41,7 @@ class Table(SpecModel):
     """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None
     """How the vectors of a bag of ids are combined, for a column with any number of ids per sample: Sum or Mean. An
-    empty bag gives zeros. If absent, each sample has one id."""
+    empty bag gives zeros. If absent, each sample has one id. With features, state it there."""
     optimizer: TableOptimizer | None = None
     """The optimizer of this table. It replaces sparseOptimizer as a whole. Default: sparseOptimizer."""
     dim: Dim | None = None
@@ -58,10 +61,42 @@ class Table(SpecModel):
         return value
 
 
+class Feature(SpecModel):
+    """What the network gets by one name: the vectors of the ids in a column. Several features may share a table."""
+
+    name: Name
+    """The feature's name, unique in the job."""
+    column: ColumnName
+    """The column of the data that has the ids."""
+    table: Name
+    """The name of the table that has their vectors."""
+    pooling: FeaturePooling | None = None
+    """For a column with any number of ids per sample. Sum, Mean: their vectors become one; an empty bag gives zeros.
+    None: the network gets the sequence of vectors and its length, which needs an entrypoint. If absent, each sample has
+    one id."""
+    max_length: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Of more ids in a sample, the last ones are used. Default: all are used."""
+    weights: ColumnName | None = None
+    """The column with a list of weights, one for each id. Sum multiplies the vectors by them, and a sequence brings
+    them along. Default: no weights."""
+
+    @field_validator("max_length")
+    @classmethod
+    def _only_bags_have_a_length(cls, value: int | None, info: ValidationInfo) -> int | None:
+        rules.MAX_LENGTH.require(value is None or info.data.get("pooling", "None") is not None)
+        return value
+
+    @field_validator("weights")
+    @classmethod
+    def _only_some_bags_have_weights(cls, value: str | None, info: ValidationInfo) -> str | None:
+        rules.WEIGHTS.require(value is None or info.data.get("pooling", "None") in rules.WEIGHTED)
+        return value
+
+
 class ModelSpec(SpecModel):
     """Embedding tables, and a dense network over them: a DLRM, or your own.
 
-    A DLRM consists of a bottom MLP over 13 numeric features, embeddings, their dot interaction, and a top MLP.
+    A DLRM consists of a bottom MLP over the numeric features, embeddings, their dot interaction, and a top MLP.
     """
 
     embedding_dim: Dim
@@ -77,13 +112,21 @@ class ModelSpec(SpecModel):
     read it."""
     tables: Annotated[
         tuple[Table, ...],
-        Field(
-            min_length=1,
-            max_length=26,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
+        Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_NAME),
     ]
-    """The embedding tables, in the order of the data's categorical columns."""
+    """The embedding tables. Without features, they are in the order of the data's categorical columns."""
+    features: (
+        Annotated[
+            tuple[Feature, ...],
+            Field(min_length=1, max_length=MAX_FEATURES, json_schema_extra=BY_NAME),
+        ]
+        | None
+    ) = None
+    """What the network gets of the tables, by name. It replaces data.columns.categories and the pooling of tables.
+    Default: one feature for each table."""
+    numeric: Annotated[int, Field(ge=0, le=MAX_NUMERIC)] | None = None
+    """Number of numeric features: data.columns.counts and numbers together. Default: 13, and columns that are not
+    there are zeros."""
     dense_optimizer: DenseOptimizer = DenseOptimizer()
     """The optimizer of the dense network."""
     sparse_optimizer: SparseOptimizer = SparseOptimizer()
@@ -107,4 +150,20 @@ class ModelSpec(SpecModel):
     @classmethod
     def _names_differ(cls, value: tuple[Table, ...]) -> tuple[Table, ...]:
         rules.TABLES.require(len({table.name for table in value}) == len(value))
+        return value
+
+    @field_validator("features")
+    @classmethod
+    def _features_fit_the_tables(
+        cls, value: tuple[Feature, ...] | None, info: ValidationInfo
+    ) -> tuple[Feature, ...] | None:
+        if value is None:
+            return value
+        rules.FEATURE_NAMES.require(len({feature.name for feature in value}) == len(value))
+        if "tables" in info.data:
+            tables: tuple[Table, ...] = info.data["tables"]
+            rules.FEATURE_TABLES.require({feature.table for feature in value} <= {table.name for table in tables})
+            rules.TABLE_POOLING.require(all(table.pooling is None for table in tables))
+        sequences = any(feature.pooling == "None" for feature in value)
+        rules.SEQUENCES.require(not sequences or info.data.get("entrypoint", _UNKNOWN) is not None)
         return value

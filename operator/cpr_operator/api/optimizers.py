@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_operator.api import rules
 from cpr_operator.api.model import SpecModel
+from cpr_operator.api.rules import optimizers as rules
 
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

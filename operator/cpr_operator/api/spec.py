@@ -12,21 +12,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from cpr_contract.spec import DenseSync, Device
-from cpr_operator.api import rules
+from cpr_contract.spec import DENSE_FEATURES, DenseSync, Device
 from cpr_operator.api.budget import AccuracyBudget
-from cpr_operator.api.data_spec import Data
+from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_DATA_SHARDS,
     MAX_PREFETCH,
     MAX_RESTARTS,
     MAX_SHARDS,
+    MAX_SPARES,
     MAX_TRAINERS,
     MAX_WORKERS,
     SpecModel,
 )
 from cpr_operator.api.model_spec import ModelSpec
+from cpr_operator.api.rules import budget as budget_rules
+from cpr_operator.api.rules import inputs
+from cpr_operator.api.rules import job as rules
 from cpr_operator.api.templates import misshapen
 
 GROUP = "cprjob.io"
@@ -82,7 +85,7 @@ class RecoveryPolicy(SpecModel):
     def _redundancy_needs_replay(cls, value: Redundancy | None, info: ValidationInfo) -> Redundancy | None:
         replay: Replay | None = info.data.get("replay")
         if replay is not None:
-            rules.REDUNDANCY_NEEDS_REPLAY.require(value is None or replay.mode == "Auto")
+            budget_rules.REDUNDANCY_NEEDS_REPLAY.require(value is None or replay.mode == "Auto")
         return value
 
 
@@ -139,6 +142,13 @@ class Shards(SpecModel):
 
     replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = 2
     """Number of shards. It may change while the job is suspended, except in a shadow mode of denseSync."""
+    spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] = 0
+    """Number of pods kept waiting to take the place of a lost shard: started, connected to the store, and with the
+    memory of the largest shard touched. Each requests what a shard does. It may change at any time."""
+    spare_priority_class_name: ObjectName | None = None
+    """The PriorityClass of spares, which should be lower than that of the shards, so that spares never take a node from
+    members. A spare keeps it when it becomes a shard. Default: that of shards.template. New spares have it after a
+    change."""
     template: PodTemplate = Field(default={})
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
@@ -312,19 +322,19 @@ class CPRJobSpec(SpecModel):
 
     @field_validator("data")
     @classmethod
-    def _a_category_for_each_table(cls, value: Data, info: ValidationInfo) -> Data:
+    def _columns_fit_the_model(cls, value: Data, info: ValidationInfo) -> Data:
         model: ModelSpec | None = info.data.get("model")
         if model is not None and value.columns is not None:
-            rules.CATEGORIES.require(len(value.columns.categories) == len(model.tables))
-            one_label = len(value.columns.labels) == 1 and not value.columns.targets
-            rules.ONE_LABEL.require(one_label or model.entrypoint is not None)
+            _require_columns(value.columns, model)
         if model is not None:
-            pools = any(table.pooling for table in model.tables)
+            inputs.FEATURE_COLUMNS.require(model.features is None or value.columns is not None)
+            inputs.NUMERIC_COLUMNS.require(model.numeric is None or value.columns is not None)
+            pools = any(each.pooling for each in model.features or model.tables)
             has_separator = value.columns is not None and value.columns.separator is not None
-            rules.BAGS.require(not pools or value.format == "Parquet" or has_separator)
-            rules.POOLED.require(pools or not has_separator)
+            inputs.BAGS.require(not pools or value.format == "Parquet" or has_separator)
+            inputs.POOLED.require(pools or not has_separator)
             hashed = all(table.ids == "CPR64" for table in model.tables)
-            rules.SYNTHETIC_IDS.require(value.format != "Synthetic" or hashed)
+            inputs.SYNTHETIC_IDS.require(value.format != "Synthetic" or hashed)
         return value
 
     @field_validator("evaluation")
@@ -343,7 +353,7 @@ class CPRJobSpec(SpecModel):
     def _partial_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
         budget: AccuracyBudget | None = info.data.get("accuracy_budget")
         if budget is not None:
-            rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion > 0)
+            budget_rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion > 0)
         return value
 
     @field_validator("recovery")
@@ -352,7 +362,7 @@ class CPRJobSpec(SpecModel):
         budget: AccuracyBudget | None = info.data.get("accuracy_budget")
         if budget is not None:
             loses = value.mode != "Full" and budget.portion > 0
-            rules.DEGRADE_NEEDS_BUDGET.require(value.on_shard_loss == "Pause" or loses)
+            budget_rules.DEGRADE_NEEDS_BUDGET.require(value.on_shard_loss == "Pause" or loses)
         return value
 
     @field_validator("shards")
@@ -360,7 +370,7 @@ class CPRJobSpec(SpecModel):
     def _degrade_needs_shards(cls, value: Shards, info: ValidationInfo) -> Shards:
         recovery: RecoveryPolicy | None = info.data.get("recovery")
         if recovery is not None:
-            rules.DEGRADE_NEEDS_SHARDS.require(recovery.on_shard_loss == "Pause" or value.replicas > 1)
+            budget_rules.DEGRADE_NEEDS_SHARDS.require(recovery.on_shard_loss == "Pause" or value.replicas > 1)
         return value
 
     @field_validator("shards")
@@ -368,7 +378,7 @@ class CPRJobSpec(SpecModel):
     def _more_shards_than_have_one_parity(cls, value: Shards, info: ValidationInfo) -> Shards:
         recovery: RecoveryPolicy | None = info.data.get("recovery")
         if recovery is not None and recovery.redundancy is not None:
-            rules.REDUNDANCY_SHARDS.require(recovery.redundancy.data_shards < value.replicas)
+            budget_rules.REDUNDANCY_SHARDS.require(recovery.redundancy.data_shards < value.replicas)
         return value
 
     @field_validator("snapshots")
@@ -395,3 +405,16 @@ class CPRJobSpec(SpecModel):
         if model is not None:
             rules.ROWS.require(sum(table.rows for table in model.tables) >= value.replicas)
         return value
+
+
+def _require_columns(columns: Columns, model: ModelSpec) -> None:
+    """Raise pydantic's error unless the columns are those that the model takes."""
+    wanted = len(model.tables) if model.features is None else 0
+    inputs.CATEGORIES.require(len(columns.categories) == wanted)
+    one_label = len(columns.labels) == 1 and not columns.targets
+    inputs.ONE_LABEL.require(one_label or model.entrypoint is not None)
+    numeric = len(columns.counts) + len(columns.numbers)
+    inputs.NUMERIC.require(numeric <= DENSE_FEATURES if model.numeric is None else numeric == model.numeric)
+    predicted = {*columns.labels, *columns.targets}
+    read = {name for feature in model.features or () for name in (feature.column, feature.weights)}
+    inputs.FEATURE_PREDICTED.require(predicted.isdisjoint(read))

@@ -12,12 +12,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cpr_contract.packing import GROWTH, LONGEST
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
 from cpr_operator.api.history import Point
-from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Trainer, TrainerPhase
+from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_FAILURES,
@@ -26,6 +27,7 @@ from cpr_operator.api.model import (
     MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
+    MAX_SPARES,
     MAX_TRAINERS,
     Count,
     FigureName,
@@ -73,6 +75,7 @@ __all__ = [
     "Shard",
     "ShardPhase",
     "Shown",
+    "Spare",
     "Status",
     "Trainer",
     "TrainerPhase",
@@ -137,8 +140,8 @@ class Runtime(Model):
     """A hash of both pod templates and of the operator's required fields."""
     key_digest: Annotated[str, Field(max_length=64)] = ""
     """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
-    job_spec: Annotated[str, Field(max_length=65536)]
-    """The contract's JobSpec as JSON, exactly as the pods read it."""
+    job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
+    """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
 
 
 class Counters(Model):
@@ -312,8 +315,8 @@ class FailureRecord(Model):
     life: Count = 0
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with all rows; Parity, by another pod that
-    computed its rows from other shards; or NewPod, from a save."""
+    """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
+    computed its rows from other shards; Spare, by a pod that was there already; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
@@ -404,6 +407,10 @@ class Status(Model):
     """The shards, by index."""
     trainers: Annotated[tuple[Trainer, ...], Field(max_length=MAX_TRAINERS)] = ()
     """The trainers, by index."""
+    spares: Annotated[tuple[Spare, ...], Field(max_length=MAX_SPARES)] = ()
+    """The pods that wait to take the place of a lost shard, oldest first."""
+    last_spare: Count = 0
+    """The number of the newest spare that the job ever had."""
     dense: Dense = Dense()
     """The saves of the dense network."""
     meeting: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpr_operator.api.rules import BadPart
+from cpr_operator.api.rules.rule import BadPart
 
 #: The key that identifies the items of each list in a pod, as in Kubernetes' strategic merge.
 #: Other lists are replaced.

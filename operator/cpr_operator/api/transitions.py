@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cpr_operator.api.rules import PORTION, Rule
+from cpr_operator.api.rules.budget import PORTION
+from cpr_operator.api.rules.rule import Rule
 
 _STARTED = "has(oldSelf.status) && has(oldSelf.status.startTime)"
 #: Tolerance for sums of portions, because 0.1 + 0.2 is more than 0.3 in floating point.

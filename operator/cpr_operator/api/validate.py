@@ -16,9 +16,12 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cpr_operator.api import rules
+from cpr_contract.packing import LONGEST
 from cpr_operator.api.model import Model
+from cpr_operator.api.rules import job as rules
+from cpr_operator.api.rules import rule
 from cpr_operator.api.schema import structural
+from cpr_operator.api.size import has_long_description, longest_spec
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
 
@@ -75,10 +78,20 @@ class _Manifest(Model):
 
 def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
     """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
+    text = _json(spec)
     try:
-        return CPRJobSpec.model_validate_json(_json(spec), strict=True, by_alias=True, by_name=False)
+        parsed = CPRJobSpec.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
+    if too_large := _too_large(parsed, len(text)):
+        raise InvalidSpecError(too_large)
+    return parsed
+
+
+def check_description(spec: CPRJobSpec) -> None:
+    """Raise `InvalidSpecError` if a new job is described in more than its pods and its status can hold."""
+    if too_long := _too_long(spec):
+        raise InvalidSpecError(too_long)
 
 
 def parse_status(status: Mapping[str, Any]) -> Status:
@@ -95,10 +108,28 @@ def validate(document: object) -> tuple[Invalid, ...]:
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
     try:
-        _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
+        manifest = _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         return _explain(error, _Manifest, ())
-    return ()
+    return _too_large(manifest.spec, len(_json(document["spec"]))) or _too_long(manifest.spec)
+
+
+def _too_large(spec: CPRJobSpec, characters: int) -> tuple[Invalid, ...]:
+    """What is wrong with a valid spec of so many characters that the API server cannot store with its status."""
+    members = spec.shards.replicas + spec.trainers.replicas
+    if characters <= (longest := longest_spec(members)):
+        return ()
+    message = f"it has {characters} characters as JSON; with {members} shards and trainers {longest} are the most"
+    remedy = "shorten the names of tables, features and columns, or state fewer shards and trainers"
+    return (Invalid("spec", message, remedy),)
+
+
+def _too_long(spec: CPRJobSpec) -> tuple[Invalid, ...]:
+    """What is wrong with a valid spec that is described in more than the pods and the status can hold."""
+    if not has_long_description(spec):
+        return ()
+    message = f"its description for the pods has more than {LONGEST} characters, packed"
+    return (Invalid("spec.model", message, "shorten the names of tables, features and columns"),)
 
 
 def _json(document: Mapping[str, Any]) -> str:
@@ -118,7 +149,7 @@ def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...])
     context = details.get("ctx", {})
     field = _path(prefix + details["loc"])
     match details["type"]:
-        case rules.BROKEN_RULE:
+        case rule.BROKEN_RULE:
             # Below a list, the location has the index of the element.
             within = field if re.sub(r"\[\d+\]", "", field) == context["field"] else context["field"]
             return Invalid(within, context["message"], context["remedy"])

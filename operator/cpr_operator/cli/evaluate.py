@@ -9,6 +9,7 @@ from rich.console import Console
 
 from cpr_contract.codec import from_json, to_dict
 from cpr_contract.evaluation import Evaluation, EvaluationRequest
+from cpr_contract.packing import unpack
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.export import Model
 from cpr_operator.cli.trials import Ask
@@ -16,7 +17,7 @@ from cpr_operator.cli.trials import Ask
 
 def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None:
     """Print the score. Raises TrialError if the model or the data cannot be read, or nothing is held out."""
-    job = from_json(JobSpec, model.job_spec)
+    job = from_json(JobSpec, unpack(model.job_spec))
     with closing(ask("evaluate", job, EvaluationRequest(model.anchor))) as lines:
         (found,) = (from_json(Evaluation, line) for line in lines)
     if as_json:

@@ -17,6 +17,7 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.exits import Problem
 from cpr_contract.experiment import Experiment, Outcome, TrialReport
+from cpr_contract.packing import pack
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.needs import check_trainer_image
 
@@ -65,7 +66,7 @@ def ask_trainer_image(
         asked.write_text(to_json(request), "utf-8")
         variables = {**environment, env.TERMINATION_FILE: str(last_word)}
         if job is not None:
-            variables[env.SPEC] = to_json(job)
+            variables[env.SPEC] = pack(to_json(job))
         command = (sys.executable, "-m", "cpr_trainer", role)
         with (
             asked.open("rb") as source,

@@ -167,11 +167,18 @@ class KubernetesCluster:
         except (NotFoundError, ConflictError):
             return
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """See `Cluster`."""
-        patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        meta = {"uid": uid, "annotations": dict(annotations), **({"labels": dict(labels)} if labels else {})}
         try:
-            await self._server.merge(_pod_path(namespace, name), patch)
+            await self._server.merge(_pod_path(namespace, name), {"metadata": meta})
         except RefusedError as error:
             if "metadata.uid" not in str(error):
                 raise
@@ -227,6 +234,10 @@ class KubernetesCluster:
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes)
+
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """See `Cluster`."""
+        await self._reports.send_roster(pod, roster, signature, deadline_s)
 
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""

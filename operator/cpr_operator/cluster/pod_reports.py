@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import aiohttp
 
-from cpr_contract import env
+from cpr_contract import direct, env
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate import Ration
 from cpr_operator.cluster.silences import Silences
@@ -106,10 +106,19 @@ class ReportFetcher:
         self._silences.answered(job, pod.uid)
         return answer
 
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """Post the roster to the pod, and pass over what does not take it in time: it reads the annotation as well."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                headers = {direct.SIGNATURE: signature}
+                async with self._client.post(_url(pod, direct.PAGE), data=roster.encode(), headers=headers) as answer:
+                    if answer.status != HTTPStatus.NO_CONTENT:
+                        logger.info("%s does not take a roster that is sent: %d", pod.name, answer.status)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            logger.info("%s does not take a roster that is sent: %r", pod.name, error)
+
     async def _get(self, pod: PodView, max_bytes: int) -> bytes | None:
-        host = f"[{pod.host}]" if ":" in pod.host else pod.host
-        url = f"http://{host}:{pod.port_base + env.HTTP_PORT}/status"
-        async with self._client.get(url, allow_redirects=False) as response:
+        async with self._client.get(_url(pod, "/status"), allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
                 return None
             encoding = response.headers.get("Content-Encoding", "identity")
@@ -127,6 +136,11 @@ class ReportFetcher:
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+
+
+def _url(pod: PodView, page: str) -> str:
+    host = f"[{pod.host}]" if ":" in pod.host else pod.host
+    return f"http://{host}:{pod.port_base + env.HTTP_PORT}{page}"
 
 
 class _Lane:

@@ -129,8 +129,15 @@ class Cluster(Protocol):
         """Delete the pod of that uid; a pod that is gone, or another of that name, is success."""
         ...
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations on the pod of that uid. Raises NotFoundError."""
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set annotations, and labels if any, on the pod of that uid, all at once. Raises NotFoundError."""
         ...
 
     async def create_secret(self, manifest: Manifest) -> None:
@@ -158,6 +165,10 @@ class Cluster(Protocol):
 
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """The pod's `/status` answer, None if it does not answer in time, or with more than `max_bytes`."""
+        ...
+
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """Send the pod its roster itself. Nothing is raised if it does not take it: the annotation tells it, too."""
         ...
 
     async def reaches(self, pod: PodView) -> bool:

@@ -32,6 +32,11 @@ def pod_name(job: JobId, role: Role, index: int, incarnation: int) -> str:
     return f"{job.stem}-{role}-{index}-{incarnation}"
 
 
+def spare_name(job: JobId, number: int) -> str:
+    """The name of a spare's pod, which it keeps when it becomes a shard."""
+    return f"{job.stem}-{env.ROLE_SPARE}-{number}"
+
+
 def cleanup_name(job: JobId, attempt: int) -> str:
     """The name of the pod that deletes the job's saves, at this attempt."""
     return f"{job.stem}-cleanup-{attempt}"
@@ -76,6 +81,11 @@ def pod_labels(job: JobId, role: Role, index: int, incarnation: int) -> dict[str
         env.LABEL_INDEX: str(index),
         env.LABEL_INCARNATION: str(incarnation),
     }
+
+
+def spare_labels(job: JobId) -> dict[str, str]:
+    """Labels of a spare: those of a pod without an index, until it has one."""
+    return job_labels(job) | {"app.kubernetes.io/component": env.ROLE_SPARE, env.LABEL_ROLE: env.ROLE_SPARE}
 
 
 def cleanup_labels(job: JobId, attempt: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The pod of one incarnation of one member.
+"""The pod of one incarnation of one member, and the spare that may become one.
 
 The main container's environment and files are those of `cpr_contract.env`. Everything that the operator relies on is
 required and wins over the user's template; sizes and placement are defaults that the template may change.
@@ -13,8 +13,9 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.sizes import redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.desired.affinity import keeping_off
-from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name
+from cpr_operator.desired.affinity import keeping_apart, keeping_off
+from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
+from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
 from cpr_operator.desired.template import merge, with_defaults
@@ -80,21 +81,41 @@ class PodPlan:
 
 def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
-    role = roster.role
+    name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
+    pod = _pod(plan, roster.role, _metadata(plan, name, roster))
+    spec = pod["spec"]
+    if avoid:
+        spec["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
+    return pod
+
+
+def spare_manifest(plan: PodPlan, name: str) -> Manifest:
+    """A shard's pod that has no roster yet, away from the job's shards and other spares."""
+    marks = {"labels": spare_labels(plan.job), "annotations": spec_annotations(plan.job_spec)}
+    pod = _pod(plan, "shard", metadata(plan.job, name) | marks)
+    spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
+    selector = {
+        "matchLabels": {env.LABEL_JOB: plan.job.name},
+        "matchExpressions": [{"key": env.LABEL_ROLE, "operator": "In", "values": others}],
+    }
+    spec["affinity"] = keeping_apart(spec.get("affinity") or {}, selector)
+    if plan.spec.shards.spare_priority_class_name is not None:
+        spec["priorityClassName"] = plan.spec.shards.spare_priority_class_name
+    return pod
+
+
+def _pod(plan: PodPlan, role: Role, required: Manifest) -> Manifest:
+    """A pod of a role with the template's fields below what is required."""
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
     if role == "shard":
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
     main: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
-    required = _required_spec(plan, role, with_resources=not main.get("resources"))
-    if avoid:
-        required["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
-    name = pod_name(plan.job, role, roster.index, roster.incarnation)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": merge(template.get("metadata") or {}, _metadata(plan, name, roster)),
-        "spec": merge(spec, required),
+        "metadata": merge(template.get("metadata") or {}, required),
+        "spec": merge(spec, _required_spec(plan, role, required["name"], with_resources=not main.get("resources"))),
     }
 
 
@@ -106,7 +127,7 @@ def grace_s(expected_flush_s: float | None) -> int:
 def _metadata(plan: PodPlan, name: str, roster: Document) -> Manifest:
     return metadata(plan.job, name) | {
         "labels": pod_labels(plan.job, roster.role, roster.index, roster.incarnation),
-        "annotations": roster.annotations,
+        "annotations": roster.annotations | spec_annotations(plan.job_spec),
     }
 
 
@@ -119,21 +140,21 @@ def _spread(job: JobId) -> Manifest:
     }
 
 
-def _required_spec(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+def _required_spec(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
     return {
         **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
-        "containers": [_container(plan, role, with_resources=with_resources)],
+        "containers": [_container(plan, role, name, with_resources=with_resources)],
         "volumes": _volumes(plan),
     }
 
 
-def _container(plan: PodPlan, role: Role, *, with_resources: bool) -> Manifest:
+def _container(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
     container = {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
-        "env": _environment(plan, role),
+        "env": _environment(plan, name),
         "ports": [
             {"name": name, "containerPort": env.DEFAULT_PORT_BASE + offset, "protocol": "TCP"}
             for name, offset in (("data", env.DATA_PORT), ("http", env.HTTP_PORT), ("control", env.CONTROL_PORT))
@@ -154,15 +175,16 @@ def _default_resources(spec: CPRJobSpec, role: Role) -> Mapping[str, str]:
     return {**DEFAULT_RESOURCES, "memory": f"{DEFAULT_MIB - (-more >> 20)}Mi"} if more else DEFAULT_RESOURCES
 
 
-def _environment(plan: PodPlan, role: Role) -> list[Manifest]:
+def _environment(plan: PodPlan, pod: str) -> list[Manifest]:
     values = {
-        env.SPEC: plan.job_spec,
+        **spec_variables(plan.job_spec),
         env.ROSTER_FILE: f"{env.ROSTER_DIR}/{env.ROSTER_NAME}",
         env.KEY_FILE: f"{env.KEY_DIR}/{env.KEY_NAME}",
         **({env.KEY_DIGEST: plan.key_digest} if plan.key_digest else {}),
+        env.POD: pod,
         env.PORT_BASE: str(env.DEFAULT_PORT_BASE),
         env.SCRATCH_DIR: env.SCRATCH_MOUNT,
-        **({env.KEEPER: "1"} if role == env.ROLE_SHARD else {}),
+        env.KEEPER: "1",
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
         **store_variables(plan.spec.snapshots.store),
     }
@@ -176,6 +198,7 @@ def _volumes(plan: PodPlan) -> list[Manifest]:
         {"name": "cprjob-roster", "downwardAPI": {"items": [roster]}},
         {"name": "cprjob-key", "secret": {"secretName": key_secret_name(plan.job, plan.key_digest)}},
         {"name": "cprjob-scratch", "emptyDir": {}},
+        *spec_volumes(plan.job_spec),
         *store_volumes(plan.spec.snapshots.store),
     ]
 
@@ -185,6 +208,7 @@ def _mounts(plan: PodPlan) -> list[Manifest]:
         {"name": "cprjob-roster", "mountPath": env.ROSTER_DIR, "readOnly": True},
         {"name": "cprjob-key", "mountPath": env.KEY_DIR, "readOnly": True},
         {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+        *spec_mounts(plan.job_spec),
         *store_mounts(plan.spec.snapshots.store),
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_operator.api.rules import BadPart
+from cpr_operator.api.rules.rule import BadPart
 from cpr_operator.api.spec import CPRJobSpec
 
 #: Fields of a pod that may have any value. For the last four, the operator's own value takes precedence.
@@ -88,6 +88,7 @@ POD_SECURITY = frozenset(
 CONTAINER_SECURITY = frozenset({"runAsGroup", "readOnlyRootFilesystem"})
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SYSTEM_PRIORITY = "system-"
+_SYSTEM_CLASSES = "system priority classes are not allowed"
 DEFAULT_ACCOUNT = "default"
 _UNCONFINED = "container.apparmor.security.beta.kubernetes.io/"
 _REMEDY = "remove it, or ask the administrator of the operator to lift restrictTemplates"
@@ -101,7 +102,8 @@ class Restriction:
 
     def refuses(self, spec: CPRJobSpec) -> str:
         """The first disallowed part of the templates, with the remedy; empty if there is none."""
-        return self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
+        words = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
+        return words or _refused_class("spec.shards.sparePriorityClassName", spec.shards.spare_priority_class_name)
 
     def refuses_trainers(self, spec: CPRJobSpec) -> str:
         """The same for the trainers' template, from which cleanup pods are made."""
@@ -110,6 +112,11 @@ class Restriction:
     def _refuses(self, field: str, template: Mapping[str, Any]) -> str:
         part = next(_template(template, self.service_accounts), None)
         return f"{field}.{part.path}: {part.message}; {part.remedy}" if part else ""
+
+
+def _refused_class(field: str, name: str | None) -> str:
+    """Why a spare may not have this priority class; empty if it may."""
+    return f"{field}: {_SYSTEM_CLASSES}; {_REMEDY}" if (name or "").startswith(SYSTEM_PRIORITY) else ""
 
 
 def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[BadPart]:
@@ -126,7 +133,7 @@ def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator
         if spec.get(field) and str(spec[field]) not in accounts | {DEFAULT_ACCOUNT}:
             yield _bad(f"spec.{field}", f"{spec[field]!r} is not one of the accounts that templates may use")
     if str(spec.get("priorityClassName") or "").startswith(SYSTEM_PRIORITY):
-        yield _bad("spec.priorityClassName", "system priority classes are not allowed")
+        yield _bad("spec.priorityClassName", _SYSTEM_CLASSES)
     yield from _security(spec.get("securityContext"), POD_SECURITY, "spec.securityContext")
     for number, volume in _maps(spec.get("volumes")):
         yield from _volume(volume, f"spec.volumes[{number}]")

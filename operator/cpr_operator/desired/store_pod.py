@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
 from cpr_operator.desired.names import metadata, tool_labels, tool_name
 from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
 from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
@@ -30,7 +31,11 @@ def store_pod(plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "env": _environment(plan),
-        "volumeMounts": [{"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT}, *store_mounts(store)],
+        "volumeMounts": [
+            {"name": "cprjob-scratch", "mountPath": env.SCRATCH_MOUNT},
+            *spec_mounts(plan.job_spec),
+            *store_mounts(store),
+        ],
         **CONFINED_CONTAINER,
         **container,
     }
@@ -38,14 +43,23 @@ def store_pod(plan: PodPlan, own: Mapping[str, Any], container: Mapping[str, Any
         **CONFINED,
         "terminationGracePeriodSeconds": 1,
         "containers": [main],
-        "volumes": [{"name": "cprjob-scratch", "emptyDir": {}}, *store_volumes(store)],
+        "volumes": [
+            {"name": "cprjob-scratch", "emptyDir": {}},
+            *spec_volumes(plan.job_spec),
+            *store_volumes(store),
+        ],
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": merge(template.get("metadata") or {}, own),
+        "metadata": merge(template.get("metadata") or {}, {**own, **_annotated(plan.job_spec)}),
         "spec": merge(_unsized(template.get("spec") or {}), required),
     }
+
+
+def _annotated(job_spec: str) -> Manifest:
+    annotations = spec_annotations(job_spec)
+    return {"annotations": annotations} if annotations else {}
 
 
 def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
@@ -75,7 +89,7 @@ def _unsized(spec: Mapping[str, Any]) -> Manifest:
 
 def _environment(plan: PodPlan) -> list[Manifest]:
     values = {
-        env.SPEC: plan.job_spec,
+        **spec_variables(plan.job_spec),
         env.TERMINATION_FILE: env.TERMINATION_MOUNT,
         **store_variables(plan.spec.snapshots.store),
     }

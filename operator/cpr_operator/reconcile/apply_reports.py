@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Context
+from typing import cast
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import Result, ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
+from cpr_operator.api.members import ShardPhase
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_ANCHORS, Anchor, HeldOut, Member, Progress, Scale, Shard, Shown, Status, Trainer
 from cpr_operator.cluster.protocol import Event
@@ -112,10 +114,13 @@ def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
         return shard
     current, returns = is_current(draft.status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
+    if state is ShardState.SPARE:  # it has not read its roster yet
+        return shard
     problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
     if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
         saved = report.newest_save.samples if report.newest_save else 0
-    shard = shard.evolve(state=state.value, problem=problem, saved_samples=saved)
+    phase = cast(ShardPhase, state.value)
+    shard = shard.evolve(state=phase, problem=problem, saved_samples=saved)
     if not current:
         return shard
     if returns:

@@ -151,7 +151,10 @@ def pods_ready(draft: Draft) -> ConditionUpdate:
                 return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{name}: {refusal}; {REFUSAL_REMEDY}")
             case _:
                 pass
+    spares = {spare.pod for spare in draft.status.spares}  # training needs none of them
     for pod_name, refusal in draft.observed.refusals.items():
+        if pod_name in spares:
+            continue
         return ConditionUpdate("PodsReady", "False", "CreateRefused", f"{pod_name}: {refusal}; {REFUSAL_REMEDY}")
     waiting = [m.name for m in members if not is_settled(m)]
     if not waiting:

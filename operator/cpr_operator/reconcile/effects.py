@@ -13,8 +13,8 @@ from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Manifest
 from cpr_operator.cluster.views import PodView
-from cpr_operator.desired.names import JobId
-from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest
+from cpr_operator.desired.names import JobId, pod_labels
+from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Rosters
 from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
@@ -22,6 +22,7 @@ from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.observe import leader_report
 from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete, RosterPatch
 from cpr_operator.reconcile.plan import plan_news
+from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
 
 #: Phases of a pod whose process may run.
 LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -53,15 +54,22 @@ def _unnumbered(status: Status) -> Status:
 
 
 def creates(observed: PassInput, after: Status) -> Iterator[Manifest]:
-    """Pods of incarnations that this pass decided, and of those whose create was refused: shards, then trainers."""
+    """Pods of incarnations that this pass decided, and of those whose create was refused: shards, trainers, spares.
+
+    A shard whose place a spare has taken has its pod already.
+    """
     if after.runtime is None:
         return
     before = {(m.role, m.index): m.incarnation for m in observed.before.members}
     plan, told = pod_plan(observed.job.id, observed.job.spec, after), Rosters(after)
     for member in after.members:
         decided = before.get((member.role, member.index)) != member.incarnation
-        if decided or (not member.uid and member.pod in observed.refusals):
+        if not member.uid and (decided or member.pod in observed.refusals):
             yield pod_manifest(plan, told.document(member, member.incarnation), member.avoid)
+    known = {spare.number for spare in observed.before.spares}
+    for spare in after.spares:
+        if spare.number not in known or (not spare.uid and spare.pod in observed.refusals):
+            yield spare_manifest(plan, spare.pod)
 
 
 def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
@@ -79,7 +87,10 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
 
 
 def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
-    """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted."""
+    """Pods of earlier incarnations: those that run, and ended ones but the last, whose log may be wanted.
+
+    And spares that are none any more.
+    """
     newest: Mapping[tuple[str, int], int] = {(m.role, m.index): m.incarnation for m in after.members}
     for pod in observed.pods:
         incarnation = newest.get((pod.role, pod.index))
@@ -89,10 +100,14 @@ def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
             yield PodDelete(pod.name, pod.uid, f"replaced by incarnation {incarnation}")
         elif pod.incarnation < incarnation - 1:
             yield PodDelete(pod.name, pod.uid, "the log of a later incarnation is kept")
+    for pod in superfluous(observed, after):
+        yield PodDelete(pod.name, pod.uid, "it is no spare any more")
 
 
 def rosters(observed: PassInput, after: Status) -> Iterator[RosterPatch]:
     """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
+
+    Before all others spares that were promoted, with the labels of what they are now.
 
     At the start trainers are told once, when all addresses are known. A shard that may still flush is left alone.
     """
@@ -100,14 +115,17 @@ def rosters(observed: PassInput, after: Status) -> Iterator[RosterPatch]:
     flushing = {shard.predecessor.uid for shard in after.shards if shard.predecessor}
     told = Rosters(after)
     early = after.phase == "Starting" and not all(m.host for m in after.members)
-    for pod in sorted(observed.pods, key=lambda pod: (pod.role != "trainer", pod.index, -pod.incarnation)):
+    spares = {pod.uid for pod in observed.pods if is_spare(pod)}
+    pods = as_members(observed.pods, after)
+    for pod in sorted(pods, key=lambda p: (p.uid not in spares, p.role != "trainer", p.index, -p.incarnation)):
         member = members.get((pod.role, pod.index))
         if member is None or pod.phase not in LIVE_PHASES or pod.uid in flushing:
             continue
         if pod.roster_version >= member.roster or pod.incarnation > member.incarnation:
             continue
         if not (early and pod.role == "trainer"):
-            yield RosterPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations)
+            labels = pod_labels(observed.job.id, "shard", pod.index, pod.incarnation) if pod.uid in spares else {}
+            yield RosterPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations, labels)
 
 
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:

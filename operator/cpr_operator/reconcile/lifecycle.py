@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cpr_contract.codec import to_json
+from cpr_contract.packing import pack
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
@@ -128,7 +129,7 @@ def runtime(observed: PassInput) -> Runtime:
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=to_json(to_job_spec(spec, job.uid, job.name, version)),
+        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version))),
     )
 
 
@@ -150,6 +151,7 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
         progress=progress,
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
+        spares=(),
     )
     event = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
     return _end(draft.to(status, event), ConditionUpdate("Complete", "True", "Trained", result.key))
@@ -157,7 +159,7 @@ def succeed(draft: Draft, result: Anchor) -> Draft:
 
 def fail(draft: Draft, cause: str, reason: str) -> Draft:
     """End the job without a model. Its saves stay in the store."""
-    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None)
+    status = draft.status.evolve(phase="Failed", completion_time=draft.now, recovery=None, spares=())
     event = Event("Warning", EventReason.FAILED, f"{cause}: {reason}", "failed")
     return _end(draft.to(status, event), ConditionUpdate("Failed", "True", cause, reason))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
@@ -24,6 +24,7 @@ from cpr_operator.reconcile.pass_ import (
     Terminating,
 )
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
+from cpr_operator.reconcile.spare_pods import as_members, waiting
 
 #: How long after the end of its grace a pod that is being deleted counts as gone.
 GRACE_SLACK_S = 1.0
@@ -52,8 +53,8 @@ def begin(observed: PassInput) -> Draft:
 
 def observe(observed: PassInput) -> Mapping[str, Fact]:
     """One fact per member, by its name."""
-    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in observed.pods}
     status = observed.before
+    pods = {(pod.role, pod.index, pod.incarnation): pod for pod in as_members(observed.pods, status)}
     members = {m.name: m for m in status.members}
     facts = {name: _fact(observed, member, pods) for name, member in members.items()}
     for name, verdict in _silent(observed, members, facts).items():
@@ -178,7 +179,7 @@ def on_lineage(status: Status, uid: str, save: SaveRef) -> bool:
 
 
 def first_round(observed: PassInput) -> tuple[PodView, ...]:
-    """The leader, members that are not known to work, and shards whose saves are overdue.
+    """The leader, members that are not known to work, shards whose saves are overdue, and spares.
 
     All members, if the leader did not answer the last time: its deadline is not waited for again.
     """
@@ -187,7 +188,7 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
         return ()
     members = observed.before.members
     wanted = [m for m in members if not is_settled(m) or _leads(observed, m) or _saves_late(status, m)]
-    return _pods(observed, members if observed.unheard else wanted)
+    return (*_pods(observed, members if observed.unheard else wanted), *_answering(waiting(observed)))
 
 
 def second_round(observed: PassInput) -> tuple[PodView, ...]:
@@ -238,7 +239,11 @@ def missed_by_peers(observed: PassInput) -> frozenset[str]:
 def _pods(observed: PassInput, members: Sequence[Shard | Trainer]) -> tuple[PodView, ...]:
     """Those whose process runs and has an address; a member that was just created is known by its name."""
     names = {m.pod for m in members}
-    return tuple(pod for pod in observed.pods if pod.name in names and pod.host and pod.phase == "Running")
+    return _answering(pod for pod in observed.pods if pod.name in names)
+
+
+def _answering(pods: Iterable[PodView]) -> tuple[PodView, ...]:
+    return tuple(pod for pod in pods if pod.host and pod.phase == "Running")
 
 
 def _may_replay(observed: PassInput) -> bool:

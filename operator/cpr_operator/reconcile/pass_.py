@@ -29,6 +29,8 @@ class EventReason(enum.StrEnum):
     MEMBER_LOST = "MemberLost"
     RESTARTED_IN_PLACE = "RestartedInPlace"
     REBUILT = "Rebuilt"
+    SPARE_PROMOTED = "SparePromoted"
+    NO_SPARE = "NoSpare"
     REPLACING = "Replacing"
     ROLLING_BACK = "RollingBack"
     RECOVERED = "Recovered"
@@ -185,11 +187,12 @@ class PodDelete:
 
 @dataclass(frozen=True, slots=True)
 class RosterPatch:
-    """Write these annotations to the pod of this uid."""
+    """Write these annotations, and labels if any, to the pod of this uid."""
 
     name: str
     uid: str
     annotations: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,14 @@ from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
 from cpr_operator.reconcile.resize import align_trainers, trainers_aligned, wants_other_trainers
+from cpr_operator.reconcile.spares import keep_spares, look_at_spares, promote
 from cpr_operator.reconcile.suspend import KEY_LOST, needs_new_key, resume, suspend, waits_to_resume, with_new_key
 
 #: What a pass does to a job that has pods, in this order.
 PHASES: tuple[Callable[[Draft], Draft], ...] = (
     # First, because every other phase decides on what members told in this pass.
     apply_reports,
+    look_at_spares,
     # Before the recovery, which counts incidents of the restart limit.
     tell_lives,
     # After the reports: trainers align only once every shard has told its losses.
@@ -40,10 +42,14 @@ PHASES: tuple[Callable[[Draft], Draft], ...] = (
     complete,
     # One decision over all members that are lost.
     recover,
+    # After the recovery, which decides on the next incarnations.
+    promote,
     # After the recovery, which settles the failures and costs that the plan rests on.
     update_plan,
     # After the recovery, which the phase names. A start that is past its deadline ends here.
     settle_phase,
+    # After the phase: a job that recovers needs its nodes for members.
+    keep_spares,
     # After the phase and the plan, because conditions tell of both.
     update_conditions,
     # Last: events compare the conditions with those before the pass.

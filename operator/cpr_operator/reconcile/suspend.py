@@ -122,7 +122,7 @@ def _stop(draft: Draft, why: str) -> Draft:
     draft = under_recovery(draft, "ReplaceShards", "suspended", lost)
     status = after_failure(draft.spec, draft.status, draft.now)
     progress = status.progress.evolve(protected_samples=None)  # parity goes with the pods
-    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, progress=progress)
+    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=(), progress=progress)
     done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
     return replace(draft.to(status, done), deletes=())
 

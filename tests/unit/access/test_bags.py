@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.bags import Bags
+from cpr_trainer.bags import Bags, Column
 from cpr_trainer.placement import Placement
 from support.plain_batches import access_of
 
@@ -25,7 +25,7 @@ def bags_of(samples: Samples) -> Bags:
     columns = []
     for table in range(len(ROWS)):
         ids = np.array([one for sample in samples for one in sample[table]], np.int32)
-        columns.append((ids, np.array([len(sample[table]) for sample in samples], np.int64)))
+        columns.append(Column(ids, np.array([len(sample[table]) for sample in samples], np.int64)))
     return Bags.of_columns(columns, np.array(MEANS))
 
 
@@ -101,7 +101,7 @@ def test_vectors_and_gradients_are_those_of_torchs_own_bags(samples: Samples) ->
 def test_bags_of_one_are_what_single_ids_are() -> None:
     ids = np.random.default_rng(1).integers(0, ROWS, (20, 3))
     ones = np.ones(20, np.int64)
-    bags = Bags.of_columns([(ids[:, t].astype(np.int32), ones) for t in range(3)], np.array(MEANS))
+    bags = Bags.of_columns([Column(ids[:, t].astype(np.int32), ones) for t in range(3)], np.array(MEANS))
     one, other = access_of(PLACEMENT, ids), access_of(PLACEMENT, bags)
     assert np.array_equal(one.unique.numbers, other.unique.numbers)
     vectors, gradients = torch.randn(len(one.unique), 4), torch.randn(20, 3, 4)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cpr_trainer.access import BandedAccess, find_access, the_only
-from cpr_trainer.bags import Bags
+from cpr_trainer.bags import Bags, Column
 from cpr_trainer.placement import Placement
 
 ROWS, BANDS, DIMS = (70, 5, 400, 33), (0, 1, 0, 2), (4, 2, 7)
@@ -22,7 +22,7 @@ def bags_of(rng: np.random.Generator) -> Bags:
     columns = []
     for rows in ROWS:
         lengths = rng.integers(0, 4, SAMPLES)
-        columns.append((rng.integers(0, rows, lengths.sum()).astype(np.int32), lengths))
+        columns.append(Column(rng.integers(0, rows, lengths.sum()).astype(np.int32), lengths))
     return Bags.of_columns(columns, np.array([True, False, False, True]))
 
 

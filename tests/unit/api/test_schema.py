@@ -67,12 +67,16 @@ def test_every_list_map_and_string_is_bounded() -> None:
 def test_every_list_says_how_it_merges() -> None:
     kinds = {path: node["x-kubernetes-list-type"] for path, node in ALL if node["type"] == "array"}
     maps = {path for path, kind in kinds.items() if kind == "map"}
-    assert maps == {".spec.model.tables", ".status.conditions"}
+    assert maps == {".spec.model.features", ".spec.model.tables", ".status.conditions"}
     assert set(kinds.values()) == {"map", "atomic"}
 
 
 def test_defaults_are_the_servers_in_spec_and_absent_in_status() -> None:
-    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {"replicas": 2, "template": {}}
+    assert structural(CPRJobSpec, defaults=True)["properties"]["shards"]["default"] == {
+        "replicas": 2,
+        "spares": 0,
+        "template": {},
+    }
     assert [path for path, node in nodes(structural(Status, defaults=False)) if "default" in node] == []
 
 

@@ -53,13 +53,20 @@ class Cluster(FakeCluster):
         self.cached.append(cached)
         return self.cache if cached and self.cache is not None else await super().list_pods(job)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self.told.append(name)
         self.telling += 1
         self.most = max(self.most, self.telling)
         await asyncio.sleep(0)
         self.telling -= 1
-        await super().annotate_pod(namespace, name, uid, annotations)
+        await super().annotate_pod(namespace, name, uid, annotations, labels)
 
 
 class House:
@@ -250,7 +257,13 @@ async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_
     house.cluster.kill("shard", 1)
     annotate = house.cluster.annotate_pod
 
-    async def fail(namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def fail(
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         raise UnavailableError("try again")
 
     house.cluster.annotate_pod = fail

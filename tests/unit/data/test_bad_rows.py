@@ -22,7 +22,19 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
-from support.table_data import COLUMNS, TABLES, Click, as_table, as_text, assert_same, clicks, everything, read, spec
+from support.table_data import (
+    COLUMNS,
+    TABLES,
+    Click,
+    as_table,
+    as_text,
+    assert_same,
+    clicks,
+    everything,
+    model_of,
+    read,
+    spec,
+)
 
 CRITEO_TABLES = tuple(TableSpec(f"c{number}", 1000 + number) for number in range(26))
 HEAD = "click,age,views,price,user,item"
@@ -247,7 +259,7 @@ def test_a_source_that_fails_is_no_bad_data() -> None:
 
     for name in ("CSV", "Parquet"):
         with pytest.raises(ConnectionResetError):
-            open_dataset(spec(name, "s3://b/k"), TABLES, Sources())  # type: ignore[arg-type]
+            open_dataset(spec(name, "s3://b/k"), model_of(TABLES), Sources())  # type: ignore[arg-type]
 
 
 def test_what_is_kept_of_bad_rows_is_their_number() -> None:

@@ -13,7 +13,7 @@ import pytest
 from cpr_contract.spec import ColumnsSpec, DataSpec
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
-from support.table_data import FILES, TABLES, everything, read, spec
+from support.table_data import FILES, TABLES, everything, model_of, read, spec
 
 VISITS = {
     "click": [1, 0, 1, 1],
@@ -79,6 +79,6 @@ def test_a_wrong_one_is_named_by_row_and_column(
 def test_a_bad_row_is_left_out_with_all_its_labels(tmp_path: Path) -> None:
     (tmp_path / "visits").write_text("click,buy,dwell,user,item\n1,1,1.5,a,1\n1,1\n1,7,2.5,a,1\n0,1,3.5,b,2\n")
     data = replace(spec("CSV", f"{tmp_path}/visits"), columns=ALL, max_bad_lines=2)
-    dataset = open_dataset(data, TABLES, FILES)
+    dataset = open_dataset(data, model_of(TABLES), FILES)
     assert dataset.layout.rows == 4
     assert everything(dataset).labels.tolist() == [[1, 1, 1.5], [0, 1, 3.5]]

@@ -15,7 +15,7 @@ from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import CredentialsRefusedError, StoreError, StoreUnreachableError, persistence
 from support.fake_s3 import BUCKET, FakeS3
-from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, read, write
+from support.table_data import TABLES, WRITERS, assert_same, clicks, everything, model_of, read, write
 
 ROWS = 400
 
@@ -29,7 +29,7 @@ def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def remote(ending: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[FakeS3, DataSpec, Dataset]:
     data = write(clicks(ROWS), folder, ending, files=2)
     client = FakeS3({f"day/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())})
-    return client, data, open_dataset(replace(data, uri=f"s3://{BUCKET}/day/"), TABLES, client.uris(patch))
+    return client, data, open_dataset(replace(data, uri=f"s3://{BUCKET}/day/"), model_of(TABLES), client.uris(patch))
 
 
 @pytest.mark.parametrize("refusal", ["down", "refuses"])

@@ -13,7 +13,14 @@ from cpr_operator.desired.pod import PodPlan, pod_manifest
 from cpr_operator.desired.rosters import Document, shard_roster, trainer_roster
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SMALL = ("quickstart.yaml", "lost-node.yaml", "parquet.yaml", "own_model/job.yaml", "two_labels/job.yaml")
+SMALL = (
+    "quickstart.yaml",
+    "lost-node.yaml",
+    "spares.yaml",
+    "parquet.yaml",
+    "own_model/job.yaml",
+    "two_labels/job.yaml",
+)
 #: Of 2 cores and 4 GiB; what kubelet, CNI, operator and a store take is off.
 NODES, NODE_CPU_M, NODE_MIB = 3, 1500, 2560
 TRAINERS, SHARDS = 2, 4

@@ -14,8 +14,8 @@ from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
-from cpr_operator.desired.names import JobId
-from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.names import JobId, spare_name
+from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
 from cpr_operator.desired.store_pod import tool_pod
 from support.driver import spec
@@ -84,6 +84,21 @@ SHARD_TEMPLATE: Mapping[str, Any] = {
 }
 
 
+#: Of which a spare keeps its own rule, and its priority.
+APART: Mapping[str, Any] = {
+    "spec": {
+        "priorityClassName": "members",
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {}}}
+                ]
+            }
+        },
+    }
+}
+
+
 def plan(**changes: Any) -> PodPlan:
     return PodPlan(
         JOB, parse_spec(spec(**changes)), image="trainer:1", job_spec='{"contract":1}', grace_s=30, key_digest=DIGEST
@@ -99,6 +114,8 @@ def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
 
 CASES: dict[str, Callable[[], Any]] = {
     "shard": lambda: pod_manifest(plan(), SHARD),
+    "spare": lambda: spare_manifest(plan(shards__sparePriorityClassName="spares"), spare_name(JOB, 4)),
+    "spare-with-template": lambda: spare_manifest(plan(shards__template=APART), spare_name(JOB, 4)),
     "trainer": lambda: pod_manifest(plan(), TRAINER),
     "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),
     "shard-with-secrets": lambda: pod_manifest(

@@ -255,13 +255,13 @@ def test_memory_is_touched_while_nobody_waits_for_the_lock(
     free: list[bool] = []
 
     class Watched(_Segment):
-        def __init__(self, size_bytes: int) -> None:
+        def __init__(self, *arguments: Any) -> None:
             lock = exchange._loop.changed if made else threading.Condition()
             aside = threading.current_thread().name.startswith("ring")
             free.append(aside and lock.acquire(timeout=2))
             if free[-1]:
                 lock.release()
-            super().__init__(size_bytes)
+            super().__init__(*arguments)
 
     monkeypatch.setattr("cpr_trainer.exchange.ring._Segment", Watched)
     made: list[Exchange] = []

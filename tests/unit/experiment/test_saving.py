@@ -37,7 +37,7 @@ class Watched:
     """Runs a trial's saves and failures, and keeps the account of every row's updates by what the store would hold."""
 
     def __init__(self, job: JobSpec, saving: Saving) -> None:
-        dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+        dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
         self.trainer = LoneTrainer(job, dataset, 1)
         self.placement = Placement.of(job.model, SHARDS)
         self.schedule = Schedule.of(saving, self.trainer.order, dataset, self.placement)
@@ -120,6 +120,6 @@ def test_growth_without_an_accumulator_is_refused(job: JobSpec) -> None:
 
 def test_a_trial_has_losses_or_saves_but_not_both(job: JobSpec) -> None:
     saving = Saving("Full", 0.25, 2, 0.2, ())
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     with pytest.raises(BadSpecError, match="not both"):
         run_trials(job, dataset, Experiment(3, (Trial(1, (ShardLoss((0,), 0.1, 0.5),), saving),)), lambda _: None)

@@ -1,4 +1,4 @@
-"""Processes of shards that ended and went on in their pods, as reports tell it."""
+"""Processes of members that ended and went on in their pods, as reports tell it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def again(world: PassInput, status: Status, *lives: int, by: str = "leader", **c
             reports[uid] = replace(report, counters=counters, shard_lives=lives)
         if isinstance(report, ShardReport) and by == "shards":
             reports[uid] = replace(report, lives=lives[report.index])
+        if isinstance(report, TrainerReport) and by == "trainers":
+            reports[uid] = replace(report, lives=lives[report.index])
     return replace(world, job=replace(world.job, status=status), reports=reports, now=world.now + 5)
 
 
@@ -52,6 +54,22 @@ async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else(by: 
     assert [shard.reserved for shard in status.shards] == [(), (), ()]
     assert (outcome.creates, outcome.deletes) == ((), ())
     assert status.restart_times == (world.now,)
+
+
+async def test_a_life_of_a_trainer_that_ended_is_an_event_and_a_failure_and_nothing_else() -> None:
+    world = await told(3, by="trainers")
+    outcome = reconcile(world)
+    status = outcome.status
+    assert status is not None
+    assert [(f.role, f.tier, f.life, f.action, f.lost_samples) for f in status.failures] == [
+        ("trainer", "InPlace", 1, "RestartInPlace", 0),
+        ("trainer", "InPlace", 2, "RestartInPlace", 0),
+    ]
+    assert ["trainer/0" in e.message for e in outcome.events if e.reason == "RestartedInPlace"] == [True, True]
+    assert (status.recovery, status.restarts, status.phase, status.trainers[0].lives) == (None, 0, "Running", 3)
+    assert (outcome.creates, outcome.deletes) == ((), ())
+    later = reconcile(again(world, status, 3, by="trainers")).status
+    assert later is None or later.failures == status.failures
 
 
 async def test_a_life_is_recorded_once_and_each_one_is() -> None:

@@ -11,6 +11,7 @@ import pytest
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_contract.packing import LONGEST_PLAIN, is_packed, pack
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,
@@ -110,6 +111,21 @@ def test_a_contract_of_another_age_is_refused(environ: dict[str, str], version: 
     with pytest.raises(ContractVersionError, match=f"version {version}") as raised:
         Environment.read(environ | {env.SPEC: to_json(replace(JOB, contract=version))})
     assert exit_code(raised.value) == 23
+
+
+def test_a_long_description_is_read_from_its_file(environ: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    packed = pack(environ.pop(env.SPEC) + LONGEST_PLAIN * " ")
+    path.write_text(packed)
+    environ[env.SPEC_FILE] = str(path)
+    assert is_packed(packed)
+    assert Environment.read(environ).job == JOB
+    path.write_text(packed[:-8])
+    with pytest.raises(BadSpecError, match="CPR_SPEC_FILE cannot be read"):
+        Environment.read(environ)
+    path.unlink()
+    with pytest.raises(BadSpecError, match="CPR_SPEC_FILE cannot be read"):
+        Environment.read(environ)
 
 
 def test_a_key_is_used_under_its_own_name_only(environ: dict[str, str]) -> None:

@@ -138,3 +138,30 @@ def test_watching_ends(path: Path) -> None:
     stop = threading.Event()
     stop.set()
     assert list(RosterFile(path, ShardRoster).watch(stop)) == []
+
+
+def test_a_roster_that_is_sent_comes_before_the_file_and_counts_once(path: Path) -> None:
+    file = RosterFile(path, ShardRoster)
+    file.offer(to_json(roster(6)).encode())
+    file.offer(b"{}")
+    file.offer(to_json(roster(5)).encode())
+    assert file.poll() == file.newest == roster(6)
+    assert file.poll() is None
+    replace_file(path, to_json(roster(6)))
+    assert file.poll() is None
+    replace_file(path, to_json(roster(7)))
+    assert file.poll() == roster(7)
+
+
+def test_one_that_is_sent_is_not_waited_for_longer_than_it_takes(path: Path) -> None:
+    file, stop = RosterFile(path, ShardRoster), threading.Event()
+    file.offer(to_json(roster(6)).encode())
+    file.wait(60.0)  # returns at once: it was offered before
+    assert next(file.watch(stop)) == roster(6)
+
+
+def test_a_roster_of_another_contract_that_is_sent_is_left_to_the_file(path: Path) -> None:
+    file = RosterFile(path, ShardRoster)
+    file.offer(to_json(replace(roster(6), contract=CONTRACT_VERSION + 1)).encode())
+    assert file.poll() is None
+    assert file.newest is None

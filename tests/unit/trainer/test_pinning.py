@@ -28,7 +28,7 @@ from cpr_trainer.trainer import pinning as pinning_module
 from cpr_trainer.trainer.pinning import Pinning
 from support.fake_s3 import BUCKET, FakeS3
 from support.memory_store import MemoryStore
-from support.table_data import TABLES, WRITERS, as_text, assert_same, clicks, everything, read, spec, write
+from support.table_data import TABLES, WRITERS, as_text, assert_same, clicks, everything, model_of, read, spec, write
 
 URI = f"s3://{BUCKET}/day=*"
 
@@ -47,8 +47,13 @@ class World:
         """Do as a trainer does that starts."""
         pinning = Pinning("uid", data.uri, leads, attend)
         return open_dataset(
-            data, TABLES, self.files, lambda find: pinning.indices(self.store, self.files, find)
+            data, model_of(TABLES), self.files, lambda find: pinning.indices(self.store, self.files, find)
         ), pinning
+
+    def index(self, pinning: Pinning) -> None:
+        """Open CSV as a trainer does that pins it."""
+        files = self.files
+        open_dataset(spec("CSV", URI), model_of(TABLES), files, lambda find: pinning.indices(self.store, files, find))
 
 
 def day(number: int, rows: int = 200) -> bytes:
@@ -113,7 +118,9 @@ def test_a_leader_counts_files_that_come_while_it_leads_and_lists_them_seldom(
     now, told = 1000.0, list[int]()
     monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
     pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
-    open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
+    open_dataset(
+        spec("CSV", URI), model_of(TABLES), world.files, lambda find: pinning.indices(world.store, world.files, find)
+    )
     world.s3.objects["day=3.csv"] = day(3)
     pinning.count_new_files()
     world.s3.objects["day=4.csv"] = day(4)
@@ -130,7 +137,9 @@ def test_a_listing_that_fails_ends_nothing_and_is_repeated_later(world: World, m
     now, told = 1000.0, list[int]()
     monkeypatch.setattr(pinning_module, "monotonic", lambda: now)
     pinning = Pinning("uid", URI, lambda: True, lambda: None, told.append)
-    open_dataset(spec("CSV", URI), TABLES, world.files, lambda find: pinning.indices(world.store, world.files, find))
+    open_dataset(
+        spec("CSV", URI), model_of(TABLES), world.files, lambda find: pinning.indices(world.store, world.files, find)
+    )
     objects = dict(world.s3.objects)
     world.s3.objects.clear()
     pinning.count_new_files()  # a pattern that names no file is an error
@@ -201,7 +210,7 @@ def test_of_two_leaders_the_faster_one_counts(world: World) -> None:
 
             return list(pinning.indices(world.store, world.files, slow))
 
-        found.append(open_dataset(data, TABLES, world.files, indices))  # type: ignore[arg-type]
+        found.append(open_dataset(data, model_of(TABLES), world.files, indices))  # type: ignore[arg-type]
 
     threads = [threading.Thread(target=lead, args=(take,)) for take in (slice(0, 1), slice(0, 2))]
     for thread in threads:

@@ -14,8 +14,10 @@ from cpr_contract import env, processor
 from cpr_contract.codec import from_json
 from cpr_contract.exits import Problem
 from cpr_contract.reports import TrainerReport
+from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import Device, Precision
 from cpr_trainer.runtime import Environment
+from cpr_trainer.runtime.roster_file import RosterFile
 from cpr_trainer.trainer.interrupts import Terminated
 from cpr_trainer.trainer.main import _train
 from support.shard_job import HOST, KEY, small_job
@@ -50,7 +52,7 @@ def problem_at_start(folder: Path, precision: Precision, device: Device) -> Prob
     environment = Environment(job, folder / "roster", KEY, HOST, base, None, None, folder, folder / "word", None)
     watch = _Watch(f"http://{HOST}:{port}/status")
     with pytest.raises(Terminated):
-        _train(environment, watch)  # type: ignore[arg-type]
+        _train(environment, watch, None, RosterFile(environment.roster_file, TrainerRoster))  # type: ignore[arg-type]
     return from_json(TrainerReport, watch.told.decode()).problem
 
 

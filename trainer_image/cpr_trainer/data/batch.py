@@ -16,8 +16,9 @@ from cpr_trainer.data.layout import Ints, Layout
 class Batch:
     """The n samples that one trainer trains in one step; n may be 0.
 
-    dense: float32 [n, 13], transformed and ready for the bottom network.
-    ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t; bags if a table pools.
+    dense: float32 [n, N], the N numeric features, transformed and ready for the network.
+    ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t; bags if a table pools, or the
+    model states features.
     labels: float32 [n], or [n, L] if so many are predicted: labels, 0 or 1, then targets.
     """
 

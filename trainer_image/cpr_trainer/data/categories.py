@@ -2,83 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from cpr_contract.spec import ColumnsSpec, TableSpec
+from cpr_contract.spec import TableSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.bags import Bags, Int32s
+from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
 from cpr_trainer.data.cells import Cells
+from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import NO_ROW, table_rows
+from cpr_trainer.data.lists import split
 from cpr_trainer.data.murmur3 import murmur3
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
+from cpr_trainer.data.weights import weights_of
 from cpr_trainer.data.xxh64 import xxh64
 from cpr_trainer.hashing import U64
 
-_TEXTS = frozenset((pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
 
+def ids_of(table: Any, columns: Columns, faults: Faults, features: FeatureLayout | None = None) -> Int32s | Bags:
+    """Return the ids that the categories of a pyarrow table stand for: int32 [n, T], or bags.
 
-def ids_of(table: Any, columns: ColumnsSpec, tables: Sequence[TableSpec], faults: Faults) -> Int32s | Bags:
-    """Return the ids that the categories of a pyarrow table stand for: int32 [n, T], or bags if a table pools.
-
-    A category is a string or an integer, and an absent one is the empty string. In a bag absent ones are left out.
-    Equal texts have equal ids, whatever format they come from. Rows with an id that has no row in its table are noted
-    in `faults`; the ids there mean nothing.
+    There are bags if a table pools, and wherever the model states `features`. A category is a string or an integer,
+    and an absent one is the empty string. In a bag absent ones are left out. Equal texts have equal ids, whatever
+    format they come from. Rows with an id that has no row in its table are noted in `faults`; the ids there mean
+    nothing.
     """
-    if not any(target.pooling for target in tables):
-        ids = np.empty((table.num_rows, len(tables)), np.int32)
-        for place, (name, target) in enumerate(zip(columns.categories, tables, strict=True)):
-            ids[:, place] = _ids_of_cells(table, name, target, faults)
+    if features is None and not columns.bags:
+        ids = np.empty((table.num_rows, len(columns.inputs)), np.int32)
+        for place, each in enumerate(columns.inputs):
+            ids[:, place] = _ids_of_cells(table, each.column, each.table, faults)
         return ids
-    found = []
-    for name, target in zip(columns.categories, tables, strict=True):
-        if target.pooling:
-            lists, lengths = split(table.column(name), columns.separator)
-            ids = _single_ids(lists, target)
-            samples = np.repeat(np.arange(table.num_rows), lengths)
-            blame(faults, f"an id in column {name}", lists, ids == NO_ROW, wanted(target), samples)
-            found.append((ids, lengths))
-        else:
-            found.append((_ids_of_cells(table, name, target, faults), np.ones(table.num_rows, np.int64)))
-    return Bags.of_columns(found, np.array([target.pooling == "Mean" for target in tables]))
+    one_each = np.ones(table.num_rows, np.int64)
+    found = [
+        _bags_of_cells(table, each, columns.separator, faults)
+        if each.has_bags
+        else Column(_ids_of_cells(table, each.column, each.table, faults), one_each)
+        for each in columns.inputs
+    ]
+    return Bags.of_columns(found, np.array([each.pooling == "Mean" for each in columns.inputs]), features)
 
 
-def split(column: Any, separator: str | None) -> tuple[Any, Ints]:
-    """Return all ids of a column of bags, as a pyarrow chunked array, and the length of each bag, int64 [n].
-
-    The column holds lists, or texts with `separator` between the ids. Absent ids are left out: nulls and empty texts.
-    """
-    ids, lengths = [], [np.empty(0, np.int64)]
-    for chunk in column.chunks:
-        lists = chunk if separator is None else _split_texts(chunk, separator)
-        every = lists.flatten()
-        sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        present = _present(every)
-        kept = np.concatenate(([0], np.cumsum(present, dtype=np.int64)))
-        ends = np.cumsum(sizes)
-        lengths.append(kept[ends] - kept[ends - sizes])
-        ids.append(every.filter(pa.array(present)))
-    return pa.chunked_array(ids or [pa.array([], pa.binary())]), np.concatenate(lengths)
+def _bags_of_cells(table: Any, used: Input, separator: str | None, faults: Faults) -> Column:
+    """Return the ids of a column of bags: the last ones of each, if there are more than the feature takes."""
+    lists, lengths, present = split(table.column(used.column), separator)
+    weights = None if used.weights is None else weights_of(table, used, separator, present, faults)
+    if used.max_length is not None and len(lengths) and int(lengths.max()) > used.max_length:
+        last = _last(lengths, used.max_length)
+        lists, lengths = lists.filter(pa.array(last)), np.minimum(lengths, used.max_length)
+        weights = None if weights is None else weights[last]
+    ids = _single_ids(lists, used.table)
+    samples = np.repeat(np.arange(table.num_rows), lengths)
+    blame(faults, f"an id in column {used.column}", lists, ids == NO_ROW, wanted(used.table), samples)
+    return Column(ids, lengths, weights)
 
 
-def _split_texts(coded: Any, separator: str) -> Any:
-    """Return a dictionary array of texts as an array of lists: every different text is split once."""
-    lists = pc.split_pattern(coded.dictionary, pattern=separator)
-    return lists.take(coded.indices)
-
-
-def _present(cells: Any) -> Any:
-    """Return which cells are neither null nor the empty text, bool [n]."""
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
-    is_text = cells.type in _TEXTS
-    present = pc.greater(pc.binary_length(cells).fill_null(0), 0) if is_text else cells.is_valid()
-    return present.to_numpy(zero_copy_only=False)
+def _last(lengths: Ints, most: int) -> NDArray[np.bool_]:
+    """Return which ids of bags are among the last `most` of theirs, bool [k]. lengths: int64 [n]."""
+    before_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
+    return before_end <= most
 
 
 def _ids_of_cells(table: Any, name: str, target: TableSpec, faults: Faults) -> Int32s:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from cpr_contract.inspection import ColumnFigures
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.categories import split
 from cpr_trainer.data.cells import Cells
+from cpr_trainer.data.lists import split
 from cpr_trainer.hashing import U64
 
 #: Of text, from the narrowest to the widest: a column is what all its cells are.
@@ -78,7 +78,7 @@ class ColumnSummary:
     def add(self, column: Any) -> None:
         """Take the cells of one more block, a pyarrow chunked array."""
         if len(column) and (self._separator is not None or _is_bag(column.type)):
-            column, lengths = split(column, self._separator)
+            column, lengths, _ = split(column, self._separator)
             self._bags = self._bags or BagLengths()
             self._bags.add(lengths)
             self._missing += int((lengths == 0).sum())

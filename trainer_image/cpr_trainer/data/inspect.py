@@ -9,10 +9,10 @@ from typing import TextIO
 from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
-from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec, TableSpec
+from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.advice import advise
 from cpr_trainer.data.blocks import Files, Format, Index
-from cpr_trainer.data.columns import CRITEO_NAMES, columns_of
+from cpr_trainer.data.columns import CRITEO_NAMES, Columns, Input, columns_of
 from cpr_trainer.data.figures import ColumnSummary
 from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.order import BatchOrder, held_out
@@ -43,7 +43,7 @@ def inspect_files(uri: str, files: Files) -> DataFigures:
     """Return the figures of all columns of the files that `uri` names. Raises DataError."""
     found = files.find(uri)
     data = guess(found[0], files)
-    form = format_of(data, None, (), files)
+    form = format_of(data, None, files)
     return _gather(data, form, index_files(found, form), None)
 
 
@@ -51,8 +51,9 @@ def inspect_job(job: JobSpec, files: Files) -> DataFigures:
     """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
     if job.data.uri is None:
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
-    form = format_of(job.data, columns_of(job.data, len(job.model.tables)), job.model.tables, files)
-    return _gather(job.data, form, index_files(files.find(job.data.uri), form), job)
+    columns = columns_of(job.data, job.model)
+    form = format_of(job.data, columns, files)
+    return _gather(job.data, form, index_files(files.find(job.data.uri), form), columns)
 
 
 def guess(uri: str, files: Files) -> DataSpec:
@@ -70,9 +71,9 @@ def guess(uri: str, files: Files) -> DataSpec:
     return _spec("TSV" if tabs else "CSV", uri, header=names)
 
 
-def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec | None) -> DataFigures:
+def _gather(data: DataSpec, form: Format, indices: Sequence[Index], used: Columns | None) -> DataFigures:
     """Go through all blocks once."""
-    separators = {} if job is None else _separators(job)
+    separators = {} if used is None else _separators(used)
     summaries: dict[str, ColumnSummary] = {}
     bad, faults = 0, list[str]()
     for block in (block for index in indices for block in index.blocks):
@@ -81,13 +82,13 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec
             summary = summaries.setdefault(name, ColumnSummary(name, separators.get(name)))
             summary.add(parsed.table.column(name))
         wrong = parsed.ragged
-        if job is not None:
-            wrong = decode(parsed, columns_of(data, len(job.model.tables)), job.model.tables).faults
+        if used is not None:
+            wrong = decode(parsed, used).faults
         bad += len(wrong)
         for row in sorted(wrong)[: _FAULTS_SHOWN - len(faults)]:
             faults.append(f"{form.place(block, row)}: {wrong[row]}")
     layout = layout_of(indices)
-    feeds = {} if job is None else _feeds(job)
+    feeds = {} if used is None else _feeds(used)
     columns = tuple(summary.figures(", ".join(feeds.get(name, ()))) for name, summary in summaries.items())
     return DataFigures(
         format=data.format,
@@ -97,41 +98,41 @@ def _gather(data: DataSpec, form: Format, indices: Sequence[Index], job: JobSpec
         bad=bad,
         faults=tuple(faults),
         columns=columns,
-        reading=None if job is None else _reading(data, layout),
-        advice=() if job is None else _advice(job, columns),
+        reading=None if used is None else _reading(data, layout),
+        advice=() if used is None else _advice(used, columns),
     )
 
 
-def _separators(job: JobSpec) -> dict[str, str]:
-    """Return what separates ids in columns of text, by the names of those that hold bags."""
-    columns = columns_of(job.data, len(job.model.tables))
-    bags = (name for name, to in zip(columns.categories, job.model.tables, strict=True) if to.pooling)
+def _separators(columns: Columns) -> dict[str, str]:
+    """Return what separates ids, or weights, in columns of text, by the names of those that hold bags."""
+    bags = (*columns.bags, *columns.weights)
     return {} if columns.separator is None else dict.fromkeys(bags, columns.separator)
 
 
-def _feeds(job: JobSpec) -> dict[str, list[str]]:
+def _feeds(columns: Columns) -> dict[str, list[str]]:
     """Say what each column becomes, by its name."""
-    columns, tables = columns_of(job.data, len(job.model.tables)), job.model.tables
     feeds: dict[str, list[str]] = {}
     uses = [(name, "label") for name in columns.labels] + [(name, "target") for name in columns.targets]
     uses += [(name, "count") for name in columns.counts] + [(name, "number") for name in columns.numbers]
-    uses += [(name, _use_of(to)) for name, to in zip(columns.categories, tables, strict=True)]
+    uses += [(each.column, _use_of(each)) for each in columns.inputs]
+    uses += [(each.weights, f"weights of {each.column}") for each in columns.inputs if each.weights is not None]
     for name, use in uses:
         feeds.setdefault(name, []).append(use)
     return feeds
 
 
-def _use_of(table: TableSpec) -> str:
-    pooling = f", {table.pooling.lower()} of a bag" if table.pooling else ""
+def _use_of(used: Input) -> str:
+    pooling = {None: "", "None": ", a sequence"}.get(used.pooling, f", {str(used.pooling).lower()} of a bag")
+    table = used.table
     numbered = " by number" if table.ids == "RowNumber" else ""
     return f"table {table.name}, {table.rows} rows{numbered}{pooling}"
 
 
-def _advice(job: JobSpec, columns: Sequence[ColumnFigures]) -> tuple[str, ...]:
-    """Return what to change in the job's tables, in their order."""
-    names, figures = columns_of(job.data, len(job.model.tables)).categories, {each.name: each for each in columns}
-    found = (advise(figures[name], to) for name, to in zip(names, job.model.tables, strict=True) if name in figures)
-    return tuple(advice for advice in found if advice is not None)
+def _advice(used: Columns, columns: Sequence[ColumnFigures]) -> tuple[str, ...]:
+    """Return what to change in the job's tables, in the order of what they are used for."""
+    figures = {each.name: each for each in columns}
+    found = (advise(figures[each.column], each.table) for each in used.inputs if each.column in figures)
+    return tuple(dict.fromkeys(advice for advice in found if advice is not None))
 
 
 def _reading(data: DataSpec, layout: Layout) -> Reading:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
+from weakref import finalize
 
 from cpr_trainer.data.blocks import SourceFile
 
@@ -25,6 +26,8 @@ class OpenFiles(Generic[Opened]):
     def __init__(self, open_file: Callable[[SourceFile], Opened]) -> None:
         self._open_file = open_file
         self._open: OrderedDict[SourceFile, Opened] = OrderedDict()
+        # Nobody else knows when a dataset is no longer read. `__del__` may run after the files' own, in a cycle.
+        finalize(self, _close, self._open)
 
     @contextmanager
     def reading(self, wanted: SourceFile) -> Iterator[Opened]:
@@ -42,7 +45,7 @@ class OpenFiles(Generic[Opened]):
         if len(self._open) > _MOST:
             self._open.popitem(last=False)[1].close()
 
-    def __del__(self) -> None:
-        """Nobody else knows when a dataset is no longer read."""
-        for file in self._open.values():
-            file.close()
+
+def _close(files: Mapping[SourceFile, _Closable]) -> None:
+    for file in files.values():
+        file.close()

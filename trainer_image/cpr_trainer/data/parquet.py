@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cpr_contract.spec import ColumnsSpec
 from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
-from cpr_trainer.data.columns import check_names, numeric, used
+from cpr_trainer.data.columns import Columns, check_names
 from cpr_trainer.data.open_files import OpenFiles
 from cpr_trainer.errors import DataError
 
@@ -18,15 +17,14 @@ _REMEDY = "It must be a whole Parquet file; write it anew."
 
 
 class ParquetFormat:
-    """Reads row groups: the columns in use, or all of them. `bags` says which categories are lists."""
+    """Reads row groups: the columns in use, or all of them."""
 
-    def __init__(self, files: Files, columns: ColumnsSpec | None, bags: Sequence[bool] = ()) -> None:
+    def __init__(self, files: Files, columns: Columns | None) -> None:
         self._files = files
         self._columns = columns
-        self._bags = tuple(bags)
-        self._wanted = None if columns is None else list(used(columns))
+        self._wanted = None if columns is None else list(columns.used)
         # pyarrow cannot read the values of lists as dictionaries.
-        texts = [] if columns is None else [name for name, bag in self._categories() if not bag]
+        texts = [] if columns is None else [each.column for each in columns.inputs if not each.has_bags]
         self._open = OpenFiles(lambda file: _OpenTable(files.open(file.uri, file.version), texts))
 
     def index(self, uri: str) -> Index:
@@ -40,8 +38,8 @@ class ParquetFormat:
             if self._columns is not None:
                 check_names(self._columns, table.schema_arrow.names, uri)
                 _check_numbers(self._columns, table.schema_arrow, uri)
-                for name, bag in self._categories():
-                    _check_category(name, table.schema_arrow.field(name).type, uri, bag=bag)
+                for each in self._columns.inputs:
+                    _check_category(each.column, table.schema_arrow.field(each.column).type, uri, bag=each.has_bags)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
@@ -68,11 +66,6 @@ class ParquetFormat:
         """Name a row, from 1."""
         return f"{block.uri}, row {block.first + row + 1}"
 
-    def _categories(self) -> Iterator[tuple[str, bool]]:
-        """Yield each category and whether it is a list."""
-        categories = () if self._columns is None else self._columns.categories
-        return zip(categories, self._bags, strict=True)
-
 
 class _OpenTable:
     """A Parquet file, open; its footer is parsed once."""
@@ -90,11 +83,14 @@ class _OpenTable:
         self._stream.close()
 
 
-def _check_numbers(columns: ColumnsSpec, schema: Any, uri: str) -> None:
-    """Raise DataError for a numeric column whose values are no single numbers."""
-    for name in numeric(columns):
+def _check_numbers(columns: Columns, schema: Any, uri: str) -> None:
+    """Raise DataError for a column whose values are no single numbers, or no lists of weights, where they have to."""
+    for name in columns.numeric:
         if not _is_number(kind := schema.field(name).type):
             raise DataError(f"{uri}: column {name} is {kind}, not a number.", "Correct data.columns.")
+    for name in columns.weights:
+        if not (_is_list(kind := schema.field(name).type) and _is_number(kind.value_type)):
+            raise DataError(f"{uri}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
 
 
 def _check_category(name: str, kind: Any, uri: str, *, bag: bool) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from cpr_contract.spec import DENSE_FEATURES, DataSpec, TableSpec
-from cpr_trainer.bags import Bags
+from cpr_contract.spec import DataSpec, ModelSpec
+from cpr_trainer.bags import Bags, FeatureLayout
 from cpr_trainer.data.ahead import Ahead
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.blocks import Format, Index
-from cpr_trainer.data.columns import columns_of
+from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.rows import Rows, decode
 from cpr_trainer.errors import DataError
@@ -25,15 +25,18 @@ _INDEXED_AT_ONCE = 8
 class TableDataset:
     """The samples of one or many files, in the order of their names.
 
-    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 52 + L + 4 T bytes a row, or
-    52 + 4 L + 4 T with targets, and 4 for each id of a row with bags.
+    Memory is bounded: two windows of `shuffle_rows` rows, and the blocks at their ends, at 4 N + L + 4 F bytes a row
+    for N numeric features and F others, or 4 N + 4 L + 4 F with targets; 4 more for each id of a row with bags, and 4
+    for its weight.
     """
 
-    def __init__(self, data: DataSpec, tables: Sequence[TableSpec], form: Format, indices: Sequence[Index]) -> None:
-        self._columns = columns_of(data, len(tables))
-        predicted = len(self._columns.labels + self._columns.targets)
+    def __init__(
+        self, data: DataSpec, columns: Columns, model: ModelSpec, form: Format, indices: Sequence[Index]
+    ) -> None:
+        self._columns = columns
+        self._features = FeatureLayout.of(model) if model.features else None
+        predicted = len(columns.predicted)
         self._predicted = () if predicted == 1 else (predicted,)
-        self._tables = tuple(tables)
         self._form = form
         self._blocks = tuple(block for index in indices for block in index.blocks)
         self._layout = layout_of(indices)
@@ -51,8 +54,8 @@ class TableDataset:
         numbers = self._layout.blocks_of(indices)
         order = np.argsort(numbers, kind="stable")
         needed, starts = np.unique(numbers[order], return_index=True)
-        dense = np.empty((len(indices), DENSE_FEATURES), np.float32)
-        ids = np.empty((len(indices), len(self._tables)), np.int64)
+        dense = np.empty((len(indices), self._columns.width), np.float32)
+        ids = np.empty((len(indices), len(self._columns.inputs)), np.int64)
         labels = np.empty((len(indices), *self._predicted), np.float32)
         good = np.ones(len(indices), np.bool_)
         bags: list[Bags] = []
@@ -76,7 +79,7 @@ class TableDataset:
 
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
-        rows = decode(self._form.parse(block, fetched), self._columns, self._tables)
+        rows = decode(self._form.parse(block, fetched), self._columns, self._features)
         self._bad.add(number, rows.faults, lambda row: self._form.place(block, row))
         return rows
 

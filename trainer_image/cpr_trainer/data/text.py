@@ -10,9 +10,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.csv
 
-from cpr_contract.spec import ColumnsSpec
 from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
-from cpr_trainer.data.columns import Dialect, check_names, numeric, used
+from cpr_trainer.data.columns import Columns, Dialect, check_names
 from cpr_trainer.data.open_files import OpenFiles
 from cpr_trainer.data.unpacking import REMEDY, Text, pieces
 from cpr_trainer.errors import DataError
@@ -27,7 +26,7 @@ class TextFormat:
     Every cell stays the bytes that stand in the file; categories come as dictionaries.
     """
 
-    def __init__(self, files: Files, dialect: Dialect, columns: ColumnsSpec | None) -> None:
+    def __init__(self, files: Files, dialect: Dialect, columns: Columns | None) -> None:
         self._files = files
         self._dialect = dialect
         self._columns = columns
@@ -107,9 +106,9 @@ class TextFormat:
     ) -> Any:
         """Let pyarrow parse whole lines. Raises ArrowInvalid, for a ragged one if none are skipped."""
         names = list(columns)
-        wanted = names if self._columns is None else used(self._columns)
+        wanted = names if self._columns is None else self._columns.used
         kinds = dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary()))
-        kinds |= dict.fromkeys(numeric(self._columns) if self._columns else (), pa.binary())
+        kinds |= dict.fromkeys(self._columns.numeric if self._columns else (), pa.binary())
         return pa.csv.read_csv(
             pa.py_buffer(data),
             # One thread: only then are lines numbered. Blocks are parsed side by side.

@@ -17,28 +17,37 @@ from numpy.typing import NDArray
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding, Values
+from cpr_trainer.exchange.heritage import STANDING, Form, last_run
 from cpr_trainer.exchange.link import Link, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.loop import LinkLoop
+from cpr_trainer.exchange.outbox import Push
 from cpr_trainer.exchange.ring import Block, Ring, padded
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
+from cpr_trainer.tables.kept_file import KeptFile
 from cpr_trainer.tables.seeding import Seeding
 
 #: Steps of one trainer whose pushes may be unacknowledged.
 WINDOW = 2
+#: Pushes that only have to be acknowledged are few, however large.
+_NO_LIMIT, _SMALL_SEGMENT = 1 << 40, 1 << 20
+_NO_GENERATION = -1
+_FORGOTTEN = 2  # in what a link stands for
 
 
 class Exchange:
     """A trainer's connections to all shards of its job.
 
     `total_samples` is of the whole job. `window` is how many steps may be unacknowledged. Nothing is connected before
-    the first `follow`. One thread makes the calls that send or wait; any thread may look.
+    the first `follow`. One thread makes the calls that send or wait; any thread may look. In a `file` pushes are kept
+    for the next process until shards have them, whether the job replays or not.
     """
 
-    def __init__(  # noqa: PLR0913 -- who, of what, and three choices
+    def __init__(  # noqa: PLR0913 -- who, of what, and four choices
         self,
         job: JobSpec,
         rank: int,
@@ -46,6 +55,7 @@ class Exchange:
         key: bytes,
         total_samples: int,
         *,
+        file: KeptFile | None = None,
         window: int = WINDOW,
         clock: Callable[[], float] = monotonic,
         rng: random.Random | None = None,
@@ -65,8 +75,20 @@ class Exchange:
         self._seeding = Seeding(job.model, job.data.seed)
         self._window = window
         self._clock = clock
-        self._ring = Ring(job.replay_bytes) if job.replay_bytes else None
+        self._replays = bool(job.replay_bytes)
+        self._ring = Ring(job.replay_bytes, file) if self._replays else None
+        if file is not None and not self._replays:
+            self._ring = Ring(_NO_LIMIT, file, _SMALL_SEGMENT)
+        self._form = None if file is None else Form(job.shards, self._dims, self._session.encoding)
         self._loop = LinkLoop(self._session, clock, rng or random.Random())
+        self.inherit(_NO_GENERATION, 0, np.full((job.shards, STANDING), -1))
+
+    def inherit(self, generation: int, last_step: int, standing: Ints) -> None:
+        """Go on where the last process stood after its push of this step; call it before the first `follow`.
+
+        standing: int64 [S, 4], as the last process got it. Of another generation nothing is taken.
+        """
+        self._loop.on_links = lambda links: self._hand_down(links, generation, last_step, standing)
 
     def follow(self, roster: TrainerRoster) -> None:
         """Talk to the shards that `roster` names, and to no others.
@@ -114,8 +136,14 @@ class Exchange:
             self._send_rest()
             return lookup
 
-    def push(
-        self, step: int, rows: UniqueRows, gradients: Values | tuple[Values, ...], cut_step: int, timeout_s: float
+    def push(  # noqa: PLR0913, PLR0917 -- of what, and when
+        self,
+        step: int,
+        rows: UniqueRows,
+        gradients: Values | tuple[Values, ...],
+        cut_step: int,
+        timeout_s: float,
+        keep: Callable[[Ints | None], None] = lambda _: None,
     ) -> None:
         """Send every shard its one push of `step`, also an empty one; kept and sent again until acknowledged.
 
@@ -126,6 +154,8 @@ class Exchange:
         cut_step: the next cut, 0 if none is announced. Waits while `window` steps are unacknowledged;
         nothing is sent if that raises ShardsAwayError (a shard that owes an acknowledgement is away, or may need a push
         that would make room for this one) or TimeoutError: call again.
+        keep: called with what `inherit` needs, int64 [S, 4], once the push is in the file, and before anything of it is
+        sent; with None if it is not there, because it is larger than the memory for pushes.
         """
         encoding = self._session.encoding
         numbers = encoding.pack_numbers(rows.numbers)
@@ -136,17 +166,36 @@ class Exchange:
             tuple(accumulate((cell.stop - cell.start for cell in rows.cells(band)), initial=0))
             for band in range(len(bands))
         ]
-        self._prepare_room(numbers, *values)
+        head = () if self._form is None else (self._form.head(self._session.counters.generation, rows),)
+        self._prepare_room(*head, numbers, *values)
         with self._loop.changed:
             self._wait(lambda link: link.pushes.unacknowledged < self._window or link.spare(step), timeout_s)
-            block = self._room_for(step, numbers, *values)
+            block = self._room_for(step, *head, numbers, *values)
+            noted: Ints | None = None
             if block is not None:
+                block.hold()
+                if self._form is not None:
+                    noted = self._form.of_shards(block.keep(*head))
+                    noted[0] = [link.row_updates for link in self._loop.links]
                 numbers, values = block.keep(numbers), [block.keep(each) for each in values]
+                if noted is not None:
+                    block.seal(step)
             self._session.cut_step = cut_step
             for shard, link in enumerate(self._loop.links):
-                mine = (each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
-                link.send_push(step, numbers[rows.on_shard(shard)], tuple(mine), block)
+                mine = tuple(each[ends[shard] : ends[shard + 1]] for each, ends in zip(values, parts, strict=True))
+                order = None if noted is None else noted[1, shard : shard + 1]
+                link.add_push(Push(step, numbers[rows.on_shard(shard)], mine, 0, block, self._replays, noted=order))
+            keep(self._standing())
+            for link in self._loop.links:
+                link.send_on()
+            if block is not None:
+                block.drop()
             self._send_rest()
+
+    def standing(self) -> Ints | None:
+        """Return what `inherit` needs besides the pushes, int64 [S, 4]; None if a push is not kept."""
+        with self._loop.changed:
+            return self._standing()
 
     def settle(self, timeout_s: float) -> None:
         """Wait until all pushes are acknowledged. Raises ShardsAwayError if one cannot be now, TimeoutError.
@@ -171,7 +220,7 @@ class Exchange:
         What parity holds counts as free: it is kept, but goes where there is no other room.
         """
         with self._loop.changed:
-            if self._ring is None:
+            if self._ring is None or not self._replays:
                 return 0.0
             return self._ring.fill_after(min((link.safe for link in self._loop.links), default=-1))
 
@@ -182,7 +231,7 @@ class Exchange:
         than that is forgotten within the next steps that may be unacknowledged, so that a shard which dies unseen
         still gets what was told.
         """
-        if self._ring is None:
+        if not self._replays:
             return ()
         with self._loop.changed:
             return tuple(map(self._forgotten, self._loop.links))
@@ -264,6 +313,28 @@ class Exchange:
         self._loop.close()
         if self._ring is not None:
             self._ring.close()
+
+    def _standing(self) -> Ints | None:
+        if self._form is None or not all(link.pushes.kept for link in self._loop.links):
+            return None
+        return np.array([link.standing for link in self._loop.links], np.int64).reshape(-1, STANDING)
+
+    def _hand_down(self, links: Sequence[Link], generation: int, last_step: int, standing: Ints) -> None:
+        """Give new links what the last process left for them."""
+        if self._ring is None or self._form is None:
+            return
+        left = [self._form.read(block) for block in self._ring.left]
+        for each in left:
+            each.block.hold()
+        if generation == self._session.counters.generation:
+            run = last_run(left, generation, last_step)
+            for shard, (link, stood) in enumerate(zip(links, standing.tolist(), strict=True)):
+                if stood[_FORGOTTEN] >= 0:  # a step of which no shard needs the push any more makes room for others
+                    stood[_FORGOTTEN] = max(stood[_FORGOTTEN], last_step - len(run))
+                link.inherit(stood, (each.push(shard, protected=self._replays) for each in run))
+        for each in left:
+            each.block.drop()
+        self._ring.left.clear()
 
     def _prepare_room(self, *arrays: NDArray[Any]) -> None:
         """Wait until there is memory that is touched for what all shards get of a step; the lock is free meanwhile."""

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from cpr_contract.env import DATA_PORT
 from cpr_contract.roster import Peer
-from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
 from cpr_trainer.exchange.lookup import PendingLookup
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.exchange.ring import Block
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
 from cpr_trainer.runtime import backoff
@@ -73,8 +71,9 @@ class Link:
     `pushes` are those that the shard has not acknowledged, and with replay those that no save of it protects yet.
     `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on without the
     shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up to which
-    this rank's row updates on the shard are counted; the count begins with what the shard says first, and is -1 before
-    that. `protected` is the last step that parity at other shards holds of every rank, -1 where it holds nothing.
+    this rank's row updates on the shard are counted, which are `row_updates`; the count begins with what the shard says
+    first, and is -1 before that. `protected` is the last step that parity at other shards holds
+    of every rank, -1 where it holds nothing.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -92,7 +91,7 @@ class Link:
         self.problem: str | None = None
         self._session = session
         self._rng = rng
-        self._row_updates = 0
+        self.row_updates = 0
         self._may_spare = 0
         self._served = False
         self._lookups: dict[int, PendingLookup] = {}
@@ -170,29 +169,37 @@ class Link:
     def count(self, step: int, rows: int) -> None:
         """Count the rows of a step, unless it is counted already."""
         if step > self.counted:
-            self.counted, self._row_updates = step, self._row_updates + rows
+            self.counted, self.row_updates = step, self.row_updates + rows
 
     def uncount(self, step: int, rows: int) -> None:
         """Take back the count of a step, if it is the last one that is counted; none that is counted is spared then."""
         if step == self.counted:
-            self.counted, self._row_updates = step - 1, self._row_updates - rows
+            self.counted, self.row_updates = step - 1, self.row_updates - rows
             self.spared = min(self.spared, self.counted)
 
-    def send_push(
-        self, step: int, numbers: NDArray[Any], values: tuple[Values, ...], block: Block | None = None
-    ) -> None:
-        """Send a push now if the shard is ready, and whenever it becomes ready until it is acknowledged.
+    def add_push(self, push: Push) -> None:
+        """Take in the push of a step, to be sent until it is acknowledged. That of a spared step is counted alone."""
+        push = replace(push, row_updates=self.row_updates)
+        self.count(push.step, len(push.numbers))
+        if push.step > self.spared:
+            self.pushes.add(push)
 
-        With a `block`, which holds the arrays, until a save of the shard protects it. That of a spared step is counted
-        and dropped.
-        """
-        push = Push(step, numbers, values, self._row_updates, block)
-        self.count(step, len(numbers))
-        if step <= self.spared:
-            return
-        self.pushes.add(push)
+    def send_on(self) -> None:
+        """Send what was taken in, if the shard is ready; else it is sent when it becomes so."""
         if self.state is LinkState.READY:
             self._send_on()
+
+    @property
+    def standing(self) -> tuple[int, int, int, int]:
+        """What a next process needs besides the pushes, to go on with this link."""
+        return self.counted, self.row_updates, self.pushes.forgotten, self.spared
+
+    def inherit(self, standing: Sequence[int], pushes: Iterable[Push]) -> None:
+        """Go on where the last process stood, with the pushes that it kept: the shard will say which of them it has."""
+        self.counted, self.row_updates, self.pushes.forgotten, self.spared = standing
+        for push in pushes:
+            if push.step > max(self.pushes.forgotten, self.spared):
+                self.pushes.inherit(push)
 
     def tick(self, now: float) -> None:
         """Do what is due: connect, give up, ping."""
@@ -338,7 +345,7 @@ class Link:
             return
         self.applied = header.step
         if self.counted < 0:
-            self.counted, self._row_updates = header.step, header.row_updates
+            self.counted, self.row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step, self.peer.incarnation)
         self.pushes.acknowledge(header.step, header.order)
         self.protected = header.protected_step

@@ -22,12 +22,14 @@ TICK_S = 0.05
 class LinkLoop:
     """Runs the links of one trainer. `changed` guards them all, and is notified whenever something happened.
 
-    `links` are in the order of the shards; empty before the first roster.
+    `links` are in the order of the shards; empty before the first roster. `on_links` is called once they are there,
+    before anything else happens to them.
     """
 
     def __init__(self, session: Session, clock: Callable[[], float], rng: random.Random) -> None:
         self.changed = threading.Condition()
         self.links: tuple[Link, ...] = ()
+        self.on_links: Callable[[tuple[Link, ...]], None] = lambda _: None
         self._session = session
         self._clock = clock
         self._rng = rng
@@ -132,13 +134,16 @@ class LinkLoop:
         if new_generation:
             self._session.cut_step = 0  # shards that took it over would pass over the next one, which comes earlier
         peers = sorted(roster.shards, key=lambda peer: peer.index)
-        if not self.links:
+        first = not self.links
+        if first:
             self.links = tuple(Link(self._session, peer, self._rng, now) for peer in peers)
         spare = {each.shard: self._session.last_step(each.until) for each in roster.allowances}
         for link, peer in zip(self.links, peers, strict=True):
             link.follow(peer, now, spare.get(peer.index, 0))
             if new_generation:
                 link.start_over()
+        if first:
+            self.on_links(self.links)
         self._next_tick = now
 
     def _forget_closed(self, link: Link) -> None:

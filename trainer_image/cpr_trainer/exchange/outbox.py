@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.exchange.ring import Block
 
@@ -22,9 +23,10 @@ _LEAST_FLIGHT, _FLIGHT, _FLIGHT_BYTES = 2, 8, 4 << 20
 class Push:
     """What a step changes on one shard, as it travels. numbers: [k]. values: [k_b, D_b] each.
 
-    row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie if
-    the push is kept until a save protects it; without one it is kept until acknowledged. order: its place among the
-    pushes of all ranks, as the shard has told it; 0: not known.
+    row_updates: rows in all pushes of this trainer's rank to the shard before this one. block: where the arrays lie, if
+    not in memory of their own. protected: with a block, the push is kept until a save protects it, else until it is
+    acknowledged. order: its place among the pushes of all ranks, as the shard has told it; 0: not known. noted: int64
+    [1], where that is noted for the next process; None: nowhere.
     """
 
     step: int
@@ -32,7 +34,9 @@ class Push:
     values: tuple[Values, ...]
     row_updates: int
     block: Block | None = None
+    protected: bool = True
     order: int = 0
+    noted: Ints | None = None
 
     @property
     def nbytes(self) -> int:
@@ -60,6 +64,11 @@ class Outbox:
         return len(self._unacknowledged)
 
     @property
+    def kept(self) -> bool:
+        """Whether every push that is not acknowledged lies in a block."""
+        return all(push.block is not None for push in self._unacknowledged)
+
+    @property
     def all_sent(self) -> bool:
         """Whether every push is acknowledged or on its way."""
         return self._sent == len(self._unacknowledged)
@@ -78,10 +87,17 @@ class Outbox:
         """Take in the push of a new step, or of one that is pushed once more, which replaces what is retained of it."""
         if push.block is not None:
             push.block.hold()
+        if push.block is not None and push.protected:
             if self.forgotten < 0:
                 self.forgotten = push.step - 1
             while self._retained and self._retained[-1].step >= push.step:
                 _release(self._retained.pop())
+        self._unacknowledged.append(push)
+
+    def inherit(self, push: Push) -> None:
+        """Take in a push that the last process kept: it may be acknowledged."""
+        if push.block is not None:
+            push.block.hold()
         self._unacknowledged.append(push)
 
     def next_to_send(self) -> Iterator[Push]:
@@ -103,7 +119,11 @@ class Outbox:
         while self._unacknowledged and self._unacknowledged[0].step <= step:
             push = self._unacknowledged.popleft()
             self._sent = max(self._sent - 1, 0)
-            self._retain(replace(push, order=order) if order and push.step == step else push)
+            if order and push.step == step:
+                push = replace(push, order=order)
+                if push.noted is not None:
+                    push.noted[0] = order
+            self._retain(push)
 
     def forget(self, step: int) -> None:
         """Keep no push up to `step` that is acknowledged: a save protects it, or there is no room for it any more."""
@@ -131,9 +151,10 @@ class Outbox:
 
     def _retain(self, push: Push) -> None:
         """Keep a push that is acknowledged, if there is memory for that; nothing before one that is not kept."""
-        if push.block is not None:
+        if push.block is not None and push.protected:
             self._retained.append(push)
             return
+        _release(push)
         self.forget(push.step)
         self.forgotten = max(self.forgotten, push.step) if self.forgotten >= 0 else -1
 

@@ -2,17 +2,23 @@
 
 Memory that is new to the machine costs about 2 ms a MiB at its first touch. A thread aside pays that for the next
 segment while the present one fills, so that a step pays for a copy alone.
+
+In a file that outlives the process the next one finds the blocks that were in use. A block counts once it is sealed.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from cpr_trainer.arrays import Ints
+from cpr_trainer.tables.kept_file import Area, KeptFile, Kind
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
 
@@ -20,6 +26,9 @@ _Array = TypeVar("_Array", bound=NDArray[Any])
 _SEGMENT_BYTES, _SEGMENTS = 16 << 20, 16
 _ALIGNMENT = 64
 _PAGE_BYTES = 4096
+#: The first numbers of a block that is sealed; the size is 0 in one that is not.
+_SIZE, _NUMBER, _STEP = range(3)
+_HEAD_BYTES = 24
 
 
 def padded(size_bytes: int) -> int:
@@ -30,15 +39,32 @@ def padded(size_bytes: int) -> int:
 class _Segment:
     """Consecutive memory that blocks are cut from, one after the other.
 
-    `live` blocks are still in use; `last_step` is that of the last block.
+    `live` blocks are still in use; `last_step` is that of the last block. `used` bytes are cut; that number lies before
+    the memory itself, so that it is kept as long as this is.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.memory = np.empty(size_bytes, np.uint8)
-        self.memory[::_PAGE_BYTES] = 0
-        self.used = 0
+    def __init__(self, memory: NDArray[np.uint8], area: Area | None = None) -> None:
+        self.memory = memory[_ALIGNMENT:]
+        self.area = area
         self.live = 0
         self.last_step = 0
+        self._used: Ints = memory[:8].view(np.int64)
+
+    @classmethod
+    def new(cls, size_bytes: int, file: KeptFile | None) -> _Segment:
+        """Make one in the file, or in memory of this process, and touch it."""
+        area = file.grow(Kind.PUSHES, _ALIGNMENT + size_bytes) if file is not None else None
+        segment = cls(np.zeros(_ALIGNMENT + size_bytes, np.uint8) if area is None else area.memory, area)
+        segment.memory[::_PAGE_BYTES] = 0
+        return segment
+
+    @property
+    def used(self) -> int:
+        return int(self._used[0])
+
+    @used.setter
+    def used(self, size_bytes: int) -> None:
+        self._used[0] = size_bytes
 
     @property
     def size(self) -> int:
@@ -48,26 +74,60 @@ class _Segment:
     def left(self) -> int:
         return self.size - self.used
 
+    def cut(self, size_bytes: int) -> int:
+        """Return where the next block begins, which is not sealed."""
+        start = self.used
+        self.memory[start : start + 8] = 0
+        self.used = start + size_bytes
+        return start
+
+    def head(self, start: int) -> Ints:
+        """The first numbers of the block that begins there, see `Block.seal`."""
+        return self.memory[start : start + _HEAD_BYTES].view(np.int64)
+
+    def sealed(self) -> list[tuple[int, Ints]]:
+        """Where the sealed blocks begin, and their first numbers; nothing after them counts as cut."""
+        found, start = list[tuple[int, Ints]](), 0
+        while start < self.used and (head := self.head(start))[_SIZE]:
+            found.append((start, head))
+            start += int(head[_SIZE])
+        self.used = start
+        return found
+
 
 class Block:
     """A piece of a ring, for the arrays of one step. Whoever holds it says `hold`, and `drop` once done."""
 
-    def __init__(self, ring: Ring, segment: _Segment, size_bytes: int) -> None:
+    def __init__(self, ring: Ring, segment: _Segment, start: int, size_bytes: int) -> None:
         self._ring = ring
-        self._segment = segment
-        self._next, self._end = segment.used, segment.used + size_bytes
+        self.segment = segment
+        self._start = self._next = start
+        self._end = start + size_bytes
         self._holders = 0
-        segment.used, segment.live = self._end, segment.live + 1
+        segment.live += 1
 
     def keep(self, array: _Array) -> _Array:
         """Return a copy of a C-ordered array in this block. Their padded sizes must fit into it together."""
-        start, end = self._next, self._next + array.nbytes
-        if end > self._end:
-            raise ValueError(f"{array.nbytes} bytes do not fit into a block with {self._end - start} left")
-        self._next = start + padded(array.nbytes)
-        copy = self._segment.memory[start:end].view(array.dtype).reshape(array.shape)
+        copy = self.read(array.shape, array.dtype)
         copy[...] = array
         return copy  # type: ignore[return-value]
+
+    def read(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return the next array of this block, as `keep` has returned it."""
+        kind = np.dtype(dtype)
+        size_bytes = math.prod(shape) * kind.itemsize
+        start, end = self._next, self._next + size_bytes
+        if end > self._end:
+            raise ValueError(f"{size_bytes} bytes do not fit into a block with {self._end - start} left")
+        self._next = start + padded(size_bytes)
+        return self.segment.memory[start:end].view(kind).reshape(shape)
+
+    def seal(self, step: int) -> None:
+        """All is in the block that belongs there. Its first array is of int64, and begins with three zeros."""
+        self._ring.sealed += 1
+        head = self.segment.head(self._start)
+        head[_NUMBER], head[_STEP] = self._ring.sealed, step
+        head[_SIZE] = self._end - self._start
 
     def hold(self) -> None:
         """One more needs what the block has."""
@@ -77,7 +137,7 @@ class Block:
         """One less needs it; with the last one the memory is free."""
         self._holders -= 1
         if not self._holders:
-            self._ring.free(self._segment)
+            self._ring.free(self.segment)
 
 
 @dataclass(slots=True)
@@ -105,11 +165,16 @@ class _Room:
 
 
 class Ring:
-    """Blocks of at most `limit_bytes` together. Not for several threads at once."""
+    """Blocks of at most `limit_bytes` together. Not for several threads at once.
 
-    def __init__(self, limit_bytes: int) -> None:
+    In a `file` they are kept with it; `left` are those that the last process left, in the order in which they were
+    sealed: whoever does not need one says `hold` and `drop`. `sealed` counts.
+    """
+
+    def __init__(self, limit_bytes: int, file: KeptFile | None = None, segment_bytes: int = _SEGMENT_BYTES) -> None:
         self._limit = limit_bytes
-        self._segment_bytes = max(min(_SEGMENT_BYTES, limit_bytes // _SEGMENTS), _ALIGNMENT)
+        self._file = file
+        self._segment_bytes = max(min(segment_bytes, limit_bytes // _SEGMENTS), _ALIGNMENT)
         self._made = 0  # bytes of all segments, the one ahead included
         self._unused: list[_Segment] = []
         self._in_use: deque[_Segment] = deque()  # in the order of their steps; the last one is the present one
@@ -118,7 +183,9 @@ class Ring:
         self._largest = 0
         self._last_step = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")
-        if self._segment_bytes <= limit_bytes:
+        self.sealed = 0
+        self.left = [] if file is None else self._find(file)
+        if not self._made and self._segment_bytes <= limit_bytes:
             self._look_ahead(self._segment_bytes)
 
     @property
@@ -183,7 +250,7 @@ class Ring:
                 self._retire(before)
         segment = self._in_use[-1]
         segment.last_step = self._last_step = step
-        return Block(self, segment, size_bytes)
+        return Block(self, segment, segment.cut(size_bytes), size_bytes)
 
     def free(self, segment: _Segment) -> None:
         """A block of this segment is done with."""
@@ -196,6 +263,28 @@ class Ring:
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, file: KeptFile) -> list[Block]:
+        """Use the segments of the last process, and return their blocks, in the order in which they were sealed."""
+        found: list[tuple[int, Block]] = []
+        segments = [_Segment(area.memory, area) for area in file.areas(Kind.PUSHES)]
+        for segment in segments:
+            self._made += segment.size
+            blocks = segment.sealed()
+            for start, head in blocks:
+                size_bytes, number, segment.last_step = head.tolist()
+                self._largest = max(self._largest, size_bytes)
+                found.append((number, Block(self, segment, start, size_bytes)))
+            if not blocks:
+                self._unused.append(segment)
+        found.sort(key=lambda each: each[0])
+        self.sealed = max((number for number, _ in found), default=0)
+        for _, block in found:
+            if block.segment not in self._in_use:
+                self._in_use.append(block.segment)
+        if self._in_use:
+            self._last_step = self._in_use[-1].last_step
+        return [block for _, block in found]
 
     @property
     def _present(self) -> _Segment | None:
@@ -223,9 +312,12 @@ class Ring:
     def _grow(self, size_bytes: int) -> None:
         """Begin to make a segment for steps that are larger than all idle ones: what is too small makes place."""
         if self._ahead is not None:
-            self._ahead.cancel()
+            if not self._ahead.cancel():
+                self._ahead.add_done_callback(lambda made: self._give_back(made.result()))
             self._ahead, self._made = None, self._made - self._ahead_bytes
-        self._made -= sum(segment.size for segment in self._unused)
+        for segment in self._unused:
+            self._made -= segment.size
+            self._give_back(segment)
         self._unused.clear()
         if size_bytes > self._segment_bytes:
             self._segment_bytes = size_bytes + size_bytes // 4
@@ -236,7 +328,12 @@ class Ring:
 
     def _look_ahead(self, size_bytes: int) -> None:
         self._made, self._ahead_bytes = self._made + size_bytes, size_bytes
-        self._ahead = self._thread.submit(_Segment, size_bytes)
+        self._ahead = self._thread.submit(_Segment.new, size_bytes, self._file)
+
+    def _give_back(self, segment: _Segment) -> None:
+        """Let the file be rid of a segment that is not used any more."""
+        if self._file is not None and segment.area is not None:
+            self._file.free(segment.area)
 
     def _retire(self, segment: _Segment) -> None:
         """Use a segment again once nothing in it is."""

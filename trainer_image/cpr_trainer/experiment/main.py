@@ -29,7 +29,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     job = read_job(environ)
     experiment = read_request(Experiment, source, "calibrate")
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store, credentials, authority))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store, credentials, authority))
     run_trials(job, dataset, experiment, lambda report: print(to_json(report), file=sink, flush=True))
 
 

@@ -37,7 +37,7 @@ def run(environ: Mapping[str, str]) -> None:
 
 def train(job: JobSpec, trace: Trace) -> tuple[DenseReplica, Tables]:
     """Train all steps; return what they end in. Raises DataError, DivergedError."""
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     order = BatchOrder.of(job.data, dataset.layout)
     placement = Placement.of(job.model, 1)
     tables, replica = Tables(job, placement), DenseReplica(job.model, job.data.seed, job.device, job.precision)

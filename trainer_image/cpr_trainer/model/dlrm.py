@@ -10,12 +10,16 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import DENSE_FEATURES, ModelSpec
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.features import Features
 from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
+
+#: What a network takes of the tables, see `cpr_trainer.access`.
+Embedded = Tensor | tuple[Tensor, ...] | Features
 
 
 class Dlrm(nn.Module):
-    """Maps 13 numbers and T embedding vectors of each sample to the logit of a click.
+    """Maps N numbers and F embedding vectors of each sample to the logit of a click: one for each feature, or table.
 
     Vectors of tables whose dim is not the model's embedding_dim are projected to it by a matrix for each table, learned
     like the rest: mixed dimension embeddings (Ginart et al., arXiv 1909.11810). Parameters follow from `seed` alone and
@@ -27,27 +31,28 @@ class Dlrm(nn.Module):
         super().__init__()
         if spec.bottom_mlp[-1] != spec.embedding_dim or spec.top_mlp[-1] != 1:
             raise ValueError(f"bottom_mlp must end in {spec.embedding_dim} and top_mlp in 1")
-        vectors = 1 + len(spec.tables)
+        vectors = 1 + len(spec.feature_tables)
         numbers = pair_numbers(vectors)
         below = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("_below", below[0] * vectors + below[1], persistent=False)
         self.register_buffer("_numbers", numbers.flatten(), persistent=False)
         generator = torch.Generator().manual_seed(seed)
-        self.bottom = _mlp((DENSE_FEATURES, *spec.bottom_mlp), generator)
+        self.bottom = _mlp((spec.dense_width, *spec.bottom_mlp), generator)
         self.bottom.append(nn.ReLU())
         self.top = _mlp((spec.embedding_dim + len(self._below), *spec.top_mlp), generator)
         self.projections = nn.ModuleList()
         if spec.dims != (spec.embedding_dim,):
-            self.projections.extend(_projection(dim, spec.embedding_dim, generator) for dim in spec.table_dims)
+            dims = (spec.table_dims[table] for table in spec.feature_tables)
+            self.projections.extend(_projection(dim, spec.embedding_dim, generator) for dim in dims)
 
     _below: Tensor
     _numbers: Tensor
 
-    def forward(self, dense: Tensor, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Embedded) -> Tensor:
         """Return logits, float32 [n].
 
-        dense: float32 [n, 13]. embeddings: float32 [n, T, D], one vector for each table; of several dims [n, D_t] for
-        each. n may be 0.
+        dense: float32 [n, N]. embeddings: float32 [n, T, D], one vector for each table; of several dims [n, D_t] for
+        each. If the model states features, these: one vector for each. n may be 0.
         """
         return self.with_embeddings(self.before_embeddings(dense), embeddings)
 
@@ -55,15 +60,18 @@ class Dlrm(nn.Module):
         """Return what the bottom network makes of the numbers, [n, D]."""
         return cast(Tensor, self.bottom(dense))
 
-    def with_embeddings(self, summary: Tensor, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
+    def with_embeddings(self, summary: Tensor, embeddings: Embedded) -> Tensor:
         """Return logits, float32 [n], from what `before_embeddings` returned, [n, D], and embeddings."""
         vectors = torch.cat((summary.unsqueeze(1), self._of_one_dim(embeddings)), dim=1)
         dots = pairwise_dots(vectors, self._below, self._numbers)
         logits = self.top(torch.cat((summary, dots), dim=1))
         return cast(Tensor, logits.squeeze(1))
 
-    def _of_one_dim(self, embeddings: Tensor | tuple[Tensor, ...]) -> Tensor:
-        """Return a vector of the embedding dimension for each table, [n, T, D]."""
+    def _of_one_dim(self, embeddings: Embedded) -> Tensor:
+        """Return a vector of the embedding dimension for each feature, or table, [n, F, D]."""
+        if isinstance(embeddings, Features):
+            vectors = tuple(cast(Tensor, each) for each in embeddings.values()) if self.projections else ()
+            embeddings = vectors or embeddings.pooled[0]
         if isinstance(embeddings, Tensor) and not self.projections:
             return embeddings
         of_table = embeddings if isinstance(embeddings, tuple) else embeddings.unbind(dim=1)
@@ -88,9 +96,10 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool
 
     Uniform where DLRM is normal: a uniform number is a random integer times a power of two, exact on every processor.
     """
-    # On no device it leaves torch's own random state alone.
-    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
-    for parameter, variance in zip(layer.parameters(), (2 / (inputs + outputs), 1 / outputs), strict=False):
+    # On no device it leaves torch's own random state alone. `to_empty` would load sympy: seconds of each start.
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
+    variances = {"weight": 2 / (inputs + outputs), "bias": 1 / outputs}
+    for name, parameter in tuple(layer.named_parameters()):
         uniform = torch.rand(parameter.shape, generator=generator)
-        parameter.data = (2 * uniform - 1) * sqrt(3 * variance)
+        setattr(layer, name, nn.Parameter((2 * uniform - 1) * sqrt(3 * variances[name])))
     return layer

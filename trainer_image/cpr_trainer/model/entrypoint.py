@@ -1,8 +1,9 @@
 """Where a job's dense network comes from: `model.entrypoint`, or the DLRM. There is one door for both.
 
 A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
-float32 [n, 13], and embeddings to logits: [n], or [n, L] where L labels and targets are predicted. Embeddings are
-[n, T, D]; where tables have several dims they are a tuple, of each table [n, D_t]. More than that is optional: see the
+float32 [n, N], and embeddings to logits: [n], or [n, L] where L labels and targets are predicted. Embeddings are
+[n, T, D]; where tables have several dims they are a tuple, of each table [n, D_t]. Of a model that states features they
+are `cpr_trainer.features.Features`: of each by its name [n, D_t], or a sequence. More than that is optional: see the
 protocols.
 """
 
@@ -16,8 +17,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.spec import DENSE_FEATURES, Device, ModelSpec, Precision
+from cpr_contract.spec import Device, ModelSpec, Precision
+from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
+from cpr_trainer.features import Features, Jagged
 from cpr_trainer.model.device import open_device
 
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
@@ -35,7 +38,7 @@ class Overlapping(Protocol):
     """A network with work that needs no embeddings: it is done while they are on their way."""
 
     def before_embeddings(self, dense: Tensor, /) -> Any:
-        """Return whatever `with_embeddings` needs of dense, float32 [n, 13]."""
+        """Return whatever `with_embeddings` needs of dense, float32 [n, N]."""
 
     def with_embeddings(self, begun: Any, embeddings: Any, /) -> Tensor:
         """Return logits, [n] or [n, L], from what `before_embeddings` returned and embeddings."""
@@ -94,8 +97,8 @@ def build_network(
     return network
 
 
-def start(network: nn.Module, dense: Tensor) -> Callable[[Tensor | tuple[Tensor, ...]], Tensor]:
-    """Begin a forward pass with dense, float32 [n, 13]; return what ends it: embeddings to logits."""
+def start(network: nn.Module, dense: Tensor) -> Callable[[Any], Tensor]:
+    """Begin a forward pass with dense, float32 [n, N]; return what ends it: embeddings to logits."""
     if isinstance(network, Overlapping):
         return partial(network.with_embeddings, network.before_embeddings(dense))
     return partial(network, dense)
@@ -145,15 +148,12 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
             f"The network of {name} has no loss for {', '.join(spec.targets)}, which need not be 0 or 1.",
             "Give it sample_losses, or name them in spec.data.columns.labels.",
         )
-    dense = torch.zeros(_PROBED_SAMPLES, DENSE_FEATURES, device=device)
-    leaves = [
-        torch.zeros(_PROBED_SAMPLES, *shape, dtype=dtype, device=device).requires_grad_()
-        for shape in _embedding_shapes(spec)
-    ]
+    dense = torch.zeros(_PROBED_SAMPLES, spec.dense_width, device=device)
+    embeddings, leaves = _probed(spec, dtype, device)
     try:
         network.eval()  # A probe is no sample: running statistics stay as they are.
         with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
-            logits = start(network, dense)(leaves[0] if len(spec.dims) == 1 else tuple(leaves))
+            logits = start(network, dense)(embeddings)
         _require_shape(logits, wanted, name, "forward")
         logits, labels = logits.float(), torch.zeros(wanted, device=device)
         if isinstance(network, OwnLoss):
@@ -168,7 +168,7 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         computed = str(dtype).removeprefix("torch.")
         raise ModelError(
             f"The network of {name} cannot compute {_PROBED_SAMPLES} samples: {type(error).__name__}: {error}.",
-            f"It takes [n, {DENSE_FEATURES}] features, float32, and {_told_shapes(spec)} embeddings, {computed},"
+            f"It takes [n, {spec.dense_width}] features, float32, and {_told_shapes(spec)} embeddings, {computed},"
             f" and returns [n{''.join(f', {size}' for size in spec.output_shape)}] logits; correct it, or spec.model.",
         ) from error
     if all(gradient is None for gradient in gradients):
@@ -185,6 +185,32 @@ def _probe(network: nn.Module, spec: ModelSpec, dtype: torch.dtype, name: str, d
         )
 
 
+def _probed(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> tuple[Any, list[Tensor]]:
+    """Return embeddings as a network takes them, all zeros, and the leaves that they consist of."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype, device=device).requires_grad_()
+
+    if not spec.features:
+        leaves = [zeros(_PROBED_SAMPLES, *shape) for shape in _embedding_shapes(spec)]
+        return (leaves[0] if len(spec.dims) == 1 else tuple(leaves)), leaves
+    layout = FeatureLayout.of(spec)
+    pooled = [zeros(_PROBED_SAMPLES, len(mine), dim) for mine, dim in zip(layout.pooled, spec.dims, strict=True)]
+    lengths = torch.arange(_PROBED_SAMPLES, device=device)  # an empty sequence, too
+    total = int(lengths.sum())
+    sequences = [
+        [
+            Jagged(
+                zeros(total, dim), lengths, torch.ones(total, device=device) if spec.features[place].weights else None
+            )
+            for place in mine
+        ]
+        for mine, dim in zip(layout.sequences, spec.dims, strict=True)
+    ]
+    features = Features(layout, pooled, sequences)
+    return features, [*features.tensors]
+
+
 def _embedding_shapes(spec: ModelSpec) -> list[tuple[int, ...]]:
     """Return what a sample has of embeddings: one block, or a vector for each table where dims differ."""
     if len(spec.dims) == 1:
@@ -193,6 +219,8 @@ def _embedding_shapes(spec: ModelSpec) -> list[tuple[int, ...]]:
 
 
 def _told_shapes(spec: ModelSpec) -> str:
+    if spec.features:
+        return f"features by name, {len(spec.features)} of them, as"
     shapes = [f"[n, {', '.join(map(str, shape))}]" for shape in _embedding_shapes(spec)]
     return shapes[0] if len(spec.dims) == 1 else f"a tuple of {len(shapes)}: {', '.join(shapes)}"
 

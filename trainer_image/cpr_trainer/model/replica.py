@@ -5,10 +5,10 @@ Flat, so that an all-reduce, a save and a copy to a newcomer each move one tenso
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpr_contract.spec import Device, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
@@ -41,17 +41,48 @@ class DenseReplica:
         self.dtype = DTYPES[precision]
         self.model = build_network(spec, seed, precision, factory, device)
         size = sum(parameter.numel() for parameter in self.model.parameters())
-        self._state = torch.zeros(1 + memory_width(spec.dense_optimizer), size, device=device)
-        self.parameters = self._state[0]
+        self._spec = spec.dense_optimizer
         self.gradients = torch.zeros(size, device=device)
-        self._optimizer = DenseOptimizer(spec.dense_optimizer, self.parameters, self.gradients, self._state[1:])
         self._counted = counts_steps(spec.dense_optimizer)
+        first = torch.zeros(1 + memory_width(spec.dense_optimizer), size, device=device)
+        for place, parameter in self._places():
+            first[0, place] = parameter.detach().flatten()
+            parameter.grad = self.gradients[place].view_as(parameter)
+        self._live_in(first)
+
+    def move_to(self, state: Tensor) -> None:
+        """Live in this tensor from now on, float32 [k, p] on the device, with the state that is in it."""
+        steps = self.optimizer_steps
+        self._live_in(state)
+        self.optimizer_steps = steps
+
+    @property
+    def live(self) -> Tensor:
+        """The state itself, see `state`: it changes with every step."""
+        return self._state
+
+    @property
+    def optimizer_steps(self) -> float:
+        """How many steps the optimizer has taken."""
+        return float(self._optimizer.steps)
+
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: float) -> None:
+        self._optimizer.steps.fill_(steps)
+
+    def _live_in(self, state: Tensor) -> None:
+        self._state = state
+        self.parameters = state[0]
+        self._optimizer = DenseOptimizer(self._spec, self.parameters, self.gradients, state[1:])
+        for place, parameter in self._places():
+            parameter.data = self.parameters[place].view_as(parameter)
+
+    def _places(self) -> Iterator[tuple[slice, nn.Parameter]]:
+        """Yield each parameter of the network with its place in the flat tensors."""
         start = 0
         for parameter in self.model.parameters():
             place = slice(start, start + parameter.numel())
-            self.parameters[place] = parameter.detach().flatten()
-            parameter.data = self.parameters[place].view_as(parameter)
-            parameter.grad = self.gradients[place].view_as(parameter)
+            yield place, parameter
             start = place.stop
 
     def autocast(self) -> torch.autocast:
@@ -71,7 +102,7 @@ class DenseReplica:
 
         Also how many steps the optimizer has taken, if it counts them.
         """
-        buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self._buffers().items()}
+        buffers = {_BUFFER + name: value.detach().cpu().clone() for name, value in self.buffers().items()}
         steps = {_OPTIMIZER_STEPS: self._optimizer.steps.clone()} if self._counted else {}
         return {NETWORK: self.state().cpu(), **buffers, **steps}
 
@@ -83,7 +114,7 @@ class DenseReplica:
         except ValueError as error:
             raise another_network(str(error)) from error
         self._load_steps(tensors.get(_OPTIMIZER_STEPS))
-        for name, buffer in self._buffers().items():
+        for name, buffer in self.buffers().items():
             saved = tensors.get(_BUFFER + name)
             if saved is None or saved.shape != buffer.shape:
                 found = "missing" if saved is None else tuple(saved.shape)
@@ -96,8 +127,8 @@ class DenseReplica:
         if steps is not None:
             self._optimizer.steps.copy_(steps)
 
-    def _buffers(self) -> dict[str, Tensor]:
-        """What a state of the network has besides parameters, such as running statistics."""
+    def buffers(self) -> dict[str, Tensor]:
+        """Return what a state of the network has besides parameters, such as running statistics; no copies."""
         parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         return {name: value for name, value in self.model.state_dict().items() if name not in parameters}
 

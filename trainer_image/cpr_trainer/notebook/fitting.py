@@ -33,7 +33,7 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
         job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
     # Better known before the data is indexed.
     build_network(job.model, job.data.seed, job.precision, factory, job.device)
-    dataset = open_dataset(job.data, job.model.tables, Uris(job.snapshots.store))
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
     trainer = LoneTrainer(job, dataset, job.data.seed, factory)
     tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
     began = perf_counter()

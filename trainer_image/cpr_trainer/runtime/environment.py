@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json
+from cpr_contract.direct import is_signed
 from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_contract.packing import unpack
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
@@ -48,8 +50,9 @@ class Environment:
     """What the operator tells a process through its environment.
 
     `key` is the job's handshake key. `credentials_dir` and `ca_file` are None where the pod has none, `step_trace`
-    where nobody measures. `keeper`: a shard's server that dies is followed by another one in the same pod. `trackers`
-    are named as in docs/trackers.md.
+    where nobody measures. `keeper`: a process that dies is followed by another one in the same pod. `trackers` are
+    named as in docs/trackers.md. `kept_file` is the descriptor of what a trainer's last process left, where its keeper
+    could not fork. `pod` is the pod's name, empty if it is not told.
     """
 
     job: JobSpec
@@ -64,6 +67,21 @@ class Environment:
     step_trace: Path | None
     keeper: bool = False
     trackers: str = ""
+    kept_file: int | None = None
+    pod: str = ""
+
+    def receiver(self, offer: Callable[[bytes], None]) -> Callable[[bytes, str], bool] | None:
+        """Return what takes rosters that are sent to this pod, and gives on those that are signed; None: nothing."""
+        if not self.pod:
+            return None
+
+        def receive(roster: bytes, told: str) -> bool:
+            right = is_signed(self.key, self.pod, roster, told)
+            if right:
+                offer(roster)
+            return right
+
+        return receive
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Environment:
@@ -81,16 +99,21 @@ class Environment:
             step_trace=optional_path(environ, STEP_TRACE),
             keeper=bool(environ.get(env.KEEPER)),
             trackers=environ.get(env.TRACKERS, ""),
+            kept_file=int(environ[env.KEPT_FILE]) if environ.get(env.KEPT_FILE) else None,
+            pod=environ.get(env.POD, ""),
         )
 
 
 def read_job(environ: Mapping[str, str]) -> JobSpec:
     """Read the job's spec alone. Raises as `Environment.read` does."""
+    path = optional_path(environ, env.SPEC_FILE)
+    name = env.SPEC if path is None else env.SPEC_FILE
     try:
-        job = from_json(JobSpec, _required(environ, env.SPEC))
-    except ContractError as error:
-        raise BadSpecError(f"{env.SPEC} cannot be read: {error}.", _START_BY) from error
-    check_contract(job.contract, env.SPEC)
+        text = _required(environ, env.SPEC) if path is None else path.read_text(encoding="utf-8")
+        job = from_json(JobSpec, unpack(text))
+    except (ContractError, OSError, UnicodeDecodeError) as error:
+        raise BadSpecError(f"{name} cannot be read: {error}.", _START_BY) from error
+    check_contract(job.contract, name)
     return job
 
 

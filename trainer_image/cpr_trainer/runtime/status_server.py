@@ -1,4 +1,4 @@
-"""The HTTP port of a process: /healthz, /readyz, /metrics, and its report on /status."""
+"""The HTTP port of a process: /healthz, /readyz, /metrics, its report on /status, and rosters that are sent to it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cpr_contract import direct
 from cpr_contract.codec import to_json
 from cpr_trainer.runtime.gate import Gate
 
@@ -32,8 +33,9 @@ class StatusServer:
     """Serves from threads of its own between `start` and `close`; also a context manager.
 
     `status` returns the report (a contract dataclass), `healthy` whether the main loop makes progress, `ready` whether
-    the process serves. All three are called from other threads, and must not block. `port` 0 takes a free one: `port`
-    tells which.
+    the process serves. All three are called from other threads, and must not block. So is `receive`: it gets what was
+    posted to the page of rosters with its signature, and tells whether that is right; without it there is no such page.
+    `port` 0 takes a free one: `port` tells which.
     """
 
     def __init__(  # noqa: PLR0913 -- one argument per page
@@ -45,6 +47,7 @@ class StatusServer:
         healthy: Callable[[], bool],
         ready: Callable[[], bool],
         registry: CollectorRegistry,
+        receive: Callable[[bytes, str], bool] | None = None,
     ) -> None:
         pages: dict[str, Callable[[], _Page]] = {
             "/healthz": lambda: _verdict(healthy()),
@@ -52,7 +55,7 @@ class StatusServer:
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
             "/status": lambda: (HTTPStatus.OK, "application/json", to_json(status()).encode()),
         }
-        self._server = _Server(address, port, pages)
+        self._server = _Server(address, port, pages, receive)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="status", daemon=True)
 
     @property
@@ -91,9 +94,16 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # connections that wait to be accepted; the base class keeps 5
 
-    def __init__(self, address: str, port: int, pages: dict[str, Callable[[], _Page]]) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        pages: dict[str, Callable[[], _Page]],
+        receive: Callable[[bytes, str], bool] | None,
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.pages = pages
+        self.receive = receive
         self._clients = Gate(_CLIENTS, _hang_up)
         super().__init__((address, port), _Handler)
 
@@ -147,6 +157,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        receive, length = self.server.receive, self.headers.get("Content-Length", "")
+        if receive is None or self.path != direct.PAGE:
+            status = HTTPStatus.NOT_FOUND
+        elif not length.isdecimal() or int(length) > direct.MAX_ROSTER_BYTES:
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        else:
+            right = receive(self.rfile.read(int(length)), self.headers.get(direct.SIGNATURE, ""))
+            status = HTTPStatus.NO_CONTENT if right else HTTPStatus.FORBIDDEN
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name in the base class
         """Stay quiet: probes come every few seconds."""

@@ -43,5 +43,5 @@ class Board:
         return monotonic() - self._turned < _STALLED_S
 
     def ready(self) -> bool:
-        """Whether lookups and pushes are served."""
-        return self.report.state is ShardState.READY
+        """Whether lookups and pushes are served, or a spare could do so at once."""
+        return self.report.state in {ShardState.READY, ShardState.SPARE}

@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -41,9 +42,11 @@ from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.store import open_store
+from cpr_trainer.shard.spare import Spare
+from cpr_trainer.store import Store, open_store
+from cpr_trainer.tables.arena import empty_segments
 from cpr_trainer.tables.home import Home
-from cpr_trainer.tables.memory import Memory
+from cpr_trainer.tables.memory import Memory, SizeOf, Toucher
 from cpr_trainer.tables.priority import make_tracker, population_of
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ def serve(environment: Environment, page: Page, memory: Memory, listener: socket
         healthy=shard.board.healthy,
         ready=shard.board.ready,
         registry=shard.metrics.registry,
+        receive=environment.receiver(shard.rosters.offer),
     )
     with pages:
         ending = shard.live()
@@ -85,18 +89,23 @@ class _Shard:
         self._page = page
         self._memory = memory
         self._listener = listener
-        self._rosters = RosterFile(environment.roster_file, ShardRoster)
+        self.rosters = RosterFile(environment.roster_file, ShardRoster)
 
     def live(self) -> Ending:
         """Wait for a roster, then be the shard that it names."""
-        while (first := self._poll()) is None and not self._stop.wait(TURN_S):
-            self.board.show(self.board.report)
+        job, spare = self._environment.job, None
+        store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
+        while (first := self._poll()) is None and not self._stop.is_set():
+            spare = spare or Spare(job, store, Toucher(self._memory, rows_end(job)), self.board.report)
+            if not spare.turn():
+                self.rosters.wait(TURN_S)
+            self.board.show(replace(spare.report, lives=self._page.life))
         # What the last life left has to be saved, even where this one is told to stop before it begins.
         if first is None or (self._stop.is_set() and self._page.read() is None):
             return Ending(TERMINATED)
-        return self._be(first)
+        return self._be(first, store)
 
-    def _be(self, first: ShardRoster) -> Ending:
+    def _be(self, first: ShardRoster, store: Store) -> Ending:
         if first.newest_incarnation > first.incarnation:
             return Ending(ExitCode.SUPERSEDED)
         _LOG.info(
@@ -109,7 +118,6 @@ class _Shard:
         service = Service(job, home.placement, first.index, arena, self.metrics)
         service.trace = Trace(self._environment.step_trace)
         life = Life(job, first, service, self.metrics, self._page)
-        store = open_store(job.snapshots.store, self._environment.credentials_dir, self._environment.ca_file)
         heeds_claims = job.replay_bytes > 0
         parts = Writer(store, arena, job.snapshots.max_bytes_per_s, self._page.life, heeds_claims=heeds_claims)
         writer = WriterThread(parts, life.post, random.Random())
@@ -181,7 +189,7 @@ class _Shard:
 
     def _poll(self) -> ShardRoster | None:
         """Return a newer roster, if there is one, and stop if it says so."""
-        roster = self._rosters.poll()
+        roster = self.rosters.poll()
         if roster is not None and roster.stop:
             self._stop.set()
         return roster
@@ -202,6 +210,20 @@ def placement_of(job: JobSpec) -> Placement:
         return Placement.of(job.model, job.shards)
     except ValueError as error:
         raise BadSpecError(f"{error}.", "Give the model more rows, or the job fewer shards.") from error
+
+
+def rows_end(job: JobSpec) -> int:
+    """Return where in the memory of the largest shard its rows end: the page lies before them, all else after.
+
+    Raises as `placement_of`.
+    """
+    placement, largest = placement_of(job), 0
+    for sizes in {placement.sizes(index) for index in range(job.shards)}:
+        size = SizeOf()
+        Page(size, job)
+        empty_segments(job, sizes, size)
+        largest = max(largest, size.bytes)
+    return largest
 
 
 def _chooser(job: JobSpec, home: Home, tell: Callable[[Chosen], None]) -> Chooser | None:

@@ -51,13 +51,7 @@ class Arena:
     def empty(cls, job: JobSpec, *sizes: int, memory: Memory | None = None) -> Self:
         """Return an arena of sizes[b] rows of band b of a job's model: all zero, where `memory` is new."""
         memory = memory or OwnMemory()
-        dims, widths = job.model.dims, state_widths(job.model)
-        segments, first = list[Segment](), 0
-        for size, dim, width in zip(sizes, dims, widths, strict=True):
-            rows, state = memory.array((size, dim), np.float32), memory.array((size, width), np.float32)
-            segments.append(Segment(first, rows, state))
-            first += size
-        return cls(segments, Assignment.of(job.model), memory)
+        return cls(empty_segments(job, sizes, memory), Assignment.of(job.model), memory)
 
     def __len__(self) -> int:
         return len(self.epochs.of)
@@ -221,6 +215,17 @@ class Arena:
                 at = segment.within(slots[start:end])
                 segment.state[at] = state
                 segment.rows[at] = rows
+
+
+def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[Segment]:
+    """Return the segments of an arena, all zero where `memory` is new. Nothing else of it lies before them."""
+    dims, widths = job.model.dims, state_widths(job.model)
+    segments, first = list[Segment](), 0
+    for size, dim, width in zip(sizes, dims, widths, strict=True):
+        rows, state = memory.array((size, dim), np.float32), memory.array((size, width), np.float32)
+        segments.append(Segment(first, rows, state))
+        first += size
+    return segments
 
 
 def _log_rows(segment: Segment) -> int:

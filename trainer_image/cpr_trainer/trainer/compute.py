@@ -9,9 +9,10 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from cpr_trainer.access import Access, BandedAccess, Embeddings, Rows, each, the_only
+from cpr_trainer.access import AnyAccess, Embeddings, Rows, each, the_only
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import DivergedError
+from cpr_trainer.features import Features
 from cpr_trainer.model.entrypoint import loss_share, start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.trainer.crew import Crew
@@ -34,7 +35,7 @@ class Computed:
 def compute(  # noqa: PLR0913, PLR0917 -- with what, on what, and who
     replica: DenseReplica,
     batch: Batch,
-    access: Access | BandedAccess,
+    access: AnyAccess,
     fetch: Callable[[], Rows],
     batch_size: int,
     crew: Crew,
@@ -78,13 +79,13 @@ class _Part:
         self._batch_size = batch_size
 
     def begin(self, dense: Tensor) -> None:
-        """Compute what needs no embeddings. dense: float32 [n, 13], of the whole slice."""
+        """Compute what needs no embeddings. dense: float32 [n, N], of the whole slice."""
         with self._replica.autocast():
             self._end = start(self._replica.model, dense[self._samples])
 
     def finish(self, embeddings: Embeddings) -> float:
         """Compute the rest from the embeddings of the whole slice, and return the loss share. Raises DivergedError."""
-        mine = each(lambda values: values[self._samples].requires_grad_(), embeddings)
+        mine = _part_of(embeddings, self._samples)
         with self._replica.autocast():
             logits = self._end(mine).float()
         loss = loss_share(self._replica.model, logits, self._labels, self._batch_size)
@@ -96,19 +97,35 @@ class _Part:
         return share
 
 
+def _part_of(embeddings: Embeddings, samples: slice) -> Embeddings:
+    """Return the embeddings of some samples, as leaves that gradients are collected in."""
+    if isinstance(embeddings, Features):
+        return embeddings.part(samples).map(Tensor.requires_grad_)
+    return each(lambda values: values[samples].requires_grad_(), embeddings)
+
+
 def _joined(parts: Sequence[Embeddings]) -> Embeddings:
     """Return what belongs to parts of a slice as what belongs to the slice."""
-    if len(parts) == 1:
-        return parts[0]
     first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Features):
+        return Features.join([part for part in parts if isinstance(part, Features)])
     if isinstance(first, tuple):
         return tuple(torch.cat(of_table) for of_table in zip(*parts, strict=True))
     return torch.cat([*map(the_only, parts)])
 
 
 def _gradients(embeddings: Embeddings) -> Embeddings:
-    """Return the gradients of embeddings; of a table that the model did not use they are 0."""
-    leaves = embeddings if isinstance(embeddings, tuple) else (embeddings,)
+    """Return the gradients of embeddings; of those that the model did not use they are 0."""
+    if isinstance(embeddings, Features):
+        return embeddings.with_tensors(_gradients_of(embeddings.tensors))
+    if isinstance(embeddings, tuple):
+        return _gradients_of(embeddings)
+    return _gradients_of((embeddings,))[0]
+
+
+def _gradients_of(leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     if all(leaf.grad is None for leaf in leaves):
         raise ValueError("the model did not use its embeddings")
-    return each(lambda leaf: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, embeddings)
+    return tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)

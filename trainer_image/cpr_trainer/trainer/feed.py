@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpr_trainer.access import Access, BandedAccess, Rows, find_access, of_bands
+from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.loader import Loader, failed
 from cpr_trainer.exchange import Exchange, PendingLookup
@@ -59,7 +59,7 @@ class Slice:
 
     step: int
     batch: Batch
-    access: Access | BandedAccess
+    access: AnyAccess
     split: Split | None = None
 
 

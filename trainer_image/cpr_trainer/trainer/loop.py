@@ -28,6 +28,7 @@ from cpr_trainer.trainer.group.meeting import NO_STATE, missing_steps
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.interrupts import SLICE_S, GroupBroken, Interruption, RosterChanged
 from cpr_trainer.trainer.leading import Leading
+from cpr_trainer.trainer.page import Page
 from cpr_trainer.trainer.patience import insist
 from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import Starter
@@ -56,10 +57,19 @@ class Loop:
     """One trainer's training, from its first roster to the end of the job.
 
     `make_group` returns this trainer's view of the group that a roster names. `group` and `leading` are for whoever
-    reports: the present group, and the leader's duties (None elsewhere).
+    reports: the present group, and the leader's duties (None elsewhere). With a `page` it goes on where the last
+    process stood, if that was in the roster's generation.
     """
 
-    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, make_group: MakeGroup) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 -- who, of what, and with whom
+        self,
+        setup: Setup,
+        watch: Watch,
+        board: Board,
+        exchange: Exchange,
+        make_group: MakeGroup,
+        page: Page | None = None,
+    ) -> None:
         self.group: Group | None = None
         self.leading: Leading | None = None
         self._setup = setup
@@ -67,10 +77,12 @@ class Loop:
         self._board = board
         self._exchange = exchange
         self._make_group = make_group
-        self._stepper = Stepper(setup, watch, board, exchange)
-        self._generation = 0
+        self._stepper = Stepper(setup, watch, board, exchange, page)
         self._uneven = 0
         self._roster = watch.adopt()
+        generation = self._roster.counters.generation
+        self._goes_on = self._stepper.go_on(generation)
+        self._generation = generation if self._goes_on else 0
         watch.on_roster = self._follow
 
     def run(self) -> Result | None:
@@ -170,7 +182,8 @@ class Loop:
         self._generation, self._uneven = roster.counters.generation, 0
         if before is not None:
             before.close()
-        self._stepper.start_over()
+        self._goes_on = False
+        self._stepper.start_over(roster.counters.generation)
 
     def _serve(self, roster: TrainerRoster) -> Result | None:
         """Train in the group that `roster` names, until the job is done."""
@@ -217,8 +230,10 @@ class Loop:
                 raise
         # A trainer that is gone may have completed, and pushed, one step more than anybody here.
         started = self._setup.samples_at(min(state.farthest + 1, self._setup.last_step))
-        self._board.set(step=state.reached, samples=state.samples, samples_started=started, lost=state.lost)
+        self._stepper.start(started)
+        self._board.set(step=state.reached, samples=state.samples, lost=state.lost)
         self._board.set(**state.scores.figures())
+        self._stepper.keep()
         if self.leading is not None:
             self.leading.save(state)
 
@@ -249,8 +264,9 @@ class Loop:
     def _train(self, group: Group) -> None:
         stepper, setup = self._stepper, self._setup
         if stepper.state.done < setup.last_step:
-            if stepper.pushed is None:
+            if stepper.pushed is None or self._goes_on:
                 stepper.shards.await_ready()
+                self._goes_on = False
             self._repair(stepper.pushed)
         if stepper.state.done >= self._goal():
             return

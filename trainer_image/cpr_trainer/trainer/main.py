@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -35,6 +36,7 @@ from cpr_trainer.trainer.group.solo import Solo
 from cpr_trainer.trainer.interrupts import Finished, RosterChanged, Superseded, Terminated
 from cpr_trainer.trainer.live import look
 from cpr_trainer.trainer.loop import Loop, MakeGroup
+from cpr_trainer.trainer.page import Page
 from cpr_trainer.trainer.patience import insist
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.setup import Setup
@@ -47,16 +49,17 @@ from cpr_trainer.trainer.watch import Watch
 _LOG = logging.getLogger(__name__)
 
 
-def run(environment: Environment) -> ExitCode:
-    """Be a trainer until the job is done, or something ends this process.
+def run(environment: Environment, page: Page | None = None) -> ExitCode:
+    """Be a trainer until the job is done, or something ends this process. `page`: its keeper's, if it has one.
 
     Leaves the result (leader) or the dense save of a flush in the termination file. Raises TrainerError for what
     only a person can mend.
     """
-    watch = Watch(RosterFile(environment.roster_file, TrainerRoster), stop_on_sigterm())
+    rosters = RosterFile(environment.roster_file, TrainerRoster)
+    watch = Watch(rosters, stop_on_sigterm())
     watch.start()
     try:
-        return _train(environment, watch)
+        return _train(environment, watch, page, rosters)
     except Terminated:
         return ExitCode.FLUSHED  # Nothing was trained by this process yet.
     except Superseded:
@@ -65,9 +68,9 @@ def run(environment: Environment) -> ExitCode:
         watch.close()
 
 
-def _train(environment: Environment, watch: Watch) -> ExitCode:
+def _train(environment: Environment, watch: Watch, page: Page | None, rosters: RosterFile[TrainerRoster]) -> ExitCode:
     trackers = read_trackers(environment.trackers, environment.job)
-    board = Board(_first_report(environment), _slowness(environment.job))
+    board = Board(_first_report(environment, 1 if page is None else page.life), _slowness(environment.job))
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     with StatusServer(
@@ -77,22 +80,36 @@ def _train(environment: Environment, watch: Watch) -> ExitCode:
         healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
         ready=lambda: board.state in _READY,
         registry=registry,
+        receive=environment.receiver(rosters.offer),
     ):
         roster = watch.first()
-        board.set(
-            index=roster.index,
-            incarnation=roster.incarnation,
-            counters=roster.counters,
-            state=TrainerState.LOADING,
-        )
+        # One that goes on says nothing before it knows where: it would tell less than shards may have been sent.
+        goes_on = page is not None and page.keeps(roster.counters.generation)
+        if not goes_on:
+            board.set(**_who(roster))
         pinning = _pinning(environment, watch, board)
         setup = insist(lambda: Setup.read(environment, roster, pinning), board, lambda: _follow(watch))
         board.set(total_samples=setup.order.total_samples)
-        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples)
-        loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch))
+        file = None if page is None else page.file
+        exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, file=file)
+        loop = Loop(setup, watch, board, exchange, _group_maker(setup, watch), page)
+        if goes_on:
+            board.set(**_who(roster))
+        if page is not None:
+            watch.standstill.on_turn = page.turn
         board.look = lambda report: look(report, exchange, loop.group, loop.leading, setup.job)
         with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
             return _run(loop, environment)
+
+
+def _who(roster: TrainerRoster) -> dict[str, Any]:
+    """Return what a report says of a process that has begun to load."""
+    return {
+        "index": roster.index,
+        "incarnation": roster.incarnation,
+        "counters": roster.counters,
+        "state": TrainerState.LOADING,
+    }
 
 
 def _pinning(environment: Environment, watch: Watch, board: Board) -> Pinning:
@@ -146,7 +163,7 @@ def _slowness(job: JobSpec) -> Problem | None:
     return problem
 
 
-def _first_report(environment: Environment) -> TrainerReport:
+def _first_report(environment: Environment, life: int) -> TrainerReport:
     """Index -1 until a roster tells who this is."""
     return TrainerReport(
         contract=CONTRACT_VERSION,
@@ -163,6 +180,7 @@ def _first_report(environment: Environment) -> TrainerReport:
         silent=(),
         lost=(),
         problem=None,
+        lives=life,
     )
 
 

@@ -30,6 +30,21 @@ class ScoredSlice:
     loss_share: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """All that makes scores but for `loss`. step: the last one that was scored.
+
+    merged, own, unmerged: int64 [n], see `ProgressiveValidation.counters`, and what a merge that did not come about was
+    to take in. loss_shares: float64 [2].
+    """
+
+    merged: Tensor
+    own: Tensor
+    unmerged: Tensor | None
+    loss_shares: Tensor
+    step: int
+
+
 class Scores:
     """Scores each step once, however often it is computed, and merges in two phases around an all-reduce.
 
@@ -71,6 +86,16 @@ class Scores:
         validation = self.validation
         scores = {"auc": validation.auc(), "logloss": validation.log_loss(), "metrics": validation.metrics()}
         return {"loss": self.loss, **scores}
+
+    def scored(self) -> Scored:
+        """Return what there is, no copies: it changes with every step."""
+        return Scored(*self.validation.counters(), self._unmerged, self._loss_shares, self._scored_step)
+
+    def go_on(self, scored: Scored, loss: float | None) -> None:
+        """Go to what `scored` returned, and was copied."""
+        self.validation.go_on(scored.merged, scored.own)
+        self._unmerged, self._loss_shares, self._scored_step = scored.unmerged, scored.loss_shares, scored.step
+        self.loss = loss
 
     def merged(self) -> Tensor:
         """Return the merged counters: the same on all trainers after the same step."""

@@ -54,7 +54,7 @@ class Setup:
             ) from error
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
-        dataset = open_dataset(job.data, job.model.tables, files, lambda find: pinning.indices(store, files, find))
+        dataset = open_dataset(job.data, job.model, files, lambda find: pinning.indices(store, files, find))
         return cls(
             job=job,
             rank=roster.index,

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TypeVar
 
 from cpr_trainer.access import Rows
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup, ShardsAwayError
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.rows import UniqueRows
@@ -50,10 +51,15 @@ class Shards:
                 self.await_ready(vectors.slice.step)
                 vectors.ask_again()
 
-    def push(self, step: int, rows: UniqueRows, gradients: Rows, cut_step: int) -> None:
-        """Hand over a step's push; it reaches every shard that the step does not spare, whatever happens."""
+    def push(
+        self, step: int, rows: UniqueRows, gradients: Rows, cut_step: int, keep: Callable[[Ints | None], None]
+    ) -> None:
+        """Hand over a step's push; it reaches every shard that the step does not spare, whatever happens.
+
+        keep: see `Exchange.push`.
+        """
         values = tuple(map(as_array, gradients)) if isinstance(gradients, tuple) else as_array(gradients)
-        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S), step)
+        self._insist(lambda: self._exchange.push(step, rows, values, cut_step, SLICE_S, keep), step)
 
     def settle(self) -> None:
         """Wait until all pushes are acknowledged."""

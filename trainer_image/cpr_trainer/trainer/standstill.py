@@ -15,6 +15,7 @@ class Standstill:
     """A thread that wakes up often, and finds itself late after a standstill."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.on_turn: Callable[[], None] = lambda: None  # called on the thread, many times a second
         self._clock = clock
         self._turned = clock()
         self._late_s = 0.0
@@ -49,3 +50,4 @@ class Standstill:
     def _run(self) -> None:
         while not self._ended.wait(_TURN_S):
             self.turn()
+            self.on_turn()

@@ -5,7 +5,7 @@ Which step it belongs to is part of it: everything in a state counts the samples
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from safetensors import torch as safetensors
@@ -26,10 +26,12 @@ class DenseState:
     """Begins without a state: `done` is NO_STATE until one is begun, loaded or copied.
 
     `lost` are the sample ranges that this state did not train on, in this generation. Without lockstep `done` is the
-    last step of rank `rank` alone, and `desk` knows of the others.
+    last step of rank `rank` alone, and `desk` knows of the others. `before_change` is called before the state is
+    replaced as a whole.
     """
 
     def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
+        self.before_change: Callable[[], None] = lambda: None
         self.desk: Desk | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
@@ -69,12 +71,14 @@ class DenseState:
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Stand at step 0 with first values, or with the network of another job. Raises ModelError if that differs."""
+        self.before_change()
         if tensors:
             self.replica.load(tensors)
         self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""
+        self.before_change()
         self.replica.load(tensors)
         try:
             self.scores.load(tensors[_EVALUATION])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_trainer.access import Rows
+from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.compute import Computed, compute
@@ -14,8 +15,10 @@ from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed, Prefetch, Slice, Vectors, slice_of
 from cpr_trainer.trainer.group.protocol import Group
 from cpr_trainer.trainer.held_out import HeldOut
+from cpr_trainer.trainer.kept import Kept, Told
 from cpr_trainer.trainer.leading import Leading
 from cpr_trainer.trainer.pace import Pace
+from cpr_trainer.trainer.page import Page
 from cpr_trainer.trainer.patience import Reading
 from cpr_trainer.trainer.progress import Minute, line
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice
@@ -30,11 +33,14 @@ _LOG = logging.getLogger(__name__)
 class Stepper:
     """Trains steps into `state`. `pushed` is the last step handed to the exchange, None before the first.
 
+    With a `page` all that a next process needs is kept. A step is complete once its push is kept, too, and before
+    anything of that is sent: so whatever a shard was sent, the next process can send again.
+
     A push comes after the step's all-reduce: so no rank ever pushes a step that the most advanced trainer has not
     completed, and what a trainer that died between two pushes leaves open can be computed again.
     """
 
-    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange) -> None:
+    def __init__(self, setup: Setup, watch: Watch, board: Board, exchange: Exchange, page: Page | None = None) -> None:
         self.state = DenseState(setup.job, setup.order.total_samples, setup.rank)
         self.pushed: int | None = None
         self.cut_step = 0
@@ -49,10 +55,44 @@ class Stepper:
         self._watch = watch
         self._board = board
         self._exchange = exchange
+        self._page = page
+        self._kept: Kept | None = None
 
-    def start_over(self) -> None:
+    def go_on(self, generation: int) -> bool:
+        """Go on where the last process stood, and tell so; whether it left anything of this generation."""
+        page, state = self._page, self.state
+        if page is None or not page.keeps(generation):
+            return False
+        self._kept = Kept(page, state, self._setup.job.shards)
+        left = self._kept.go_on()
+        state.before_change = page.forget
+        self.pushed, self.degraded_samples = left.pushed, left.told.degraded_samples
+        self._exchange.inherit(generation, left.pushed or 0, left.standing)
+        self._board.set(
+            step=state.reached,
+            samples=state.samples,
+            samples_started=page.samples_started,
+            lost=state.lost,
+            evaluation=left.told.evaluation,
+            degraded_samples=self.degraded_samples,
+            **state.scores.figures(),
+        )
+        _LOG.info("life %d goes on after step %d", page.life, state.done)
+        return True
+
+    def keep(self) -> None:
+        """Keep the state as it is between two steps."""
+        if self._kept is not None:
+            self._kept.prepare(self._told())
+            self._kept.commit(self.pushed, self._exchange.standing())
+
+    def start_over(self, generation: int) -> None:
         """Forget the state: a new generation begins."""
         self.state = DenseState(self._setup.job, self._setup.order.total_samples, self._setup.rank)
+        if self._page is not None:
+            self._kept = Kept(self._page, self.state, self._setup.job.shards)
+            self._kept.begin_anew(generation)
+            self.state.before_change = self._page.forget
         self.pushed = None
         self.cut_step = 0
         self.degraded_samples = 0
@@ -84,7 +124,7 @@ class Stepper:
         """Train the slice of `vectors`."""
         began, wanted, trace = monotonic(), vectors.slice, self._setup.trace
         step = wanted.step
-        self._board.set(samples_started=self._setup.samples_at(max(step, self.state.farthest)))
+        self.start(self._setup.samples_at(max(step, self.state.farthest)))
         prefetch.ask()
         trace.lap("look ahead")
 
@@ -142,6 +182,8 @@ class Stepper:
         # SIGTERM does not interrupt this wait: the others would be left inside the collective.
         with self._board.waiting(self._watch.attend) as attend:
             group.sum((replica.gradients, *to_merge, *held_out), attend)
+        if self._kept is not None:
+            self._kept.begin_step()
         replica.step(step)
         if to_merge:
             scores.merge(*to_merge)
@@ -152,8 +194,25 @@ class Stepper:
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:
-        self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step)
-        self.pushed = max(wanted.step, self.pushed or 0)
+        pushed, kept = max(wanted.step, self.pushed or 0), self._kept
+        if kept is not None:
+            kept.prepare(self._told())
+
+        def keep(standing: Ints | None) -> None:
+            if kept is not None:
+                kept.commit(pushed, standing)
+
+        self.shards.push(wanted.step, wanted.access.unique, computed.row_gradients, self.cut_step, keep)
+        self.pushed = pushed
+
+    def start(self, samples: int) -> None:
+        """Tell that shards may be sent what belongs to these samples: no process after this one will tell less."""
+        if self._page is not None:
+            self._page.samples_started = samples
+        self._board.set(samples_started=samples)
+
+    def _told(self) -> Told:
+        return Told(self.state.lost, self._board.evaluation, self.state.scores.loss, self.degraded_samples)
 
     def _take_paused_s(self) -> float:
         """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""

@@ -165,12 +165,19 @@ class LocalCluster:
         if pod is not None and pod.view.uid == uid:
             self._delete(pod, grace_s)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+    async def annotate_pod(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """See `Cluster`."""
         pod = self._pod(namespace, name)
         if pod.view.uid != uid:
             raise NotFoundError(f"pod {name} of uid {uid} not found")
-        pod.annotate(annotations)
+        pod.annotate(annotations, labels or {})
 
     async def create_secret(self, manifest: Manifest) -> None:
         """See `Cluster`."""
@@ -207,6 +214,10 @@ class LocalCluster:
     async def fetch_report(self, pod: PodView, deadline_s: float, max_bytes: int) -> bytes | None:
         """See `Cluster`."""
         return await self._reports.fetch(pod, deadline_s, max_bytes)
+
+    async def send_roster(self, pod: PodView, roster: str, signature: str, deadline_s: float) -> None:
+        """See `Cluster`."""
+        await self._reports.send_roster(pod, roster, signature, deadline_s)
 
     async def reaches(self, pod: PodView) -> bool:
         """See `Cluster`."""

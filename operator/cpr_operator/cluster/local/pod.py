@@ -62,9 +62,10 @@ class LocalPod:
         """Whether somebody deleted it."""
         return "deletionTimestamp" in self.object["metadata"]
 
-    def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Set annotations; the files that show them follow at once."""
+    def annotate(self, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Set annotations and labels; the files that show the annotations follow at once."""
         self.object["metadata"].setdefault("annotations", {}).update(annotations)
+        self.object["metadata"].setdefault("labels", {}).update(labels)
         if self._process is not None:
             self._folder.write_annotations(self.object)
 

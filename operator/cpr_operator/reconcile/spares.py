@@ -1,0 +1,160 @@
+"""Warm spares: which one takes the place of a lost shard, and how many there are.
+
+A spare is a pod of the role shard that no roster names yet. Promotion is a line of the status like every decision: the
+shard's entry names the spare's pod, and the pod is told afterwards. So the status alone says who is who.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cpr_contract.reports import ShardReport, ShardState
+from cpr_operator.api.members import SparePhase
+from cpr_operator.api.status import Shard, Spare, Status
+from cpr_operator.cluster.protocol import Event
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.names import spare_name
+from cpr_operator.failures import Failure, classify
+from cpr_operator.reconcile.members import with_shards
+from cpr_operator.reconcile.pass_ import Draft, EventReason, PassInput, Report
+from cpr_operator.reconcile.spare_pods import waiting
+
+#: A spare that was lost is made anew this long after it was made: one that cannot live costs a pod each time.
+PAUSE_S = 30.0
+#: And one that was never seen: a list may lag behind.
+UNSEEN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The spare that takes a shard's place, with its report; or why none does."""
+
+    pod: PodView | None
+    lives: int = 1
+    reason: str = ""
+
+
+def look_at_spares(draft: Draft) -> Draft:
+    """The status with what the pods and reports of spares tell."""
+    if not draft.status.spares:
+        return draft
+    pods = {pod.name: pod for pod in waiting(draft.observed)}
+    spares = tuple(_seen(spare, pods.get(spare.pod), draft.observed) for spare in draft.status.spares)
+    return draft.to(draft.status.evolve(spares=spares))
+
+
+def promote(draft: Draft) -> Draft:
+    """Give each shard whose next incarnation was decided in this pass a spare's pod instead of a new one."""
+    before = {shard.index: shard.incarnation for shard in draft.before.shards}
+    for shard in draft.status.shards:
+        wants = not shard.uid and before.get(shard.index, shard.incarnation) != shard.incarnation
+        if wants and (draft.spec.shards.spares or draft.status.spares):
+            draft = _promote(draft, shard)
+    return draft
+
+
+def choose(spares: Sequence[Spare], observed: PassInput, shard: Shard) -> Choice:
+    """The first spare that can take the shard's place now."""
+    pods = {pod.name: pod for pod in waiting(observed)}
+    reasons = []
+    for spare in spares:
+        pod = pods.get(spare.pod)
+        report = observed.reports.get(pod.uid) if pod else None
+        why_not = _unfit(pod, report, shard, observed)
+        if pod is not None and not why_not:
+            return Choice(pod, report.lives if isinstance(report, ShardReport) else 1)
+        reasons.append(f"{spare.pod} {why_not}")
+    return Choice(None, reason="; ".join(reasons) or "there is none left")
+
+
+def keep_spares(draft: Draft) -> Draft:
+    """Make spares up to the number that the spec asks for, once nothing more urgent is under way."""
+    status, wanted = draft.status, draft.spec.shards.spares
+    spares = status.spares[:wanted]
+    if status.phase == "Running" and status.recovery is None:
+        spares = tuple(spare for spare in spares if not _is_over(spare, draft.now))
+        draft, made = _made(draft, wanted - len(spares))
+        spares += made
+    return draft.to(draft.status.evolve(spares=spares))
+
+
+def _seen(spare: Spare, pod: PodView | None, observed: PassInput) -> Spare:
+    if pod is None:
+        never = observed.now >= spare.started_at + UNSEEN_S and spare.pod not in observed.refusals
+        return spare.evolve(state="Lost") if spare.uid or never else spare
+    return spare.evolve(uid=pod.uid, node=pod.node, state=_state(pod, observed.reports.get(pod.uid)))
+
+
+def _state(pod: PodView, report: Report | None) -> SparePhase:
+    if pod.ended or pod.deleting_until is not None or isinstance(classify(pod), Failure):
+        return "Lost"
+    if pod.phase != "Running":
+        return "Pending"
+    return "Ready" if isinstance(report, ShardReport) and report.state is ShardState.SPARE else "Starting"
+
+
+def _is_over(spare: Spare, now: float) -> bool:
+    """Whether it is gone and its pause is over. One that never was caused no trouble."""
+    return spare.state == "Lost" and (not spare.uid or now >= spare.started_at + PAUSE_S)
+
+
+def _unfit(pod: PodView | None, report: Report | None, shard: Shard, observed: PassInput) -> str:
+    """Why a spare cannot take the shard's place now; empty if it can."""
+    if pod is None or _state(pod, None) == "Lost":
+        return "is gone"
+    if pod.phase != "Running" or not pod.host:
+        return "does not run yet"
+    if pod.node and pod.node in {shard.avoid, observed.lost_node}:
+        return f"is on {pod.node}, which does not answer"
+    if not isinstance(report, ShardReport):
+        return "does not answer"
+    if report.job_uid != observed.job.id.uid or report.state is not ShardState.SPARE:
+        return "is not warm yet"
+    return ""
+
+
+def _promote(draft: Draft, shard: Shard) -> Draft:
+    status, name = draft.status, f"{shard.name}, incarnation {shard.incarnation}"
+    choice = choose(status.spares, draft.observed, shard)
+    pod = choice.pod
+    if pod is None:
+        message = f"{name}, is a new pod, because no spare can take its place: {choice.reason}"
+        return draft.to(status, Event("Normal", EventReason.NO_SPARE, message, f"no-spare-{shard.pod}"))
+    promoted = shard.evolve(
+        pod=pod.name,
+        uid=pod.uid,
+        node=pod.node,
+        host=pod.host,
+        port_base=pod.port_base,
+        state="Starting",
+        lives=choice.lives,
+    )
+    status = with_shards(status, {shard.index: promoted})
+    status = status.evolve(spares=tuple(spare for spare in status.spares if spare.pod != pod.name))
+    message = f"{name}, is the spare {pod.name}, which was there already"
+    event = Event("Normal", EventReason.SPARE_PROMOTED, message, f"promoted-{pod.name}")
+    return draft.to(_with_tier(status, shard), event)
+
+
+def _with_tier(status: Status, shard: Shard) -> Status:
+    """The status in which the failures that the shard is recovered from say by what."""
+    failures = tuple(
+        f.evolve(tier="Spare")
+        if (f.role, f.index, f.incarnation, f.life) == (shard.role, shard.index, shard.incarnation - 1, 0)
+        else f
+        for f in status.failures
+    )
+    return status.evolve(failures=failures)
+
+
+def _made(draft: Draft, count: int) -> tuple[Draft, tuple[Spare, ...]]:
+    """So many new spares, whose names nobody has."""
+    job, number, made = draft.observed.job.id, draft.status.last_spare, list[Spare]()
+    taken = {pod.name for pod in draft.observed.pods}
+    while len(made) < count:
+        number += 1
+        name = spare_name(job, number)
+        if name not in taken:
+            made.append(Spare(number=number, pod=name, started_at=draft.now))
+    return draft.to(draft.status.evolve(last_spare=number)), tuple(made)

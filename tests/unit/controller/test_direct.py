@@ -1,0 +1,62 @@
+"""Rosters that are sent to pods when a spare takes a place, by an operator that made the job's key."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cpr_contract import env
+from cpr_contract.codec import from_json
+from cpr_contract.direct import is_signed
+from cpr_contract.roster import ShardRoster
+from cpr_operator.controller import Controller
+from support.driver import TIMING, Driver, Scenario, spec
+from support.fake_cluster import FakeCluster
+
+
+@pytest.fixture
+async def driver() -> Driver:
+    """A job that trains, with a spare that is warm."""
+    made = Driver(Scenario("direct", (), spec(shards__spares=1)))
+    await made.passes(14)
+    assert [spare.state for spare in made.status().spares] == ["Ready"]
+    return made
+
+
+def key_of(cluster: FakeCluster) -> bytes:
+    (secret,) = cluster.secrets.values()
+    return str(secret["stringData"][env.KEY_NAME]).encode()
+
+
+async def test_all_who_are_concerned_get_what_their_annotation_says_signed_for_them(driver: Driver) -> None:
+    cluster = driver.cluster
+    (spare,) = cluster.spares()
+    cluster.kill("shard", 1)
+    await driver.passes(1)
+    sent = {name: (text, told) for name, text, told in cluster.sent}
+    assert {spare.name, cluster.member("trainer", 0).name, cluster.member("trainer", 1).name} <= set(sent)
+    for name, (text, told) in sent.items():
+        assert cluster.pods[name].meta["annotations"][env.ANNOTATION_ROSTER] == text
+        assert is_signed(key_of(cluster), name, text.encode(), told)
+        assert not is_signed(key_of(cluster), "another", text.encode(), told)
+    roster = from_json(ShardRoster, sent[spare.name][0])
+    assert (roster.index, roster.incarnation) == (1, 2)
+
+
+async def test_nothing_is_sent_where_no_spare_takes_a_place(driver: Driver) -> None:
+    driver.cluster.kill("trainer", 1)
+    await driver.passes(4)
+    assert driver.status().counters.group == 2
+    assert driver.cluster.sent == []
+
+
+async def test_an_operator_that_did_not_make_the_key_sends_nothing_and_promotes_all_the_same(driver: Driver) -> None:
+    cluster = driver.cluster
+    (spare,) = cluster.spares()
+    heir = Controller(cluster, lambda: cluster.now, timing=TIMING, rng=random.Random(1))
+    cluster.kill("shard", 1)
+    await heir.run_pass("default", "job")
+    assert driver.status().shards[1].pod == spare.name
+    assert cluster.pods[spare.name].meta["labels"][env.LABEL_INDEX] == "1"
+    assert cluster.sent == []

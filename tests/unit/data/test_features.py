@@ -1,0 +1,125 @@
+"""Columns of features in files: shared tables, sequences, weights, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.spec import ColumnsSpec
+from cpr_trainer.bags import Bags
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import DataError
+from support.feature_data import model_of_features, visits, write_visits
+from support.table_data import FILES, model_of
+
+MODEL = model_of_features()
+ROW: dict[str, object] = {
+    "click": 1,
+    "price": 0.5,
+    "user": "u",
+    "page": "a",
+    "seen": ["a", "b", "c", "d", "e", "f"],
+    "seconds": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+    "liked": ["b", "a"],
+    "stars": [5.0, 0.5],
+    "tags": [],
+}
+
+
+def batch_of(folder: Path, ending: str, rows: list[dict[str, object]], max_bad_lines: int = 0) -> Batch:
+    data = replace(write_visits(rows, folder, ending), max_bad_lines=max_bad_lines)
+    return open_dataset(data, MODEL, FILES).take(np.arange(len(rows)))
+
+
+def bags_in(batch: Batch, sample: int) -> list[tuple[list[int], list[float]]]:
+    """Return the ids and the weights of each feature of a sample."""
+    assert isinstance(batch.ids, Bags)
+    assert batch.ids.weights is not None
+    edges = batch.ids.offsets[sample * 5 : sample * 5 + 6].tolist()
+    spans = [slice(first, last) for first, last in pairwise(edges)]
+    return [(batch.ids.ids[span].tolist(), batch.ids.weights[span].tolist()) for span in spans]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "tsv"])
+def test_features_of_a_table_agree_on_its_rows(tmp_path: Path, ending: str) -> None:
+    _, page, history, liked, tags = bags_in(batch_of(tmp_path, ending, [ROW]), 0)
+    assert len(history[0]) == 5, "the last ones of six"
+    assert history[1] == [2, 3, 4, 5, 6]
+    assert liked[1] == [5, 0.5]
+    assert liked[0] == [history[0][0], page[0][0]], "b is the first that is left, and a the page"
+    assert tags == ([], [])
+
+
+def test_parquet_and_text_give_the_same_samples(tmp_path: Path) -> None:
+    rows = visits(60)
+    one, other = (batch_of(tmp_path / ending, ending, rows) for ending in ("parquet", "tsv"))
+    assert isinstance(one.ids, Bags)
+    assert isinstance(other.ids, Bags)
+    assert np.array_equal(one.ids.ids, other.ids.ids)
+    assert np.array_equal(one.ids.offsets, other.ids.offsets)
+    assert np.array_equal(one.ids.weights, other.ids.weights)  # type: ignore[arg-type]
+    assert one.dense.shape == (60, 1), "as many numbers as the model states, and no zeros"
+    assert np.array_equal(one.dense, other.dense)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "tsv"])
+def test_an_absent_id_takes_its_weight_along(tmp_path: Path, ending: str) -> None:
+    absent = ROW | {"seen": ["a", None, "c"], "seconds": [1.0, 2.0, 3.0]}
+    _, _, history, *_ = bags_in(batch_of(tmp_path, ending, [absent, ROW]), 0)
+    assert (len(history[0]), history[1]) == (2, [1, 3])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "tsv"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"stars": [1.0]}, "column stars has 1 weights for 2 ids in column liked"),
+        ({"stars": [1.0, None]}, "a weight in column stars is empty, not a number"),
+    ],
+)
+def test_a_row_with_wrong_weights_is_a_bad_one(
+    tmp_path: Path, ending: str, wrong: dict[str, object], told: str
+) -> None:
+    rows = [ROW, ROW | wrong, ROW | {"user": "v"}]
+    with pytest.raises(DataError, match=told):
+        batch_of(tmp_path, ending, rows)
+    batch = batch_of(tmp_path, ending, rows, max_bad_lines=1)
+    assert len(batch) == 2
+    assert bags_in(batch, 0)[1:] == bags_in(batch, 1)[1:], "the rows beside it are whole"
+
+
+def test_a_column_of_weights_holds_lists_of_numbers(tmp_path: Path) -> None:
+    model = replace(MODEL, features=(replace(MODEL.features[3], weights="tags"),))
+    data = write_visits([ROW | {"tags": ["x"]}], tmp_path, "parquet")
+    with pytest.raises(DataError, match=r"column tags is list<.*>, not a list of numbers"):
+        open_dataset(data, model, FILES)
+
+
+def test_the_model_says_how_many_numbers_there_are(tmp_path: Path) -> None:
+    data = write_visits([ROW], tmp_path, "parquet")
+    with pytest.raises(DataError, match=r"takes 2 counts and numbers, data\.columns names 1"):
+        open_dataset(data, replace(MODEL, numeric=2), FILES)
+    assert open_dataset(data, replace(MODEL, numeric=None), FILES).take(np.arange(1)).dense.shape == (1, 13)
+
+
+def test_columns_of_their_own_take_no_features(tmp_path: Path) -> None:
+    data = replace(write_visits([ROW], tmp_path, "tsv"), format="Criteo")
+    with pytest.raises(DataError, match="columns of its own"):
+        open_dataset(data, MODEL, FILES)
+
+
+def test_four_thousand_numbers_are_read(tmp_path: Path) -> None:
+    names = tuple(f"n{number}" for number in range(4096))
+    rows: list[dict[str, object]] = [
+        {"click": row, "user": "u"} | {name: row + place for place, name in enumerate(names)} for row in (0, 1)
+    ]
+    data = write_visits(rows, tmp_path, "parquet")
+    model = replace(model_of(MODEL.tables[:1]), numeric=4096)
+    columns = ColumnsSpec(("click",), (), names, ("user",))
+    batch = open_dataset(replace(data, columns=columns), model, FILES).take(np.arange(2))
+    assert np.array_equal(batch.dense, np.arange(4096) + np.array([[0], [1]]))

@@ -1,0 +1,53 @@
+"""A pod's description of its job: in a variable, or in a file if it is long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract import env
+from cpr_contract.packing import pack
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.desired.names import JobId
+from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
+from cpr_operator.desired.rosters import Document
+from cpr_operator.desired.store_pod import tool_pod
+from support.documents import minimal
+
+LONG = pack('{"contract":1,"names":"' + 40_000 * "x" + '"}')
+PLAN = PodPlan(JobId("ns", "job", "uid"), parse_spec(minimal()["spec"]), image="trainer:1", job_spec=LONG, grace_s=30)
+
+
+def pod_of(plan: PodPlan, kind: str) -> dict[str, object]:
+    if kind == "tool":
+        return tool_pod(plan, "x")
+    if kind == "spare":
+        return spare_manifest(plan, "job-spare-1")
+    return pod_manifest(plan, Document("trainer", 0, 1, 7, "{}"))
+
+
+@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
+def test_a_long_description_is_an_annotation_that_a_file_shows(kind: str) -> None:
+    pod = pod_of(PLAN, kind)
+    metadata, spec = pod["metadata"], pod["spec"]
+    (main,) = spec["containers"]  # type: ignore[index]
+    variables = {each["name"]: each.get("value") for each in main["env"]}
+    assert env.SPEC not in variables
+    assert variables[env.SPEC_FILE] == "/etc/cprjob/spec/job"
+    assert metadata["annotations"][env.ANNOTATION_SPEC] == LONG  # type: ignore[index]
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "cprjob-spec")  # type: ignore[index]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item == {"path": "job", "fieldRef": {"fieldPath": "metadata.annotations['cprjob.io/job-spec']"}}
+    (mount,) = (each for each in main["volumeMounts"] if each["name"] == "cprjob-spec")
+    assert mount == {"name": "cprjob-spec", "mountPath": "/etc/cprjob/spec", "readOnly": True}
+
+
+@pytest.mark.parametrize("kind", ["trainer", "spare", "tool"])
+def test_a_short_one_is_a_variable_which_images_of_any_release_read(kind: str) -> None:
+    pod = pod_of(replace(PLAN, job_spec="{}"), kind)
+    (main,) = pod["spec"]["containers"]  # type: ignore[index]
+    variables = {each["name"]: each.get("value") for each in main["env"]}
+    assert variables[env.SPEC] == "{}"
+    assert env.SPEC_FILE not in variables
+    assert "cprjob-spec" not in str(pod)

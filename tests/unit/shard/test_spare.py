@@ -1,0 +1,132 @@
+"""What a shard's process does before a roster names it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from cpr_contract.reports import ShardState
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.board import Board
+from cpr_trainer.shard.kept import Page
+from cpr_trainer.shard.main import rows_end
+from cpr_trainer.shard.spare import Spare
+from cpr_trainer.store import Entry, StoreUnreachableError
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.memory import OwnMemory, SharedMemory, SizeOf, Toucher
+from support.memory_store import MemoryStore
+from support.shard_job import small_job
+
+PAGE = mmap.PAGESIZE
+PATIENCE_S = 10.0
+
+
+def resident(memory: SharedMemory) -> list[bool]:
+    """Of each page whether it is in memory, as the kernel says."""
+    start = np.frombuffer(memory.mapping, np.uint8)
+    pages = (ctypes.c_ubyte * -(-len(start) // PAGE))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mincore(ctypes.c_void_p(start.ctypes.data), ctypes.c_size_t(len(start)), pages) == 0
+    return [bool(page & 1) for page in pages]
+
+
+def test_what_is_touched_is_in_memory_and_as_it_was() -> None:
+    memory = SharedMemory(64 * PAGE)
+    memory.mapping[3 * PAGE] = 7
+    assert resident(memory).count(False) >= 32  # else this test could not fail
+    toucher = Toucher(memory, 40 * PAGE + 1)
+    toucher.touch(10 * PAGE - 1)
+    assert toucher.left_bytes == 30 * PAGE + 1
+    while toucher.left_bytes:
+        toucher.touch(10 * PAGE)
+    assert all(resident(memory)[:41])
+    assert (memory.mapping[3 * PAGE], memory.mapping[4 * PAGE]) == (7, 0)
+
+
+def test_where_the_kernel_cannot_do_it_pages_are_touched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cpr_trainer.tables.memory._POPULATE_WRITE", 9999)
+    memory = SharedMemory(8 * PAGE)
+    memory.mapping[PAGE] = 7
+    Toucher(memory, 8 * PAGE).touch(8 * PAGE)
+    assert all(resident(memory))
+    assert memory.mapping[PAGE] == 7
+
+
+def test_no_more_than_there_is_is_touched_and_nothing_of_ones_own() -> None:
+    memory = SharedMemory(2 * PAGE)
+    toucher = Toucher(memory, 100 * PAGE)
+    toucher.touch(100 * PAGE)
+    assert toucher.left_bytes == 0
+    assert Toucher(OwnMemory(), 100 * PAGE).left_bytes == 0
+
+
+def test_the_rows_of_the_largest_shard_are_touched_and_nothing_after_them(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    placement = Placement.of(job.model, job.shards)
+    largest = max((placement.sizes(index) for index in range(job.shards)), key=sum)
+    size = SizeOf()
+    Page(size, job)
+    Arena.empty(job, *largest, memory=size)
+    memory = SharedMemory(size.bytes)
+    view = memory.view()
+    Page(view, job)
+    last = Arena.empty(job, *largest, memory=view).segments[-1].state
+    end = last.ctypes.data + last.nbytes - np.frombuffer(memory.mapping, np.uint8).ctypes.data
+    assert end <= rows_end(job) < end + 64 < size.bytes
+
+
+class Listing(MemoryStore):
+    """A store that answers once it may."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+        self.asked: list[str] = []
+        self._error = error
+
+    def list(self, prefix: str) -> tuple[Entry, ...]:
+        self.asked.append(prefix)
+        self.may_answer.wait(PATIENCE_S)
+        if self._error is not None:
+            raise self._error
+        return super().list(prefix)
+
+
+def spare_of(tmp_path: Path, store: Listing, pages: int = 1) -> Spare:
+    job = small_job(tmp_path)
+    return Spare(job, store, Toucher(SharedMemory(pages * PAGE), pages * PAGE), Board(job).report)
+
+
+def until_warm(spare: Spare) -> None:
+    deadline = monotonic() + PATIENCE_S
+    while not spare.warm:
+        assert monotonic() < deadline
+        sleep(0.005)
+
+
+def test_it_is_warm_once_its_memory_is_touched_and_the_store_has_answered(tmp_path: Path) -> None:
+    store = Listing()
+    spare = spare_of(tmp_path, store, pages=(32 << 20) // PAGE)
+    assert (spare.report.state, spare.report.index) == (ShardState.STARTING, -1)
+    assert spare.turn()  # 16 MiB of 32
+    assert not spare.turn()
+    assert spare.report.state is ShardState.STARTING
+    store.may_answer.set()
+    until_warm(spare)
+    assert (spare.report.state, spare.report.index) == (ShardState.SPARE, -1)
+    assert store.asked == [f"{small_job(tmp_path).job_uid}/spare/"]
+
+
+def test_a_store_that_is_away_keeps_no_spare_from_being_one(tmp_path: Path) -> None:
+    store = Listing(StoreUnreachableError("no answer", "Wait."))
+    spare = spare_of(tmp_path, store)
+    spare.turn()
+    store.may_answer.set()
+    until_warm(spare)
+    assert spare.report.state is ShardState.SPARE

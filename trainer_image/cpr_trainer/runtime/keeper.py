@@ -1,0 +1,142 @@
+"""The first process of a pod with a keeper: it forks the process that works, and another one when that dies.
+
+It has one thread, and does nothing that could go wrong. What the process needs to go on lies in memory that outlives
+it; whoever makes a keeper knows which. Nothing outside of the pod takes part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from cpr_contract.exits import ExitCode
+
+_LOG = logging.getLogger(__name__)
+
+#: So many crashes within so many seconds, and the pod is given up: what is in its memory may be the cause.
+MOST_CRASHES, WITHIN_S = 3, 60.0
+#: A process hangs if so many looks in a row find that it has not turned. Looks are counted, not seconds: where the
+#: whole pod was stopped for a while, it was not looked at.
+_LOOKS = 5
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGCHLD})
+_PDEATHSIG = 1
+_SIGNAL_BASE = 128
+
+
+class Page(Protocol):
+    """What a keeper sees of the memory that outlives the process."""
+
+    @property
+    def life(self) -> int:
+        """Counts the processes, from 1; 0 before the first."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """Rises while the present process is alive; 0 while it starts."""
+        ...
+
+    @property
+    def fits(self) -> bool:
+        """Whether another process may go on with what is kept."""
+        ...
+
+    def begin_life(self) -> None:
+        """A process begins."""
+        ...
+
+
+class Keeper:
+    """Begins processes, one after the other, for as long as another one may go on with what the last one left.
+
+    `begin` starts one and returns its pid; in a process that it forks, 0.
+    """
+
+    def __init__(
+        self, page: Page, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
+    ) -> None:
+        self._page = page
+        self._termination_file = termination_file
+        self._look_s = silence_s / 2 / _LOOKS
+        self._begin = begin
+        self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
+        self._stopping = False
+
+    def keep(self) -> int | None:
+        """Return the exit code of the pod; in each process that was forked None, at its beginning."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        while True:
+            self._page.begin_life()
+            parent = os.getpid()
+            child = self._begin()
+            if child == 0:
+                die_with(parent)
+                return None  # SIGTERM stays blocked until there is a handler for it
+            _LOG.info("life %d begins as process %d", self._page.life, child)
+            code = self._watch(child)
+            if not _is_crash(code) or not self._may_begin_again(code):
+                return _SIGNAL_BASE - code if code < 0 else code
+            with contextlib.suppress(OSError):
+                self._termination_file.write_bytes(b"")  # a problem that is over
+
+    def _watch(self, child: int) -> int:
+        """Wait until the process ends; return its exit code, -n for signal n."""
+        if self._stopping:
+            os.kill(child, signal.SIGTERM)
+        turns, still = 0, 0
+        while True:
+            caught = signal.sigtimedwait(_SIGNALS, self._look_s)
+            if caught is None:
+                still = still + 1 if self._page.turns == turns > 0 else 0
+                turns = self._page.turns
+                if still >= _LOOKS:
+                    _LOG.error("life %d hangs: its main loop does not turn", self._page.life)
+                    os.kill(child, signal.SIGKILL)
+            elif caught.si_signo == signal.SIGTERM:
+                self._stopping = True
+                os.kill(child, signal.SIGTERM)
+            elif (code := _ended(child)) is not None:
+                return code
+
+    def _may_begin_again(self, code: int) -> bool:
+        _LOG.error("life %d ended with %d", self._page.life, code)
+        self._crashes.append(monotonic())
+        if len(self._crashes) == MOST_CRASHES and self._crashes[-1] - self._crashes[0] < WITHIN_S:
+            _LOG.error("%d crashes within %g s: the pod is given up", MOST_CRASHES, WITHIN_S)
+            return False
+        if not self._page.fits:
+            _LOG.error("what is kept does not fit: the pod is given up")
+            return False
+        return True
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, of this pid, ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(ExitCode.INTERNAL)
+
+
+def _is_crash(code: int) -> bool:
+    """Whether the process did not decide to end."""
+    return code < 0 or code == ExitCode.INTERNAL
+
+
+def _ended(child: int) -> int | None:
+    """Reap what has ended, which may be orphans where this is the first process of a pod; the code of the process."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == child:
+                code = os.waitstatus_to_exitcode(found[1])
+    return code

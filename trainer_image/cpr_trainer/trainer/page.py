@@ -1,0 +1,100 @@
+"""What a trainer's keeper sees of the memory that outlives the trainer: whose it is, and whether it can be used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.placement import layout_hash
+from cpr_trainer.tables.kept_file import KeptFile
+
+_IDENTITY, _KEEPER, _LIFE, _TURNS, _VALID, _GENERATION, _STARTED = range(7)
+#: Besides the copies, which count from 1: nothing was kept yet, or what was kept is being replaced as a whole.
+NOTHING, CHANGING = 0, -1
+
+
+class Page:
+    """A page of one trainer's file. `life` counts its processes, `turns` rises while the present one is alive."""
+
+    def __init__(self, file: KeptFile, job: JobSpec) -> None:
+        self.file = file
+        self._words = file.words
+        self._identity = _identity(job)
+
+    @classmethod
+    def new(cls, job: JobSpec) -> Page:
+        """Return the page of a new file, and say in it whose it is. Raises OSError."""
+        page = cls(KeptFile.new(), job)
+        page._words[_IDENTITY], page._words[_KEEPER] = page._identity, os.getpid()
+        return page
+
+    @property
+    def keeper(self) -> int:
+        """The pid of the process that made it."""
+        return int(self._words[_KEEPER])
+
+    @property
+    def fits(self) -> bool:
+        """Whether the next process may go on with what is kept, or begin without it because nothing is yet.
+
+        Not if a state was kept, and the last process had begun to replace it: what the shards were sent is unknown.
+        """
+        return int(self._words[_IDENTITY]) == self._identity and self.valid != CHANGING
+
+    @property
+    def life(self) -> int:
+        """See above; 0 before the first."""
+        return int(self._words[_LIFE])
+
+    def begin_life(self) -> None:
+        """A process begins."""
+        self._words[_TURNS] = 0
+        self._words[_LIFE] += 1
+
+    @property
+    def turns(self) -> int:
+        """Of the present life; 0 while it starts."""
+        return int(self._words[_TURNS])
+
+    def turn(self) -> None:
+        """Show that the process is alive."""
+        self._words[_TURNS] += 1
+
+    @property
+    def valid(self) -> int:
+        """Which copy of the state is valid, or one of the above."""
+        return int(self._words[_VALID])
+
+    @valid.setter
+    def valid(self, copy: int) -> None:
+        self._words[_VALID] = copy
+
+    def keeps(self, generation: int) -> bool:
+        """Whether there is a state of this generation."""
+        return self.valid > NOTHING and int(self._words[_GENERATION]) == generation
+
+    def start_over(self, generation: int) -> None:
+        """Keep nothing: a generation begins."""
+        self.valid = NOTHING
+        self._words[_STARTED] = 0
+        self._words[_GENERATION] = generation
+
+    def forget(self) -> None:
+        """The state is about to be replaced: what was kept is true no more."""
+        if self.valid > NOTHING:
+            self.valid = CHANGING
+
+    @property
+    def samples_started(self) -> int:
+        """What any shard can have been sent in this generation."""
+        return int(self._words[_STARTED])
+
+    @samples_started.setter
+    def samples_started(self, samples: int) -> None:
+        self._words[_STARTED] = samples
+
+
+def _identity(job: JobSpec) -> int:
+    words = f"trainer {job.job_uid} {layout_hash(job.model)} {job.shards} {job.trainers}"
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7], "little")
