@@ -91,6 +91,8 @@ def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left()
     covered = plan(replace(alone, data_shards=1))
     assert covered.interval_s == pytest.approx(10**0.5 * plan(alone).interval_s, rel=0.2)
     assert "Parity gives back a lost shard, after all but 5% of failures." in covered.reason
+    fast = replace(alone, replay_ratio=0.02)
+    assert plan(replace(fast, data_shards=1)).interval_s == plan(fast).interval_s, "to push all of it again is cheap"
     two = replace(without, belief=replace(SEEN, lost_per_failure=2.0), data_shards=1)
     assert two.uncovered == pytest.approx(2 / 7)
     assert plan(two).interval_s < covered.interval_s
