@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.direct import signature
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.status import Status
@@ -55,17 +54,14 @@ from cpr_operator.reconcile import (
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
 from cpr_operator.reconcile.observe import leader_report
-from cpr_operator.reconcile.pass_ import EventReason, RosterPatch
+from cpr_operator.reconcile.pass_ import EventReason
+from cpr_operator.roster_delivery import send_rosters, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
 
 logger = logging.getLogger(__name__)
 
 #: A pod has so long to answer for its report, and one that others call silent so long: most likely it never answers.
 REPORT_DEADLINE_S, SILENT_DEADLINE_S = 2.0, 0.5
-#: A pod has so long to take a roster that is sent to it; the annotation follows.
-SEND_DEADLINE_S = 0.2
-#: So many rosters of one job are written at once, as many as its namespace may hold places for writes.
-ROSTERS_AT_ONCE = 8
 #: Decisions over so many pods take a few milliseconds (bench/passes.py), no more than it takes to hand them over.
 FEW_PODS = 64
 #: The same of so many ranges of lost samples, and of a report of so many bytes.
@@ -300,14 +296,14 @@ class Controller:
 
     async def _act(self, view: JobView, observed: PassInput, outcome: Outcome, memory: Memory) -> None:
         cluster, job = self._cluster.at(memory.urgency), observed.job
-        if any(patch.labels for patch in outcome.rosters):
-            await self._send(observed, outcome, memory)
+        if any(patch.labels for patch in outcome.rosters):  # a spare takes a place
+            await send_rosters(cluster, observed, outcome, memory.guarded)
         if outcome.creates and self._clock() >= memory.retry_at:
             await self._create(cluster, outcome, memory)
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
-        await self._tell(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job, outcome.rosters)
+        await write_rosters(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job.id, outcome.rosters)
         for event in outcome.events:
             await self._emit(cluster, view, event)
         if outcome.delete_job:
@@ -321,41 +317,6 @@ class Controller:
             await cluster.emit(view, event)
         except RefusedError as error:  # of a namespace that is being deleted, perhaps: the log has it
             logger.warning("%s: event rejected: %s", view.name, error)
-
-    async def _send(self, observed: PassInput, outcome: Outcome, memory: Memory) -> None:
-        """A spare takes a place: who is concerned need not wait until its kubelet shows the annotation.
-
-        Only an operator that has made the job's key can sign. Pods of others read the annotation alone.
-        """
-        runtime = outcome.status.runtime
-        key = memory.guarded.key_named(runtime.key_digest) if runtime else None
-        if key is None:
-            return
-        sends = []
-        for patch in outcome.rosters:
-            pod, roster = observed.pods_by_uid[patch.uid], patch.annotations[env.ANNOTATION_ROSTER]
-            if pod.phase == "Running" and pod.host:
-                told = signature(key, pod.name, roster.encode())
-                sends.append(self._cluster.send_roster(pod, roster, told, SEND_DEADLINE_S))
-        await asyncio.gather(*sends)
-
-    async def _tell(self, cluster: Cluster, job: Job, patches: tuple[RosterPatch, ...]) -> None:
-        """Write rosters, several at once, in their order. Raises what one of them raises; then no more are begun."""
-        left = iter(patches)
-
-        async def tell() -> None:
-            for patch in left:
-                try:
-                    await cluster.annotate_pod(job.id.namespace, patch.name, patch.uid, patch.annotations, patch.labels)
-                except NotFoundError:
-                    logger.info("%s: %s is gone before its roster was updated", job.id.name, patch.name)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in patches[:ROSTERS_AT_ONCE]:
-                    group.create_task(tell())
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
 
     async def _create(self, cluster: Cluster, outcome: Outcome, memory: Memory) -> None:
         """Create pods. What exists by that name is seen by the next pass; what is refused is tried again later."""

@@ -11,6 +11,7 @@ from cpr_operator.cluster.protocol import (
     ConflictError,
     Event,
     NotFoundError,
+    PodPatch,
     Priority,
     RefusedError,
 )
@@ -145,9 +146,9 @@ async def test_only_the_pod_of_that_uid_is_annotated(bench: Bench) -> None:
     pod = await bench.cluster.create_pod(pod_manifest(job))
     for name, uid in ((pod.name, "another"), ("nobody", pod.uid)):
         with pytest.raises(NotFoundError):
-            await bench.cluster.annotate_pod(NAMESPACE, name, uid, {"cprjob.io/roster-version": "9"})
+            await bench.cluster.patch_pod(NAMESPACE, PodPatch(name, uid, {"cprjob.io/roster-version": "9"}))
     assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [3]
-    await bench.cluster.annotate_pod(NAMESPACE, pod.name, pod.uid, {"cprjob.io/roster-version": "9"})
+    await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, pod.uid, {"cprjob.io/roster-version": "9"}))
     assert [p.roster_version for p in await bench.cluster.list_pods(job)] == [9]
 
 
@@ -157,9 +158,9 @@ async def test_labels_and_annotations_change_together_and_the_others_stay(bench:
     labels = {"cprjob.io/index": "1", "cprjob.io/incarnation": "7"}
     roster = {"cprjob.io/roster-version": "9"}
     with pytest.raises(NotFoundError):
-        await bench.cluster.annotate_pod(NAMESPACE, pod.name, "another", roster, labels)
+        await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, "another", roster, labels))
     assert [(p.index, p.incarnation, p.roster_version) for p in await bench.cluster.list_pods(job)] == [(2, 5, 3)]
-    await bench.cluster.annotate_pod(NAMESPACE, pod.name, pod.uid, roster, labels)
+    await bench.cluster.patch_pod(NAMESPACE, PodPatch(pod.name, pod.uid, roster, labels))
     (read,) = await bench.cluster.list_pods(job)
     assert (read.role, read.index, read.incarnation, read.roster_version) == ("shard", 1, 7, 9)
 

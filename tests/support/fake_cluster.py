@@ -17,6 +17,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    PodPatch,
     Priority,
     RefusedError,
     TerminatingError,
@@ -157,25 +158,18 @@ class FakeCluster(FakeNodes):
 
         self._call("delete_pod", delete)
 
-    async def annotate_pod(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        def annotate() -> None:
-            pod = self.pods.get(name)
-            if pod is None or pod.uid != uid:
-                raise NotFoundError(name)
-            pod.meta.setdefault("annotations", {}).update(annotations)
-            pod.meta["labels"].update(labels or {})
-            roster = annotations.get(env.ANNOTATION_ROSTER)
+    async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
+        def change() -> None:
+            pod = self.pods.get(patch.name)
+            if pod is None or pod.uid != patch.uid:
+                raise NotFoundError(patch.name)
+            pod.meta.setdefault("annotations", {}).update(patch.annotations)
+            pod.meta["labels"].update(patch.labels)
+            roster = patch.annotations.get(env.ANNOTATION_ROSTER)
             if roster is not None:
                 self.send(pod, roster)
 
-        self._call("annotate_pod", annotate)
+        self._call("patch_pod", change)
 
     async def create_secret(self, manifest: Manifest) -> None:
         self._call("create_secret", lambda: self.secrets.setdefault(manifest["metadata"]["name"], manifest))

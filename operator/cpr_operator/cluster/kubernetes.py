@@ -18,6 +18,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    PodPatch,
     Priority,
     RefusedError,
     UnavailableError,
@@ -167,18 +168,11 @@ class KubernetesCluster:
         except (NotFoundError, ConflictError):
             return
 
-    async def annotate_pod(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
+    async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
         """See `Cluster`."""
-        meta = {"uid": uid, "annotations": dict(annotations), **({"labels": dict(labels)} if labels else {})}
+        meta = {"uid": patch.uid, "annotations": dict(patch.annotations), "labels": dict(patch.labels)}
         try:
-            await self._server.merge(_pod_path(namespace, name), {"metadata": meta})
+            await self._server.merge(_pod_path(namespace, patch.name), {"metadata": meta})
         except RefusedError as error:
             if "metadata.uid" not in str(error):
                 raise

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from cpr_operator.cluster.views import JobView, PodView
@@ -79,6 +79,16 @@ class Event:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class PodPatch:
+    """Annotations and labels to set on the pod of this uid. Those that it does not name stay."""
+
+    name: str
+    uid: str
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
 class Cluster(Protocol):
     """One cluster. All methods may raise `UnavailableError`; each names what else it raises."""
 
@@ -129,15 +139,8 @@ class Cluster(Protocol):
         """Delete the pod of that uid; a pod that is gone, or another of that name, is success."""
         ...
 
-    async def annotate_pod(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        """Set annotations, and labels if any, on the pod of that uid, all at once. Raises NotFoundError."""
+    async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
+        """Set annotations and labels of a pod, all at once. Raises NotFoundError."""
         ...
 
     async def create_secret(self, manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
-from cpr_operator.cluster.protocol import Manifest
+from cpr_operator.cluster.protocol import Manifest, PodPatch
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId, pod_labels
 from cpr_operator.desired.pod import PodPlan, grace_s, pod_manifest, spare_manifest
@@ -20,7 +20,7 @@ from cpr_operator.reconcile.apply_reports import with_shown
 from cpr_operator.reconcile.history import with_history
 from cpr_operator.reconcile.members import M
 from cpr_operator.reconcile.observe import leader_report
-from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete, RosterPatch
+from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput, PodDelete
 from cpr_operator.reconcile.plan import plan_news
 from cpr_operator.reconcile.spare_pods import as_members, is_spare, superfluous
 
@@ -104,7 +104,7 @@ def deletes(observed: PassInput, after: Status) -> Iterator[PodDelete]:
         yield PodDelete(pod.name, pod.uid, "it is no spare any more")
 
 
-def rosters(observed: PassInput, after: Status) -> Iterator[RosterPatch]:
+def rosters(observed: PassInput, after: Status) -> Iterator[PodPatch]:
     """Pods that were told less than the status says: trainers first, then shards, then fenced-off ones.
 
     Before all others spares that were promoted, with the labels of what they are now.
@@ -125,7 +125,7 @@ def rosters(observed: PassInput, after: Status) -> Iterator[RosterPatch]:
             continue
         if not (early and pod.role == "trainer"):
             labels = pod_labels(observed.job.id, "shard", pod.index, pod.incarnation) if pod.uid in spares else {}
-            yield RosterPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations, labels)
+            yield PodPatch(pod.name, pod.uid, told.document(member, pod.incarnation).annotations, labels)
 
 
 def live_pods(pods: tuple[PodView, ...]) -> tuple[PodView, ...]:

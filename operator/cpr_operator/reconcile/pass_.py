@@ -11,7 +11,7 @@ from typing import Literal
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.protocol import Event, Manifest
+from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
@@ -185,16 +185,6 @@ class PodDelete:
 
 
 @dataclass(frozen=True, slots=True)
-class RosterPatch:
-    """Write these annotations, and labels if any, to the pod of this uid."""
-
-    name: str
-    uid: str
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a pass wants, in the order in which it is done: status first, events last.
 
@@ -205,7 +195,7 @@ class Outcome:
     status: Status
     creates: tuple[Manifest, ...] = ()
     deletes: tuple[PodDelete, ...] = ()
-    rosters: tuple[RosterPatch, ...] = ()
+    rosters: tuple[PodPatch, ...] = ()
     guarded: bool = False
     events: tuple[Event, ...] = ()
     wake_after_s: float | None = None

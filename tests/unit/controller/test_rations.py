@@ -127,7 +127,7 @@ def test_a_recovery_does_not_wait_for_the_figures_of_other_jobs(jobs: int) -> No
         house.controller.saw("default", "job", pod)
         await house.until("Recovering")
         mine = [t for t in rations.taken[writes:] if t[1] is not Priority.REGULAR]
-        assert sum(what == "annotate_pod" for *_, what in mine) == 20
+        assert sum(what == "patch_pod" for *_, what in mine) == 20
         took = now() - begun
         others.cancel()
         await asyncio.gather(others, return_exceptions=True)

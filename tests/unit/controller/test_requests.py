@@ -10,10 +10,11 @@ from typing import Any, Self
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.protocol import BusyError, ConflictError, Priority, UnavailableError
+from cpr_operator.cluster.protocol import BusyError, ConflictError, PodPatch, Priority, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.controller import AGAIN_S, BUSY_S, ROSTERS_AT_ONCE, Controller
+from cpr_operator.controller import AGAIN_S, BUSY_S, Controller
 from cpr_operator.reconcile import Timing
+from cpr_operator.roster_delivery import AT_ONCE
 from support.driver import spec
 from support.fake_cluster import FakeCluster
 
@@ -53,20 +54,13 @@ class Cluster(FakeCluster):
         self.cached.append(cached)
         return self.cache if cached and self.cache is not None else await super().list_pods(job)
 
-    async def annotate_pod(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        self.told.append(name)
+    async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
+        self.told.append(patch.name)
         self.telling += 1
         self.most = max(self.most, self.telling)
         await asyncio.sleep(0)
         self.telling -= 1
-        await super().annotate_pod(namespace, name, uid, annotations, labels)
+        await super().patch_pod(namespace, patch)
 
 
 class House:
@@ -250,27 +244,21 @@ async def test_several_rosters_are_written_at_once_and_trainers_come_first() -> 
     await house.go(6)
     trainers = [f"job-12345-trainer-{index}-1" for index in range(20)]
     assert house.cluster.told[:20] == trainers
-    assert house.cluster.most == ROSTERS_AT_ONCE
+    assert house.cluster.most == AT_ONCE
 
 
 async def test_rosters_end_with_the_error_of_one_of_them_and_are_written_by_the_next_pass(house: House) -> None:
     house.cluster.kill("shard", 1)
-    annotate = house.cluster.annotate_pod
+    change = house.cluster.patch_pod
 
-    async def fail(
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
+    async def fail(namespace: str, patch: PodPatch) -> None:
         raise UnavailableError("try again")
 
-    house.cluster.annotate_pod = fail
+    house.cluster.patch_pod = fail
     house.saw(next(name for name in house.cluster.pods if "shard-1" in name))
     with pytest.raises(UnavailableError):
         await house.go(6)
-    house.cluster.annotate_pod = annotate
+    house.cluster.patch_pod = change
     await house.go(12)
     assert house.status.phase == "Running"
     versions = {pod.roster_version for pod in await house.pods() if pod.role == "trainer"}

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.protocol import Event, Priority
+from cpr_operator.cluster.protocol import Event, PodPatch, Priority
 from cpr_operator.reconcile import Outcome
-from cpr_operator.reconcile.pass_ import PodDelete, RosterPatch
+from cpr_operator.reconcile.pass_ import PodDelete
 from cpr_operator.urgency import pause_s, urgency_of, urgency_of_status, wake_s
 
 DELETE = PodDelete("pod", "uid", "replaced")
-ROSTER = RosterPatch("pod", "uid", {})
+ROSTER = PodPatch("pod", "uid", {})
 EVENT = Event("Normal", "Planned", "another interval", "key")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from cpr_contract import env
 from cpr_operator.cluster.local import LocalCluster
-from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.cluster.protocol import PodPatch, UnavailableError
 from cpr_operator.cluster.views import JobView, PodView
 from support.benches import NAMESPACE, document, pod_manifest
 
@@ -187,7 +187,7 @@ async def test_a_roster_follows_its_annotation(cluster: LocalCluster, tmp_path: 
     pod["metadata"]["annotations"][env.ANNOTATION_ROSTER] = "first"
     created = await cluster.create_pod(pod)
     await until(lambda: "first" in log(tmp_path, created))
-    await cluster.annotate_pod(NAMESPACE, created.name, created.uid, {env.ANNOTATION_ROSTER: "second"})
+    await cluster.patch_pod(NAMESPACE, PodPatch(created.name, created.uid, {env.ANNOTATION_ROSTER: "second"}))
     await until(lambda: "second" in log(tmp_path, created))
 
 

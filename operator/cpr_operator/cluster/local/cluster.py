@@ -31,6 +31,7 @@ from cpr_operator.cluster.protocol import (
     Event,
     Manifest,
     NotFoundError,
+    PodPatch,
     Priority,
     UnavailableError,
 )
@@ -165,19 +166,12 @@ class LocalCluster:
         if pod is not None and pod.view.uid == uid:
             self._delete(pod, grace_s)
 
-    async def annotate_pod(
-        self,
-        namespace: str,
-        name: str,
-        uid: str,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
+    async def patch_pod(self, namespace: str, patch: PodPatch) -> None:
         """See `Cluster`."""
-        pod = self._pod(namespace, name)
-        if pod.view.uid != uid:
-            raise NotFoundError(f"pod {name} of uid {uid} not found")
-        pod.annotate(annotations, labels or {})
+        pod = self._pod(namespace, patch.name)
+        if pod.view.uid != patch.uid:
+            raise NotFoundError(f"pod {patch.name} of uid {patch.uid} not found")
+        pod.annotate(patch.annotations, patch.labels)
 
     async def create_secret(self, manifest: Manifest) -> None:
         """See `Cluster`."""
