@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
 
 from cpr_contract.exits import ExitCode
+from cpr_trainer.runtime.lives import Lives
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,29 +32,6 @@ _PDEATHSIG = 1
 _SIGNAL_BASE = 128
 
 
-class Page(Protocol):
-    """What a keeper sees of the memory that outlives the process."""
-
-    @property
-    def life(self) -> int:
-        """Counts the processes, from 1; 0 before the first."""
-        ...
-
-    @property
-    def turns(self) -> int:
-        """Rises while the present process is alive; 0 while it starts."""
-        ...
-
-    @property
-    def fits(self) -> bool:
-        """Whether another process may go on with what is kept."""
-        ...
-
-    def begin_life(self) -> None:
-        """A process begins."""
-        ...
-
-
 class Keeper:
     """Begins processes, one after the other, for as long as another one may go on with what the last one left.
 
@@ -62,7 +39,7 @@ class Keeper:
     """
 
     def __init__(
-        self, page: Page, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
+        self, page: Lives, termination_file: Path, silence_s: float, begin: Callable[[], int] = os.fork
     ) -> None:
         self._page = page
         self._termination_file = termination_file

@@ -8,15 +8,13 @@ from __future__ import annotations
 import socket
 
 from cpr_contract import env
-from cpr_contract.spec import JobSpec
-from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Environment
 from cpr_trainer.runtime.keeper import Keeper
 from cpr_trainer.shard.kept import Page
-from cpr_trainer.shard.main import placement_of, serve
+from cpr_trainer.shard.main import largest_bytes, serve
 from cpr_trainer.shard.server import listen
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.memory import OwnMemory, SharedMemory, SizeOf
+from cpr_trainer.tables.memory import OwnMemory, SharedMemory
 
 
 def run(environment: Environment) -> int:
@@ -32,20 +30,9 @@ def run(environment: Environment) -> int:
 
 def _run_kept(environment: Environment, listener: socket.socket) -> int:
     job = environment.job
-    shared = SharedMemory(_size_of(job, placement_of(job)))
+    shared = SharedMemory(largest_bytes(job, lambda sizes, memory: Arena.empty(job, *sizes, memory=memory)))
     code = Keeper(Page.new(shared.view(), job), environment.termination_file, job.silence_s).keep()
     if code is not None:
         return code
     memory = shared.view()
     return serve(environment, Page(memory, job), memory, listener)
-
-
-def _size_of(job: JobSpec, placement: Placement) -> int:
-    """Return how many bytes the memory of the largest shard takes: which one this is only its roster tells."""
-    largest = 0
-    for sizes in {placement.sizes(index) for index in range(job.shards)}:
-        size = SizeOf()
-        Page(size, job)
-        Arena.empty(job, *sizes, memory=size)
-        largest = max(largest, size.bytes)
-    return largest

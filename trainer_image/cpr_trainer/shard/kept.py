@@ -6,7 +6,6 @@ the rest, of which one is valid while the other is written.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
@@ -24,13 +23,14 @@ from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.placement import layout_hash
+from cpr_trainer.runtime.lives import FREE, Lives
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.tables.memory import Memory
 
 #: Room for one copy, far more than any account takes; memory that is not touched does not count.
 _COPY_BYTES = 16 << 20
-_IDENTITY, _LIFE, _TURNS, _VALID, _FIRST = range(5)
+_VALID, _FIRST = range(FREE, FREE + 2)
 _COUNT = struct.Struct("<q")
 
 
@@ -77,8 +77,8 @@ class Kept:
     pushed: tuple[int, ...]
 
 
-class Page:
-    """The page of a job's shard. `life` counts the servers of one incarnation, `turns` those of the main loop.
+class Page(Lives):
+    """The page of a job's shard. A life is one server of an incarnation, a turn one of its main loop.
 
     `newest_trainers`, int64 [MAX_TRAINERS], is filled in by the server: the highest incarnation of each rank
     that joined.
@@ -86,10 +86,9 @@ class Page:
 
     def __init__(self, memory: Memory, job: JobSpec) -> None:
         """Take the page from the beginning of `memory`."""
-        self._words: Ints = memory.array((_FIRST + 4,), np.int64)
+        super().__init__(memory.array((_FIRST + 4,), np.int64), f"{job.job_uid} {layout_hash(job.model)} {job.shards}")
         self.newest_trainers: Ints = memory.array((MAX_TRAINERS,), np.int64)
         self._copies = [memory.array((_COPY_BYTES,), np.uint8) for _ in range(2)]
-        self._identity = _identity(job)
         self._written: Account | None = None
         self._text = b""
 
@@ -97,38 +96,19 @@ class Page:
     def new(cls, memory: Memory, job: JobSpec) -> Self:
         """Return the page of memory that is new, and say in it whose it is."""
         page = cls(memory, job)
-        page._words[_IDENTITY] = page._identity
+        page.own()
         return page
 
     @property
     def fits(self) -> bool:
         """Whether the memory is this job's, and what is kept in it is whole."""
-        if int(self._words[_IDENTITY]) != self._identity:
+        if not super().fits:
             return False
         try:
             self.read()
         except (ValueError, struct.error):
             return False
         return True
-
-    @property
-    def life(self) -> int:
-        """See above; 0 before the first."""
-        return int(self._words[_LIFE])
-
-    def begin_life(self) -> None:
-        """A server begins."""
-        self._words[_TURNS] = 0
-        self._words[_LIFE] += 1
-
-    @property
-    def turns(self) -> int:
-        """Of the present life; 0 while it starts."""
-        return int(self._words[_TURNS])
-
-    def turn(self) -> None:
-        """Show that the main loop turns."""
-        self._words[_TURNS] += 1
 
     def write(self, kept: Kept) -> None:
         """Keep this in place of what was kept before. Raises OverflowError if it is too long."""
@@ -164,8 +144,3 @@ class Page:
         except ContractError as error:
             raise ValueError(str(error)) from error
         return Kept(account, push, order, replayed, tuple(counts[:ranks]), tuple(counts[ranks:]))
-
-
-def _identity(job: JobSpec) -> int:
-    words = f"{job.job_uid} {layout_hash(job.model)} {job.shards}"
-    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7], "little")

@@ -197,18 +197,23 @@ def placement_of(job: JobSpec) -> Placement:
         raise BadSpecError(f"{error}.", "Give the model more rows, or the job fewer shards.") from error
 
 
-def rows_end(job: JobSpec) -> int:
-    """Return where in the memory of the largest shard its rows end: the page lies before them, all else after.
+def largest_bytes(job: JobSpec, arrays: Callable[[tuple[int, ...], Memory], object]) -> int:
+    """Return the bytes that the page and these arrays of a shard take at most: which one this is only its roster tells.
 
-    Raises as `placement_of`.
+    arrays: takes those of a shard that has so many rows of each band. Raises as `placement_of`.
     """
     placement, largest = placement_of(job), 0
     for sizes in {placement.sizes(index) for index in range(job.shards)}:
         size = SizeOf()
         Page(size, job)
-        empty_segments(job, sizes, size)
+        arrays(sizes, size)
         largest = max(largest, size.bytes)
     return largest
+
+
+def rows_end(job: JobSpec) -> int:
+    """Return where in the memory of the largest shard its rows end: the page lies before them, all else after."""
+    return largest_bytes(job, lambda sizes, memory: empty_segments(job, sizes, memory))
 
 
 def _chooser(job: JobSpec, home: Home, tell: Callable[[Chosen], None]) -> Chooser | None:

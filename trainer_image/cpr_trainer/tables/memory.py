@@ -47,7 +47,20 @@ class SizeOf:
         return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-class SharedMemory:
+class MappedMemory:
+    """Memory that is mapped, given out from its start on."""
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self.mapping = mapping
+        self._used = 0
+
+    def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+        """See `Memory`. Raises TypeError if there is no room left."""
+        first, self._used = self._used, _after(self._used, shape, dtype)
+        return np.ndarray(shape, dtype, self.mapping, first)
+
+
+class SharedMemory(MappedMemory):
     """Memory that a process shares with those that it forks: what one of them writes is there when it has ended.
 
     Each of them makes a `view` of its own, and asks for the arrays from the first one on.
@@ -55,24 +68,11 @@ class SharedMemory:
 
     def __init__(self, size_bytes: int) -> None:
         """Map `size_bytes`, all zero. Raises OSError."""
-        self._map = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE)
-        self._used = 0
+        super().__init__(mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NORESERVE))
 
-    def view(self) -> SharedMemory:
+    def view(self) -> MappedMemory:
         """Return the same memory, to be given out from the start again."""
-        again = object.__new__(SharedMemory)
-        again._map, again._used = self._map, 0
-        return again
-
-    @property
-    def mapping(self) -> mmap.mmap:
-        """All of it."""
-        return self._map
-
-    def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        """See `Memory`. Raises ValueError if there is no room left."""
-        first, self._used = self._used, _after(self._used, shape, dtype)
-        return np.ndarray(shape, dtype, self._map, first)
+        return MappedMemory(self.mapping)
 
 
 class Toucher:
@@ -82,7 +82,7 @@ class Toucher:
     """
 
     def __init__(self, memory: Memory, size_bytes: int) -> None:
-        self._map = memory.mapping if isinstance(memory, SharedMemory) else None
+        self._map = memory.mapping if isinstance(memory, MappedMemory) else None
         self._at = 0
         self._end = 0 if self._map is None else min(size_bytes, len(self._map))
 

@@ -8,10 +8,7 @@ it names what is valid. On another device than the CPU both copies are of what i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +19,9 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import Ranges
 from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
+from cpr_trainer.exchange.heritage import STANDING
 from cpr_trainer.tables.kept_file import KeptFile, Kind
+from cpr_trainer.tables.memory import MappedMemory, Memory, SizeOf
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
 from cpr_trainer.trainer.scores import Scored
 from cpr_trainer.trainer.state import DenseState
@@ -31,7 +30,8 @@ _TEXT_BYTES = 1 << 20
 _DONE, _PUSHED, _SCORED_STEP, _UNMERGED, _TEXT = range(5)
 _NUMBERS = 5
 _NONE = -1
-_ALIGNMENT = 64
+
+_Form = tuple[tuple[int, ...], DTypeLike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Kept:
         replica = state.replica
         self._in_place = replica.device.type == "cpu"
         shape = tuple(replica.live.shape)
-        size_bytes = 2 * _padded(4 * math.prod(shape)) + 2 * _Record.size_of(state, shards)
-        room = _Room(_area(page.file, size_bytes))
-        self._dense = [torch.from_numpy(room.array(shape, np.float32)) for _ in range(2)]
-        self._records = [_Record(room, state, shards) for _ in range(2)]
+        forms = [(shape, np.float32)] * 2 + _Record.forms(state, shards) * 2
+        memory = _memory(page.file, forms)
+        self._dense = [torch.from_numpy(memory.array(shape, np.float32)) for _ in range(2)]
+        self._records = [_Record(memory, state, shards) for _ in range(2)]
         self._copy = self._record = 0
         self._words: tuple[Told | None, bytes] = (None, b"")
 
@@ -78,14 +78,11 @@ class Kept:
         """Let the state be what was kept; there is something."""
         self._copy, self._record = (self._page.valid - 1) % 2, (self._page.valid - 1) // 2
         left = self._records[self._record].load(self._state)
-        kept = self._dense[self._copy]
-        if not self._in_place:
-            self._state.replica.live.copy_(kept)
-            return left
-        self._state.replica.live.copy_(kept)
-        self._move_in()
-        self._copy = 0
-        self._say()
+        self._state.replica.live.copy_(self._dense[self._copy])
+        if self._in_place:
+            self._move_in()
+            self._copy = 0
+            self._say()
         return left
 
     @torch.no_grad()
@@ -132,43 +129,25 @@ class Kept:
             self._state.replica.move_to(self._dense[0])
 
 
-class _Room:
-    """Gives out the arrays of an area, one after the other."""
-
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self._memory = memory
-        self._used = 0
-
-    def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-        first, kind = self._used, np.dtype(dtype)
-        end = first + math.prod(shape) * kind.itemsize
-        self._used = first + _padded(end - first)
-        return self._memory[first:end].view(kind).reshape(shape)
-
-
 class _Record:
     """All of a state but its parameters and what the optimizer keeps of them."""
 
-    def __init__(self, room: _Room, state: DenseState, shards: int) -> None:
-        arrays = [room.array(shape, dtype) for shape, dtype in self._forms(state, shards)]
+    def __init__(self, memory: Memory, state: DenseState, shards: int) -> None:
+        arrays = [memory.array(shape, dtype) for shape, dtype in self.forms(state, shards)]
         self._numbers: Ints = arrays[0]
         self._standing: Ints = arrays[1]
         self._text: NDArray[np.uint8] = arrays[2]
         self._random, self._sums, *rest = map(torch.from_numpy, arrays[3:])
         self._counters, self._buffers = rest[:3], rest[3:]
 
-    @classmethod
-    def size_of(cls, state: DenseState, shards: int) -> int:
-        """Return the bytes that the record of such a state takes."""
-        return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in cls._forms(state, shards))
-
     @staticmethod
-    def _forms(state: DenseState, shards: int) -> list[tuple[tuple[int, ...], DTypeLike]]:
+    def forms(state: DenseState, shards: int) -> list[_Form]:
+        """Return the shapes and dtypes of its arrays."""
         counters = tuple(state.scores.scored().merged.shape)
         buffers = [((_bytes(buffer),), np.uint8) for buffer in state.replica.buffers().values()]
         return [
             ((_NUMBERS,), np.int64),
-            ((shards, 4), np.int64),
+            ((shards, STANDING), np.int64),
             ((_TEXT_BYTES,), np.uint8),
             (tuple(torch.get_rng_state().shape), np.uint8),
             ((3,), np.float64),
@@ -212,15 +191,16 @@ class _Record:
         return Left(None if pushed == _NONE else pushed, self._standing.copy(), told)
 
 
-def _area(file: KeptFile, size_bytes: int) -> NDArray[np.uint8]:
-    """Return the memory for the state: the last process' if there was one."""
+def _memory(file: KeptFile, forms: list[_Form]) -> Memory:
+    """Return memory for arrays of these forms: the last process' if there was one."""
     found = next(file.areas(Kind.DENSE), None)
-    return (file.grow(Kind.DENSE, size_bytes) if found is None else found).memory
+    if found is None:
+        size = SizeOf()
+        for shape, dtype in forms:
+            size.array(shape, dtype)
+        found = file.grow(Kind.DENSE, size.bytes)
+    return MappedMemory(found.mapping)
 
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _padded(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 from cpr_contract.spec import JobSpec
 from cpr_trainer.placement import layout_hash
+from cpr_trainer.runtime.lives import FREE, Lives
 from cpr_trainer.tables.kept_file import KeptFile
 
-_IDENTITY, _KEEPER, _LIFE, _TURNS, _VALID, _GENERATION, _STARTED = range(7)
+_KEEPER, _VALID, _GENERATION, _STARTED = range(FREE, FREE + 4)
 #: Besides the copies, which count from 1: nothing was kept yet, or what was kept is being replaced as a whole.
 NOTHING, CHANGING = 0, -1
 
 
-class Page:
-    """A page of one trainer's file. `life` counts its processes, `turns` rises while the present one is alive."""
+class Page(Lives):
+    """A page of one trainer's file."""
 
     def __init__(self, file: KeptFile, job: JobSpec) -> None:
+        super().__init__(file.words, f"trainer {job.job_uid} {layout_hash(job.model)} {job.shards} {job.trainers}")
         self.file = file
-        self._words = file.words
-        self._identity = _identity(job)
 
     @classmethod
     def new(cls, job: JobSpec) -> Page:
         """Return the page of a new file, and say in it whose it is. Raises OSError."""
         page = cls(KeptFile.new(), job)
-        page._words[_IDENTITY], page._words[_KEEPER] = page._identity, os.getpid()
+        page.own()
+        page._words[_KEEPER] = os.getpid()
         return page
 
     @property
@@ -40,26 +40,7 @@ class Page:
 
         Not if a state was kept, and the last process had begun to replace it: what the shards were sent is unknown.
         """
-        return int(self._words[_IDENTITY]) == self._identity and self.valid != CHANGING
-
-    @property
-    def life(self) -> int:
-        """See above; 0 before the first."""
-        return int(self._words[_LIFE])
-
-    def begin_life(self) -> None:
-        """A process begins."""
-        self._words[_TURNS] = 0
-        self._words[_LIFE] += 1
-
-    @property
-    def turns(self) -> int:
-        """Of the present life; 0 while it starts."""
-        return int(self._words[_TURNS])
-
-    def turn(self) -> None:
-        """Show that the process is alive."""
-        self._words[_TURNS] += 1
+        return super().fits and self.valid != CHANGING
 
     @property
     def valid(self) -> int:
@@ -93,8 +74,3 @@ class Page:
     @samples_started.setter
     def samples_started(self, samples: int) -> None:
         self._words[_STARTED] = samples
-
-
-def _identity(job: JobSpec) -> int:
-    words = f"trainer {job.job_uid} {layout_hash(job.model)} {job.shards} {job.trainers}"
-    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7], "little")
