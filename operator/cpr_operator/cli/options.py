@@ -24,6 +24,7 @@ class RecoveryTier(enum.StrEnum):
     """How a member comes back that `cprjob bench recovery` kills."""
 
     IN_PLACE = "InPlace"
+    SPARE = "Spare"
     NEW_POD = "NewPod"
     TRAINER = "Trainer"
 

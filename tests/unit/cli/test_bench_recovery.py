@@ -57,9 +57,10 @@ def test_programs_read_it_by_tier_and_size() -> None:
     }
 
 
+@pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize("size_mib", [1, 64, 2048])
-def test_its_job_is_valid_at_every_size(size_mib: int) -> None:
-    job = document(size_mib, Path("/store"), {"name": "TRACE", "value": "file"})
+def test_its_job_is_valid_at_every_size(size_mib: int, spares: int) -> None:
+    job = document(size_mib, spares, Path("/store"), {"name": "TRACE", "value": "file"})
     assert not validate(job)
     (table,) = job["spec"]["model"]["tables"]
     row_bytes = 4 * (job["spec"]["model"]["embeddingDim"] + 1)

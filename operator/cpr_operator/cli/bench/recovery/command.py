@@ -25,7 +25,7 @@ from cpr_operator.cli.options import RecoveryTier
 from cpr_operator.cli.trials import TrialError
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
-from cpr_operator.cluster.views import JobView
+from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile import Timing
 
 _POLL_S = 0.1
@@ -68,7 +68,7 @@ async def _measure(
         place = Path(folder)
         trace = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
         async with open_cluster(place, environment) as cluster:
-            job = cluster.create_job(document(size_mib, place / "store", trace))
+            job = cluster.create_job(document(size_mib, tier.spares, place / "store", trace))
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
                 run = _Run(cluster, job, place)
                 await run.warm_up()
@@ -101,11 +101,8 @@ class _Run:
     async def time_one(self, tier: Tier, index: int) -> tuple[float, FailureRecord]:
         """Kill a member, and wait until training goes on and the failure is recorded. Returns the pause, in seconds."""
         known = {_key(each) for each in (await self._status()).failures}
-        async with _patience(f"{tier.role}/{index} was not running"):
-            pods = await self._cluster.list_pods(self._job)
-            while (pod := running(pods, tier.role, index)) is None:
-                await asyncio.sleep(_POLL_S)
-                pods = await self._cluster.list_pods(self._job)
+        async with _patience(f"{tier.role}/{index} was not running, or no spare was warm"):
+            pod = await self._wait_for(tier, index)
         killed_s = monotonic()
         self._cluster.signal_pod(self._job.namespace, pod.name, signal.SIGKILL, whole=tier.pod)
         async with _patience(f"training did not go on after {tier.role}/{index} was killed"):
@@ -115,6 +112,15 @@ class _Run:
                 seconds = pause_s(self._trace.read(), killed_s)
                 if record is not None and seconds is not None:
                     return seconds, record
+
+    async def _wait_for(self, tier: Tier, index: int) -> PodView:
+        """The member's pod, once it runs and all spares are warm."""
+        while True:
+            warm = sum(spare.state == "Ready" for spare in (await self._status()).spares)
+            pod = running(await self._cluster.list_pods(self._job), tier.role, index)
+            if pod is not None and warm == tier.spares:
+                return pod
+            await asyncio.sleep(_POLL_S)
 
     async def _recovered(self, known: set[tuple[str, int, int, int]]) -> FailureRecord | None:
         """The failure that was not known, once everybody is at work again."""

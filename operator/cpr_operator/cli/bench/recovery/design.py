@@ -27,15 +27,18 @@ class Tier:
     """Of this role a member is killed: the process, or all of its pod.
 
     own_pace_s: seconds between two kills of one member. A keeper gives its pod up after three crashes in a minute.
+    spares: that the job keeps; each kill waits until they are warm.
     """
 
     role: Role
     pod: bool
     own_pace_s: float
+    spares: int = 0
 
 
 TIERS: Mapping[RecoveryTier, Tier] = {
     RecoveryTier.IN_PLACE: Tier("shard", pod=False, own_pace_s=35.0),
+    RecoveryTier.SPARE: Tier("shard", pod=True, own_pace_s=6.0, spares=1),
     RecoveryTier.NEW_POD: Tier("shard", pod=True, own_pace_s=6.0),
     RecoveryTier.TRAINER: Tier("trainer", pod=False, own_pace_s=35.0),
 }
@@ -46,7 +49,7 @@ def members(tier: Tier) -> int:
     return SHARDS if tier.role == "shard" else TRAINERS
 
 
-def document(size_mib: int, folder: Path, trace: Mapping[str, Any]) -> dict[str, Any]:
+def document(size_mib: int, spares: int, folder: Path, trace: Mapping[str, Any]) -> dict[str, Any]:
     """A CPRJob with a budget of 0 and replay, whose shards hold `size_mib` MiB of rows and optimizer state each.
 
     trace: the variable of the containers that names the trace of steps.
@@ -62,7 +65,7 @@ def document(size_mib: int, folder: Path, trace: Mapping[str, Any]) -> dict[str,
         },
         data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
         trainers={"replicas": TRAINERS, "template": template},
-        shards={"replicas": SHARDS, "template": template},
+        shards={"replicas": SHARDS, "spares": spares, "template": template},
         recovery={"replay": {"mode": "Auto"}},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={
