@@ -31,5 +31,6 @@ def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None
         figures.append(f"normalised entropy {found.normalised_entropy:.5f}")
     if found.calibration is not None:
         figures.append(f"calibration {found.calibration:.4f}")
-    figures += [f"{name} {value:.5g}" for name, value in found.metrics]
+    # The metrics of a model with one label have its calibration, too.
+    figures += [f"{name} {value:.5g}" for name, value in found.metrics if name != "calibration"]
     console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)

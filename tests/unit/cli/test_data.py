@@ -114,14 +114,15 @@ def test_a_wrong_manifest_is_told_by_its_fields(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("auc", "entropy", "words"),
     [
-        (0.71234567, 0.9, "AUC 0.71235, log loss 0.50000, normalised entropy 0.90000, calibration 1.2500"),
-        (None, None, "AUC not defined, all labels are the same, log loss 0.50000, calibration 1.2500"),
+        (0.71234567, 0.9, "AUC 0.71235, log loss 0.50000, normalised entropy 0.90000, calibration 1.2500, recall 0.75"),
+        (None, None, "AUC not defined, all labels are the same, log loss 0.50000, calibration 1.2500, recall 0.75"),
     ],
 )
 def test_an_evaluation_is_told(auc: float | None, entropy: float | None, words: str) -> None:
-    image = TrainerImage(Evaluation(1500, 100, auc, 0.5, (), entropy, 1.25))
+    metrics = (("calibration", 1.25), ("recall", 0.75))
+    image = TrainerImage(Evaluation(1500, 100, auc, 0.5, metrics, entropy, 1.25))
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=200)
     evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=False)
     assert isinstance(console.file, io.StringIO)
     output = console.file.getvalue()
