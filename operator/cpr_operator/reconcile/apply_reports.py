@@ -112,12 +112,10 @@ def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
         return shard
     current, returns = is_current(draft.status, report), not is_settled(shard)
     state = report.state if current or report.state is not ShardState.READY else ShardState.RESTORING
-    if state is ShardState.SPARE:  # it has not read its roster yet
-        return shard
     problem, saved = report.problem.reason if report.problem else "", shard.saved_samples
     if current and (report.newest_save is not None or state in {ShardState.READY, ShardState.BELOW_FLOOR}):
         saved = report.newest_save.samples if report.newest_save else 0
-    phase = cast(ShardPhase, state.value)
+    phase = cast(ShardPhase, state.value)  # a spare's report is not this shard's: it has no index
     shard = shard.evolve(state=phase, problem=problem, saved_samples=saved)
     if not current:
         return shard
