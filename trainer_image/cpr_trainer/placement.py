@@ -1,4 +1,4 @@
-"""Route C: where each embedding row lives. Pure arithmetic; no map is kept, and every process computes the same.
+"""Where each embedding row lives. Pure arithmetic; no map is kept, and every process computes the same.
 
 The rows of all tables are numbered through, table after table: a row's *number*. Tables of one dim are a *band*: mostly
 there is one. In each band an affine permutation turns the number into a *rank*, and shard i of S holds the i-th of S

@@ -1,4 +1,4 @@
-"""Route C: rows of the tables, each of them once, as trainers ask shards for them."""
+"""Rows of the tables, each of them once, as trainers ask shards for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route C: which rows a batch needs. Each row is fetched and pushed once, however many samples use it."""
+"""Which rows a batch needs. Each row is fetched and pushed once, however many samples use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route C, between trainers and shards: frames, handshake, and the trainer's side of the data plane."""
+"""Between trainers and shards: frames, handshake, and the trainer's side of the data plane."""
 
 from cpr_trainer.exchange.exchange import WINDOW, Exchange
 from cpr_trainer.exchange.link import SaveState

@@ -1,1 +1,1 @@
-"""Route C, the sparse half: embedding rows, their first values and their optimizer."""
+"""The sparse half: embedding rows, their first values and their optimizer."""

@@ -1,4 +1,4 @@
-"""Route C, the trainer's loop: meet the group, repair what is missing, train step after step, finish.
+"""The trainer's loop: meet the group, repair what is missing, train step after step, finish.
 
 Whatever interrupts it ends in one of three places: `run` begins anew with the newest roster (another group or
 generation), `_serve` meets the same group again (a lost peer), or a wait goes on (a shard away).
