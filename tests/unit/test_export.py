@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
+from cpr_contract.export import ExportRequest
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
@@ -30,7 +31,7 @@ from cpr_contract.spec import (
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
 from cpr_trainer.errors import ModelError
-from cpr_trainer.export import run
+from cpr_trainer.export.main import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store, open_store
@@ -96,7 +97,7 @@ def anchor(job: JobSpec) -> AnchorRef:
 
 def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder, NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     for number, (table, file) in enumerate(zip(TABLES, ("user", "a%2Fb", "page"), strict=True)):
         weight = load_file(folder / "tables" / f"{file}.safetensors")["weight"]
         assert np.array_equal(weight.numpy(), value_of(number, np.arange(table.rows)).astype(np.float32))
@@ -110,6 +111,7 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
     left = {path.name for path in folder.rglob("*")}
     assert left == {
         "model.json",
+        "transform.json",
         "dense.safetensors",
         "tables",
         "user.safetensors",
@@ -120,8 +122,8 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
 
 def test_a_model_goes_out_as_an_archive_of_the_same_files(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     stream = io.BytesIO()
-    run(environ(job), anchor.key, Path("-"), stream)
-    run(environ(job), anchor.key, tmp_path / "out", NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), "-", stream)
+    run(environ(job), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     stream.seek(0)
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         found = {each.name: file.read() for each in archive if (file := archive.extractfile(each))}
@@ -136,22 +138,22 @@ def test_a_model_goes_out_as_an_archive_of_the_same_files(job: JobSpec, anchor: 
 
 def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder, NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     part = next(
         entry.key for entry in the_store(job).list("uid/") if "shard-0002" in entry.key and "part-" in entry.key
     )
     the_store(job).delete([part])
     with pytest.raises(DamagedError, match=part):
-        run(environ(job), anchor.key, folder, NO_STREAM)
+        run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     assert not (folder / "model.json").exists()
 
 
 def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     other = replace(job, model=replace(job.model, tables=TABLES[:2]))
     with pytest.raises(LayoutError):
-        run(environ(other), anchor.key, tmp_path / "out", NO_STREAM)
+        run(environ(other), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
     with pytest.raises(ModelError, match="is of another network"):
-        run(environ(wider), anchor.key, tmp_path / "out", NO_STREAM)
+        run(environ(wider), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     with pytest.raises(DamagedError, match="missing"):
-        run(environ(job), "uid/no/such/manifest.json", tmp_path / "out", NO_STREAM)
+        run(environ(job), ExportRequest("uid/no/such/manifest.json"), str(tmp_path / "out"), NO_STREAM)

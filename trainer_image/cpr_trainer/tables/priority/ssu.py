@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.hashing import GOLDEN, scale_to
+from cpr_trainer.hashing import scale_to
+from cprjob_serving.cpr64 import GOLDEN
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.tracker import Claim, Tracker
 
