@@ -5,7 +5,7 @@
 
 from cprjob_serving.delta import DeltaError, apply_delta
 from cprjob_serving.encoder import EncodeError
-from cprjob_serving.model import Model, NoModelError, current
+from cprjob_serving.model import Model, NoModelError, current, tensors
 from cprjob_serving.transform import Transform
 
-__all__ = ["DeltaError", "EncodeError", "Model", "NoModelError", "Transform", "apply_delta", "current"]
+__all__ = ["DeltaError", "EncodeError", "Model", "NoModelError", "Transform", "apply_delta", "current", "tensors"]

@@ -86,23 +86,20 @@ def _samples(transform: Transform, columns: Columns) -> int:
 
 def _rows(table: Table, ids: list[Any], column: str, sample: Callable[[int], int]) -> Ints:
     """Return the row of each id, int64 [k]: each different id is looked at once."""
-    places: dict[Any, int] = {}
-    # Equal numbers of different types are different ids: 1 and true.
-    inverse = [places.setdefault((type(each), each), len(places)) for each in ids]
-    distinct = [value for _, value in places]
     try:
-        texts = [_text(value) for value in distinct]
+        texts = [_text(each) for each in ids]
     except EncodeError as error:
         raise EncodeError(f"column {column}: {error}") from error
+    places: dict[bytes, int] = {}
+    inverse = [places.setdefault(text, len(places)) for text in texts]
     if table.ids == "RowNumber":
-        found = [_row_number(table, text, is_text=isinstance(value, str | bytes)) for value, text in zip(distinct, texts, strict=True)]
-        known = np.array(found, np.int64)
+        known = np.array([_row_number(table, text) for text in places], np.int64)
         if len(wrong := np.flatnonzero(known < 0)):
             at = inverse.index(int(wrong[0]))
             wanted = f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else ""
             raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give an integer{wanted}")
     else:
-        known = (hashes(Cells.of(texts), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
+        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
     return known[np.array(inverse, np.int64)] if inverse else np.empty(0, np.int64)
 
 
@@ -123,9 +120,9 @@ def _text(value: Any) -> bytes:
             raise EncodeError(f"{value!r} is no id; give an integer, a text or None")
 
 
-def _row_number(table: Table, text: bytes, *, is_text: bool) -> int:
-    """Return the row that an id is the number of; -1 if there is none. Integers may have any number of digits."""
-    number = int(text) if _DIGITS.fullmatch(text) or (not is_text and text.isdigit()) else -1
+def _row_number(table: Table, text: bytes) -> int:
+    """Return the row that an id is the number of; -1 if there is none."""
+    number = int(text) if _DIGITS.fullmatch(text) else -1
     if 0 <= number < table.rows:
         return number
     return _DEFAULT_ROW if table.outOfRange == "DefaultRow" and _INTEGER_OR_ABSENT.fullmatch(text) else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -93,6 +94,8 @@ def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: Ex
                 tuple(_example(spec, transform, _MADE_FOR)),
                 dynamic_shapes={"dense": {0: samples}, "inputs": tuple(dims)},
             )
+            for node in program.graph.nodes:
+                node.meta.pop("stack_trace", None)  # paths of this machine
             tried = [_example(spec, transform, lengths) for lengths in _TRIED]
             pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in tried]
     except Exception as error:  # Networks are not ours, and torch.export raises many kinds.
@@ -135,6 +138,7 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
             "The format onnx needs the packages onnx and onnxscript.",
             "Install cprjob with its extra onnx there, or take the format torch-export.",
         )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that are not needed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -149,4 +153,6 @@ def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform,
         ) from error
     if made is None:
         raise AssertionError("torch.onnx.export returned nothing")
+    for node in made.model.graph:
+        node.metadata_props.clear()  # traces of this machine's code
     made.save(path)
