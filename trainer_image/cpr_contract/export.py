@@ -7,6 +7,8 @@ from typing import Literal
 
 #: How the dense network is written beside the tables.
 ExportFormat = Literal["safetensors", "torch-export", "onnx"]
+#: The file that the formats have which write it as a program.
+PROGRAMS: dict[ExportFormat, str] = {"torch-export": "network.pt2", "onnx": "network.onnx"}
 
 
 @dataclass(frozen=True, slots=True)

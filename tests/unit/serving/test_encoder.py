@@ -16,19 +16,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract import CONTRACT_VERSION
-from cpr_contract.spec import (
-    ColumnsSpec,
-    DataSpec,
-    FeatureSpec,
-    JobSpec,
-    ModelSpec,
-    OptimizerSpec,
-    SnapshotSpec,
-    SparseOptimizerSpec,
-    StoreSpec,
-    TableSpec,
-)
+from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, TableSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.export.transform import transform_of
@@ -37,8 +25,8 @@ from cprjob_serving.cells import Cells
 from cprjob_serving.encoder import EncodeError, dense_of, ids_of
 from cprjob_serving.hashes import hashes
 from cprjob_serving.transform import Feature, Numeric, Table, Transform
+from support.serving import STORE, serving_job
 
-STORE = StoreSpec("file:///nowhere", None, "bucket", "")
 TABLES = (
     TableSpec("user", 1000, ids="XXH64", hash_seed=7),
     TableSpec("item", 300, dim=2),
@@ -54,12 +42,6 @@ FEATURES = (
     FeatureSpec("places", "places", "place", "Mean", 2),
     FeatureSpec("sites", "sites", "site", "Sum"),
 )
-
-
-def job(data: DataSpec, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], numeric: int) -> JobSpec:
-    dense, sparse = OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)
-    model = ModelSpec(4, (4,), (1,), tables, dense, sparse, entrypoint="a:b", features=features, numeric=numeric)
-    return JobSpec(CONTRACT_VERSION, "uid", "job", model, data, 1, 1, SnapshotSpec(STORE, 2, 30.0, None), 10.0)
 
 
 def some_rows(count: int, seed: int) -> pa.Table:
@@ -102,7 +84,7 @@ def test_rows_are_encoded_as_training_encodes_them(tmp_path: Path, seed: int) ->
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=150)
     named = ColumnsSpec(("click",), ("views",), ("price",), ())
     data = DataSpec("Parquet", f"file://{tmp_path}/rows.parquet", 1, None, 64, 7, 0, columns=named)
-    trained = job(data, TABLES, FEATURES, 2)
+    trained = serving_job(data, TABLES, FEATURES, 2)
     batch = open_dataset(data, trained.model, Uris(STORE)).take(np.arange(400))
     assert isinstance(batch.ids, Bags)
     transform = Transform.of_json(transform_of(trained).to_json())
@@ -124,7 +106,7 @@ def test_texts_are_encoded_as_training_encodes_them(tmp_path: Path) -> None:
     named = ColumnsSpec(("click",), ("views",), ("price",), ("user", "tags"), separator="|")
     data = DataSpec("CSV", f"file://{tmp_path}/rows.csv", 1, None, 64, 7, 0, columns=named)
     tables = TableSpec("user", 1000), TableSpec("tags", 100, pooling="Sum", ids="Murmur3")
-    trained = job(data, tables, (), 2)
+    trained = serving_job(data, tables, (), 2)
     batch = open_dataset(data, trained.model, Uris(STORE)).take(np.arange(3))
     assert isinstance(batch.ids, Bags)
     cells = [line.split(",") for line in lines[1:]]

@@ -11,18 +11,18 @@ DIR/delta.json                  only if rows that changed are all there is: sinc
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import safetensors.torch
 from torch import nn
 
 from cpr_contract.codec import to_dict
-from cpr_contract.export import ExportRequest
+from cpr_contract.export import PROGRAMS, ExportRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
-from cpr_trainer.export.network import FILES, write_network
 from cpr_trainer.export.rows import write_changed_rows, write_tables
 from cpr_trainer.export.transform import transform_of
 from cpr_trainer.model.replica import DenseReplica
@@ -43,12 +43,14 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
     since = None if request.since is None else _manifest(store, job, request.since)
     network = _network(store, job, manifest)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for stale in (ABOUT, TRANSFORM, DELTA, *FILES.values()):
+    for stale in (ABOUT, TRANSFORM, DELTA, *PROGRAMS.values()):
         (folder / stale).unlink(missing_ok=True)
     parameters = {name: value.clone() for name, value in network.state_dict().items()}
     safetensors.torch.save_file(parameters, folder / "dense.safetensors")
     transform = transform_of(job)
-    write_network(network, job.model, transform, request.format, folder)
+    if request.format in PROGRAMS:
+        # What makes programs takes seconds to load.
+        import_module("cpr_trainer.export.network").write_network(network, job.model, transform, request.format, folder)
     if since is None:
         write_tables(store, job, manifest, folder, transform)
     else:

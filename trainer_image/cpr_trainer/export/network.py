@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from cpr_contract.export import ExportFormat
+from cpr_contract.export import PROGRAMS, ExportFormat
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
@@ -21,8 +21,6 @@ from cpr_trainer.features import Features, Jagged
 from cpr_trainer.model.entrypoint import DLRM, start
 from cprjob_serving.transform import Transform
 
-#: The file of each format that has one beside dense.safetensors.
-FILES: dict[ExportFormat, str] = {"torch-export": "network.pt2", "onnx": "network.onnx"}
 #: The name of the output of a program: logits, [n] or [n, L].
 OUTPUT = "logits"
 #: The lengths of the sequences by which a program is made, and those by which it is tried.
@@ -33,14 +31,12 @@ _TOLERANCE = 1e-5
 def write_network(
     network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat, folder: Path
 ) -> None:
-    """Write the program of a network, if the format has one. Raises ModelError if the network has none."""
-    if form == "safetensors":
-        return
+    """Write the program of a network, in a format that has one. Raises ModelError if the network has none."""
     program = _program(network, spec, transform, form)
     if form == "torch-export":
-        torch.export.save(program, folder / FILES[form])
+        torch.export.save(program, folder / PROGRAMS[form])
     else:
-        _write_onnx(program, spec, transform, folder / FILES[form])
+        _write_onnx(program, spec, transform, folder / PROGRAMS[form])
 
 
 class _ByInput(nn.Module):
