@@ -34,7 +34,9 @@ def dlrm(weights):
     """Return the DLRM of `model.bottomMlp` and `topMlp`, in double precision."""
 
     def mlp(name, values):
-        layers = sorted(int(key.split(".")[1]) for key in weights if key.startswith(f"{name}.") and key.endswith("weight"))
+        layers = sorted(
+            int(key.split(".")[1]) for key in weights if key.startswith(f"{name}.") and key.endswith("weight")
+        )
         for layer in layers:
             values = np.maximum(values, 0) if layer else values
             values = values @ weights[f"{name}.{layer}.weight"].T.astype(float) + weights[f"{name}.{layer}.bias"]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,7 @@ class Trained:
     anchors: tuple[str, ...]
 
     def export(self, to: Path | str, *options: str) -> Path:
-        command = (*CPRJOB, "export", "--workdir", self.folder / "work", "--to", str(to), *options)
+        command = (*CPRJOB, "export", "--workdir", str(self.folder / "work"), "--to", str(to), *options)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return Path(to)
@@ -112,7 +111,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @pytest.fixture(scope="module")
-def evaluated(trained: Trained) -> Iterator[NDArray[np.float32]]:
+def evaluated(trained: Trained) -> NDArray[np.float32]:
     """The logits of `cprjob evaluate`."""
     found: list[torch.Tensor] = []
     logits_of = cpr_trainer.evaluate.logits_of
@@ -126,7 +125,8 @@ def evaluated(trained: Trained) -> Iterator[NDArray[np.float32]]:
         store = trained.job.snapshots.store
         dataset = open_dataset(trained.job.data, trained.job.model, Uris(store))
         cpr_trainer.evaluate.evaluate(trained.job, dataset, open_store(store, None, None), trained.anchors[-1])
-    yield torch.cat(found).numpy()
+    logits: NDArray[np.float32] = torch.cat(found).numpy()
+    return logits
 
 
 def installed(folder: Path, *packages: str) -> dict[str, str]:
@@ -151,7 +151,7 @@ def installed(folder: Path, *packages: str) -> dict[str, str]:
         ("torch-export", ("pyarrow", "torch"), ("onnx", "onnxruntime", "safetensors")),
     ],
 )
-def test_a_model_is_served_without_the_trainer(
+def test_a_model_is_served_without_the_trainer(  # noqa: PLR0913, PLR0917 -- one case
     tmp_path: Path,
     trained: Trained,
     evaluated: NDArray[np.float32],
@@ -163,7 +163,7 @@ def test_a_model_is_served_without_the_trainer(
     pq.write_table(trained.rows.slice(ROWS - len(evaluated)), tmp_path / "rows.parquet")
     variables = installed(tmp_path, *packages)
     python = tmp_path / "venv" / "bin" / "python"
-    looked = f"import importlib.util as i; print([n for n in {absent + ('minio', 'pydantic')} if i.find_spec(n)])"
+    looked = f"import importlib.util as i; print([n for n in {(*absent, 'minio', 'pydantic')} if i.find_spec(n)])"
     found = subprocess.run([python, "-c", looked], env=variables, stdout=subprocess.PIPE, text=True, check=True)
     assert found.stdout.strip() == "[]"
     command = [python, ROOT / "examples" / "serve.py", model, tmp_path / "rows.parquet"]
@@ -181,7 +181,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_model_and_two_deltas_are_the_whole_export(tmp_path: Path, trained: Trained) -> None:
-    first, middle, last = trained.anchors[0], trained.anchors[len(trained.anchors) // 2], trained.anchors[-1]
+    first, middle = trained.anchors[0], trained.anchors[len(trained.anchors) // 2]
     options = ("--format", "torch-export")
     base = trained.export(tmp_path / "base", "--anchor", first, *options)
     to_middle = trained.export(tmp_path / "delta1", "--anchor", middle, "--since", first, *options)

@@ -54,8 +54,8 @@ class Jagged:
     def _mask(self) -> Tensor:
         if torch.compiler.is_exporting():
             longest = self.lengths.max().item()
-            torch._check(longest >= 0)  # noqa: SLF001 -- what torch.export asks for
-            width = torch.sym_max(longest, 1)
+            torch._check(longest >= 0)  # type: ignore[no-untyped-call]  # noqa: SLF001 -- what torch.export asks for
+            width = torch.sym_max(longest, 1)  # type: ignore[no-untyped-call]
         else:
             width = max(int(self.lengths.max()), 1) if len(self.lengths) else 1
         return torch.arange(width, device=self.lengths.device) < self.lengths[:, None]

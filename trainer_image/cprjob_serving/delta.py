@@ -29,7 +29,9 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
     since = json.loads((delta / DELTA).read_text("utf-8"))["since"]
     anchor = json.loads((base / ABOUT).read_text("utf-8"))["anchor"]
     if since != anchor:
-        raise DeltaError(f"{delta} has the rows since {since}, but {base} is of {anchor}; apply what lies between first")
+        raise DeltaError(
+            f"{delta} has the rows since {since}, but {base} is of {anchor}; apply what lies between first"
+        )
     if to.exists():
         raise DeltaError(f"{to} is there already; name a new folder")
     transform = Transform.of_json((delta / TRANSFORM).read_text("utf-8"))

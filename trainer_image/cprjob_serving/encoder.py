@@ -46,7 +46,9 @@ def dense_of(transform: Transform, columns: Columns) -> Floats:
     samples = _samples(transform, columns)
     dense = np.zeros((samples, transform.width), np.float32)
     for place, each in enumerate(transform.numeric):
-        values = np.array([_number(value, each.column, at) for at, value in enumerate(columns[each.column])], np.float64)
+        values = np.array(
+            [_number(value, each.column, at) for at, value in enumerate(columns[each.column])], np.float64
+        )
         dense[:, place] = np.log1p(np.maximum(values, 0)) if each.kind == "Count" else values
     return dense
 
@@ -160,7 +162,9 @@ def _weights(
     for at, (cell, bag, places) in enumerate(zip(columns[name], bags, kept, strict=True)):
         weights = _values(cell, separator)
         if len(weights) != len(bag):
-            raise EncodeError(f"column {name}, sample {at}: {len(weights)} weights for {len(bag)} ids; give one for each")
+            raise EncodeError(
+                f"column {name}, sample {at}: {len(weights)} weights for {len(bag)} ids; give one for each"
+            )
         for place in places:
             if weights[place] is None or weights[place] in {"", b""}:
                 raise EncodeError(f"column {name}, sample {at}: a weight is missing; give a number")

@@ -19,7 +19,8 @@ from cprjob_serving.transform import Feature, Transform
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
 
-_DTYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8"), "F64": np.dtype("<f8"), "U8": np.dtype("u1")}
+#: numpy's names of the types of safetensors.
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 class NoModelError(Exception):

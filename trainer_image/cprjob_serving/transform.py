@@ -88,7 +88,9 @@ class Transform:
         """Read the document. Raises ValueError if it is of another version."""
         found: dict[str, Any] = json.loads(text)
         if found.get("version") != VERSION:
-            raise ValueError(f"transform.json is of version {found.get('version')}; this cprjob_serving reads {VERSION}")
+            raise ValueError(
+                f"transform.json is of version {found.get('version')}; this cprjob_serving reads {VERSION}"
+            )
         return cls(
             found["width"],
             tuple(Numeric(**each) for each in found["numeric"]),

@@ -68,8 +68,9 @@ def test_a_network_of_sequences_is_a_program(tmp_path: Path, form: ExportFormat)
     for lengths in ([4], [0, 2], [1, 0, 5, 3]):
         n, k = len(lengths), sum(lengths)
         dense, item, site = torch.randn(n, 2), torch.randn(n, 4), torch.randn(n, 2)
-        seen = Jagged(torch.randn(k, 4), torch.tensor(lengths), torch.rand(k))
-        inputs = (dense, seen.values, seen.lengths, seen.weights, item, site)
+        weights = torch.rand(k)
+        seen = Jagged(torch.randn(k, 4), torch.tensor(lengths), weights)
+        inputs = (dense, seen.values, seen.lengths, weights, item, site)
         wanted = network(dense, Features(layout, [item[:, None], site[:, None]], [[seen], []]))
         named = {name: each.numpy() for name, each in zip(transform.inputs, inputs, strict=True)}
         np.testing.assert_allclose(run(tmp_path / PROGRAMS[form], named), wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
@@ -89,14 +90,12 @@ def test_the_bytes_of_a_program_depend_on_the_network_alone(tmp_path: Path, form
 
 def test_a_network_that_is_no_program_is_refused_with_a_remedy(tmp_path: Path) -> None:
     of = serving_job(DataSpec("Synthetic", None, 1, 100, 64, 7, 0), (TableSpec("a", 9), TableSpec("b", 9)), (), None)
-    with pytest.raises(ModelError, match="The network of a:b has no torch-export: .+export it as safetensors"):
+    with pytest.raises(ModelError, match=r"The network of a:b has no torch-export: .+export it as safetensors"):
         write_network(Mistaken(), of.model, transform_of(of), "torch-export", tmp_path)
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_format_whose_packages_are_missing_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_format_whose_packages_are_missing_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = job()
     monkeypatch.setattr("cpr_trainer.export.network.find_spec", lambda _package: None)
     with pytest.raises(ModelError, match="Install cprjob with its extra onnx"):

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from cpr_contract.spec import TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
-from cprjob_serving.cells import Cells
 from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import NO_ROW, table_rows
 from cpr_trainer.data.lists import split
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
 from cpr_trainer.data.weights import weights_of
+from cprjob_serving.cells import Cells
 from cprjob_serving.hashes import hashes
 
 

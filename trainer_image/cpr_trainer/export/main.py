@@ -11,10 +11,11 @@ from typing import BinaryIO
 from cpr_contract import env
 from cpr_contract.export import ExportRequest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.export.folder import ABOUT, export_model
+from cpr_trainer.export.folder import export_model
 from cpr_trainer.export.publish import is_uri, open_uri, publish
 from cpr_trainer.runtime import optional_path, read_job
 from cpr_trainer.store import Store, open_store
+from cprjob_serving.model import ABOUT
 
 #: In the place of a folder: the standard output.
 STREAM = "-"

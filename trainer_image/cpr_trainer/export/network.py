@@ -28,9 +28,7 @@ _MADE_FOR, _TRIED = (2, 0, 3), ((1,), (3, 1, 0, 4, 2))
 _TOLERANCE = 1e-5
 
 
-def write_network(
-    network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat, folder: Path
-) -> None:
+def write_network(network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat, folder: Path) -> None:
     """Write the program of a network, in a format that has one. Raises ModelError if the network has none."""
     program = _program(network, spec, transform, form)
     if form == "torch-export":
@@ -56,7 +54,7 @@ class _ByInput(nn.Module):
         if self._layout is None:
             return torch.stack([*inputs], dim=1) if len(self._spec.dims) == 1 else tuple(inputs)
         values = iter(inputs)
-        found: list[Tensor | Jagged] = []
+        found: list[Any] = []
         for feature in self._spec.features:
             vectors = next(values)
             if feature.pooling == "None":
@@ -64,12 +62,12 @@ class _ByInput(nn.Module):
             else:
                 found.append(vectors)
         pooled = [
-            torch.stack([found[place] for place in mine.tolist()], dim=1)  # type: ignore[misc] -- these are tensors
+            torch.stack([found[place] for place in mine.tolist()], dim=1)
             if len(mine)
             else dense.new_zeros(dense.shape[0], 0, dim)
             for mine, dim in zip(self._layout.pooled, self._spec.dims, strict=True)
         ]
-        return Features(self._layout, pooled, [[found[place] for place in mine] for mine in self._layout.sequences])  # type: ignore[misc]
+        return Features(self._layout, pooled, [[found[place] for place in mine] for mine in self._layout.sequences])
 
 
 @torch.no_grad()

@@ -71,6 +71,9 @@ def _name(job: str, step: int, request: ExportRequest) -> str:
 
 
 def _put(target: Store, key: str, path: Path) -> None:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        with memoryview(mapped) as view:
-            target.put(key, view)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        target.put(key, view)

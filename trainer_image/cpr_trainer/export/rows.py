@@ -32,8 +32,8 @@ def write_tables(store: Store, job: JobSpec, manifest: DenseManifest, folder: Pa
         placement = Placement.of(job.model, len(manifest.shards))
         for index in range(placement.shards):
             home = _loaded(store, job, manifest, placement, index)
-            for table, rows, slots in _slots(home):
-                tables[table][torch.from_numpy(rows)] = torch.from_numpy(_values(home, slots))
+            for place, rows, slots in _slots(home):
+                tables[place][torch.from_numpy(rows)] = torch.from_numpy(_values(home, slots))
         for table, weight in zip(transform.tables, tables, strict=True):
             safetensors.torch.save_file({"weight": weight}, folder / table.file)
 
@@ -51,13 +51,13 @@ def write_changed_rows(
     placement = Placement.of(job.model, len(until.shards))
     for index in range(placement.shards):
         old, new = (_loaded(store, job, each, placement, index) for each in (since, until))
-        for table, rows, slots in _slots(new):
+        for place, rows, slots in _slots(new):
             before, after = _values(old, slots), _values(new, slots)
             changed = (before.view(np.int32) != after.view(np.int32)).any(axis=1)
             if since.job_uid != job.job_uid:
                 changed |= old.arena.epochs.of[slots] == 0
             if changed.any():
-                found[table].append((rows[changed], after[changed]))
+                found[place].append((rows[changed], after[changed]))
     counts = {}
     for table, parts in zip(transform.tables, found, strict=True):
         rows = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in parts)])

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
 from cpr_trainer.hashing import scale_to
-from cprjob_serving.cpr64 import GOLDEN
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.tracker import Claim, Tracker
+from cprjob_serving.cpr64 import GOLDEN
 
 #: Entries of a bucket: one bit each of a byte.
 _WAYS = 8
