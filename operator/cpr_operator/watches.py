@@ -36,6 +36,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 LISTED_S = 30.0
 #: The pause between two runs of kopf.
 RESTART_S = 2.0
+#: kopf has so many seconds to stop. It waits 5 s itself for what it started.
+STOP_S = 8.0
 #: Minimum seconds between two reads of the credentials, which follow a refused login.
 LOGIN_S = 1.0
 
@@ -166,14 +168,22 @@ class Watches:
         registry = self._make_registry()
         self._add_login(registry)
         timer = asyncio.get_running_loop().call_later(LISTED_S, self._give_up)
+        others = frozenset(asyncio.all_tasks())
         try:
-            await kopf.operator(
+            tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=make_settings(),
                 namespaces=self._namespaces,
                 clusterwide=not self._namespaces,
                 stop_flag=self._halt,
             )
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # kopf stops all its tasks, now that one has ended. One that waits for a login may take no notice of that:
+            # it is cancelled once more.
+            async with asyncio.timeout(STOP_S):
+                await kopf.run_tasks(tasks, ignored=others)
+        except TimeoutError:
+            logger.warning("the watches did not stop within %g s, and were cancelled", STOP_S)
         except Exception as error:  # noqa: BLE001 -- kopf's or any library's: none is fatal
             logger.warning("the watches ended: %s: %s", type(error).__name__, error)
         finally:
