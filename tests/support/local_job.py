@@ -129,6 +129,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
+        self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
@@ -273,10 +274,11 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             may_restore=self.may_restore,
-            floor_samples=0,
+            floor_samples=self.floors.get(member.index, 0),
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
+            shards=tuple(shard.peer for shard in self.shards) if self.job.parity_shards else (),
         )
 
     def trainer_roster(self, member: Member) -> TrainerRoster:

@@ -248,6 +248,8 @@ class Progress(Model):
     """Samples trained without a shard (onShardLoss Degrade), including those that a rollback undid."""
     replayed_samples: Count = 0
     """Samples that trainers pushed again to replaced shards, by shard."""
+    protected_samples: Count | None = None
+    """Samples up to which every shard can be had again, by parity or by its last save. Absent without redundancy."""
     updated: Timestamp | None = None
     """When the report was received."""
 
@@ -313,8 +315,8 @@ class FailureRecord(Model):
     life: Count = 0
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with its memory; Spare, by a pod that was
-    there already; or NewPod."""
+    """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
+    computed its rows from other shards; Spare, by a pod that was there already; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""
