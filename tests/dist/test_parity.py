@@ -13,6 +13,7 @@ from cpr_trainer.checkpoint.format.anchors import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import SavedModel, assert_same, saved_model
+from support.warm_start import run_slowly
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
 SAMPLES = 60_000
@@ -39,7 +40,7 @@ def test_a_killed_shard_is_rebuilt_bit_for_bit(tmp_path: Path, calm: SavedModel,
     """With one trainer the order of pushes is that of the steps. No cut comes before the last."""
     job = protected(tmp_path, data_shards, shards)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:
-        running.start()
+        running.start(run_slowly)
         found = [lose(running, 1, SAMPLES // 4), lose(running, 0, SAMPLES // 2)]
         anchor = running.result()
     for report in found:
@@ -80,7 +81,7 @@ def test_of_two_trainers_a_shard_finds_the_floor_that_they_tell(tmp_path: Path) 
     """What parity holds of all ranks is the floor, whichever rank was ahead when it was flushed."""
     job = replace(protected(tmp_path, 1, 2), trainers=2)
     with LocalJob(job, tmp_path, interval_s=600.0) as running:
-        running.start()
+        running.start(run_slowly)
         for turn in (1, 2, 3):
             running.reach(turn * SAMPLES // 5)
             running.wait_for(lambda: (running.shard(1).protected_samples or 0) > 0, "parity has it")

@@ -189,6 +189,19 @@ class LocalJob:
         self._run(member)
         return member
 
+    def start_spare(self) -> Member:
+        """Start a shard's process that no roster names yet."""
+        spare = self._member("spare", len(self.everyone), 0)
+        spare.role = env.ROLE_SHARD
+        self._run(spare)
+        return spare
+
+    def promote(self, spare: Member, index: int) -> None:
+        """Let a spare be the next incarnation of a shard."""
+        spare.index, spare.incarnation = index, self.shards[index].incarnation + 1
+        self.shards[index] = spare
+        self.publish()
+
     def replace_trainers(self, *indices: int, leader: int) -> None:
         """Start the next incarnations of these trainers, in a new group."""
         for index in indices:
