@@ -12,7 +12,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 SITE   ?= build/docs
 DIST   ?= dist
 HELM   ?= helm
-PEERS  := bench/contenders/.venv
+PEERS  := laboratory/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
@@ -42,9 +42,9 @@ $(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/docs.txt requir
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-peers: env  ## make bench/contenders/.venv with what CPRJob's speed is compared with
+peers: env  ## make laboratory/contenders/.venv with what CPRJob's speed is compared with
 	$(UV) venv --quiet --clear --python $(PYTHON) $(PEERS)
-	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r bench/contenders/requirements.txt
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r laboratory/contenders/requirements.txt
 	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 
 demo: env  ## train a small model here and kill a shard half way
@@ -77,9 +77,9 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
-	$(BIN)/python bench/passes.py
-	$(BIN)/python bench/operator_scale.py --jobs 1000
-	$(BIN)/python bench/operator_scale.py --jobs 1000 --foreign 10000
+	$(BIN)/python laboratory/scripts/passes.py
+	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000
+	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster

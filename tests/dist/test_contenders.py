@@ -24,7 +24,7 @@ from support.two_labels import two_labels, write_visits
 pytestmark = pytest.mark.dist
 
 REPOSITORY = Path(__file__).parents[2]
-CONTENDERS = REPOSITORY / "bench" / "contenders"
+CONTENDERS = REPOSITORY / "laboratory" / "contenders"
 PEERS_PYTHON = CONTENDERS / ".venv" / "bin" / "python"
 needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec is not installed: run `make peers`")
 

@@ -1,4 +1,4 @@
-"""How the operator behaves with many jobs: .venv/bin/python bench/operator_scale.py --jobs 1000.
+"""How the operator behaves with many jobs: .venv/bin/python laboratory/scripts/operator_scale.py --jobs 1000.
 
     start_s                 from the start of the operator's process to the last of the running
                             jobs looked at (its leader was asked for its report)
@@ -33,14 +33,14 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from scale.pods import SAVE_S, Key, Pods
 from scale.servers import OPERATOR_USER, Control, control_plane, operator_objects
 
 from support.apiserver import TOKEN, install_crd
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NODES, JOBS_PER_NAMESPACE = 50, 20
 ROOM = {"cpu": "1k", "memory": "16Ti", "pods": "10k"}
 #: The image is never run: kwok only says that it does.

@@ -1,7 +1,7 @@
 """What snapshots cost and how long a lost shard stays away, on the tests' cluster.
 
-    .venv/bin/python bench/on_cluster.py recovery [--mib 64 512 2048] [--repeats N]
-    .venv/bin/python bench/on_cluster.py overhead [--mib 512] [--mtbf 3600]
+    .venv/bin/python laboratory/scripts/on_cluster.py recovery [--mib 64 512 2048] [--repeats N]
+    .venv/bin/python laboratory/scripts/on_cluster.py overhead [--mib 512] [--mtbf 3600]
 
 Needs what `make cluster-up` needs.
 """
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from cluster.harness import Cluster, until
 from cluster.harness.cluster import cluster

@@ -1,4 +1,4 @@
-"""What one lost shard costs, by way of recovery: .venv/bin/python bench/rollback.py [--repeats N].
+"""What one lost shard costs, by way of recovery: .venv/bin/python laboratory/scripts/rollback.py [--repeats N].
 
 Runs the quickstart job without a failure, with partial and with full recovery, in turn, and prints each way's median
 excess over the run without a failure. Only the ratio of the two means something on a shared machine.
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 WAYS = {
     "no failure": (),
     "partial": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Partial"),

@@ -1,4 +1,4 @@
-"""What a pass of the operator takes: .venv/bin/python bench/passes.py [--repeats N] [--json].
+"""What a pass of the operator takes: .venv/bin/python laboratory/scripts/passes.py [--repeats N] [--json].
 
 Measures the decision of one pass over a job that has lost a shard, all other members of which report: CPU time of one
 core, without the API server and the polls. Prints the median of the repeats for each size, shards x trainers.
@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from cpr_operator.reconcile import reconcile
 from support.large_job import a_shard_is_lost
