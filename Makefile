@@ -27,7 +27,7 @@ SHOWN    := --verbose --durations 10
 
 .PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds docs images dist version pins
 
-env: $(STAMP)  ## make .venv with cprjob in it
+env: $(STAMP)  ## make .venv with cprjob and cprjob-bench in it
 
 $(UV): requirements/uv.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cprjob needs Python 3.11 or newer; set PYTHON=")'
@@ -35,11 +35,11 @@ $(UV): requirements/uv.txt
 	.cache/uv/bin/pip install --quiet --require-hashes -r requirements/uv.txt
 	@touch $@
 
-$(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
+$(STAMP): $(UV) pyproject.toml laboratory/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable laboratory
 	@touch $@
 
 peers: env  ## make laboratory/contenders/.venv with what CPRJob's speed is compared with
@@ -99,8 +99,9 @@ docs: env  ## the site, in build/docs: open index.html there; every link has to 
 images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker or buildah
 	tests/cluster/images.sh cprjob-%:$(VERSION)
 
-dist: $(UV)  ## the wheel and the packaged chart of this version, in dist/
+dist: $(UV)  ## the wheels of cprjob and cprjob-bench and the packaged chart, of this version, in dist/
 	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST)
+	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST) laboratory
 	$(HELM) package charts/cprjob --destination $(DIST)
 
 version:  ## print it

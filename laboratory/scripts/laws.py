@@ -19,12 +19,12 @@ from rich.table import Table
 
 from cpr_operator.policy.equations import full_interval
 from cpr_operator.policy.law import Odds, choose
-from cpr_operator.simulate.engine import Decision
-from cpr_operator.simulate.failures import exponential
-from cpr_operator.simulate.job import Job
-from cpr_operator.simulate.presets import PAPER, PRODUCTION
-from cpr_operator.simulate.strategies import ClosedLoop
-from cpr_operator.simulate.study import simulate
+from cprjob_bench.simulation.engine import Decision
+from cprjob_bench.simulation.failures import exponential
+from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.presets import PAPER, PRODUCTION
+from cprjob_bench.simulation.strategies import ClosedLoop
+from cprjob_bench.simulation.study import simulate
 
 Law = Callable[[Odds], float]
 Grid = NDArray[np.float64]

@@ -31,9 +31,6 @@ from rich.table import Table
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli.bench.train.machine import usage
-from cpr_operator.cli.bench.train.presets import document
-from cpr_operator.cli.options import TrainPreset
 from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
@@ -46,6 +43,9 @@ from cpr_trainer.exchange import PendingLookup
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.store import Uris
+from cprjob_bench.commands.train.machine import usage
+from cprjob_bench.commands.train.presets import document
+from cprjob_bench.options import TrainPreset
 
 PATIENCE_S = 60.0
 #: Batches that are drawn beforehand, and used in turn.

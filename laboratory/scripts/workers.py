@@ -25,14 +25,14 @@ from torch import Tensor
 from cpr_contract.spec import ModelSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli.bench.train.presets import BATCH_SIZE, document
-from cpr_operator.cli.options import TrainPreset
 from cpr_trainer.access import AnyAccess, find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
+from cprjob_bench.commands.train.presets import BATCH_SIZE, document
+from cprjob_bench.options import TrainPreset
 
 BATCHES, ROWS, SKEW = 8, 1000, 4
 
