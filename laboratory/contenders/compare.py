@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-TRAINER_IMAGE = FOLDER.parents[1] / "trainer_image"
+LABORATORY = FOLDER.parent
+TRAINER_IMAGE = LABORATORY.parent / "trainer_image"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
 PEERS = {
     "torchrec": ("torchrec_peer.py", "1"),
@@ -27,7 +28,8 @@ def main() -> None:
     commands = {name: shlex.join((str(PYTHON), str(FOLDER / script), *rest)) for name, (script, *rest) in PEERS.items()}
     peers = [f"--peer={name}={command}" for name, command in commands.items()]
     # The peers' Python knows what the trainer requires, not the trainer itself.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TRAINER_IMAGE), os.environ.get("PYTHONPATH"))))
+    places = (str(TRAINER_IMAGE), str(LABORATORY), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     cprjob = str(Path(sys.executable).with_name("cprjob"))
     os.execv(cprjob, [cprjob, "bench", "train", *peers, *sys.argv[1:]])  # noqa: S606 -- our own command
 

@@ -20,7 +20,6 @@ from torch.futures import Future, wait_all
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.access import the_only
-from cpr_trainer.experiment.tables import Tables
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.process import threads
@@ -29,6 +28,7 @@ from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed
+from cprjob_bench.roles.train.tables import Tables
 
 #: The tables of this process, if it is a server, and what keeps two pushes from the same row.
 _served: list[Tables] = []

@@ -34,9 +34,6 @@ from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.local.ports import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
-from cpr_trainer.bench.serving import Trainer
-from cpr_trainer.bench.shard_process import running_shard
-from cpr_trainer.bench.workload import gradients_for
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.exchange import PendingLookup
@@ -46,6 +43,9 @@ from cpr_trainer.store import Uris
 from cprjob_bench.commands.train.machine import usage
 from cprjob_bench.commands.train.presets import document
 from cprjob_bench.options import TrainPreset
+from cprjob_bench.roles.snapshot.serving import Trainer
+from cprjob_bench.roles.snapshot.shard_process import running_shard
+from cprjob_bench.roles.snapshot.workload import gradients_for
 
 PATIENCE_S = 60.0
 #: Batches that are drawn beforehand, and used in turn.

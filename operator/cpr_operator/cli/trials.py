@@ -53,9 +53,9 @@ def run_experiment(
 
 
 def ask_trainer_image(
-    role: str, job: JobSpec | None, request: object, environment: Mapping[str, str]
+    role: str, job: JobSpec | None, request: object, environment: Mapping[str, str], package: str = "cpr_trainer"
 ) -> Generator[bytes]:
-    """Start `python -m cpr_trainer ROLE`, give it a request, and yield the lines of its answer.
+    """Start `python -m PACKAGE ROLE`, give it a request, and yield the lines of its answer.
 
     Close it to end the process. Raises TrialError if the process fails, NeedError if the
     trainer's packages are not installed.
@@ -67,7 +67,7 @@ def ask_trainer_image(
         variables = {**environment, env.TERMINATION_FILE: str(last_word)}
         if job is not None:
             variables[env.SPEC] = pack(to_json(job))
-        command = (sys.executable, "-m", "cpr_trainer", role)
+        command = (sys.executable, "-m", package, role)
         with (
             asked.open("rb") as source,
             log.open("wb") as errors,

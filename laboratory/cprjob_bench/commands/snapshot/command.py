@@ -6,7 +6,7 @@ import json
 import os
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -14,7 +14,6 @@ from typing import Any, cast, get_args
 from rich.console import Console
 
 from cpr_contract import env
-from cpr_contract.bench import BenchReport, Figures, SnapshotBench
 from cpr_contract.codec import from_json
 from cpr_contract.spec import Bits, JobSpec, Strategy
 from cpr_operator.api.job_spec import to_job_spec
@@ -26,6 +25,7 @@ from cpr_operator.cluster.local.ports import PortBlocks
 from cprjob_bench.commands.job import bench_job
 from cprjob_bench.commands.snapshot.show import as_json, print_figures
 from cprjob_bench.commands.snapshot.store import bench_store
+from cprjob_bench.documents.snapshot import BenchReport, Figures, SnapshotBench
 
 #: More samples than any bench trains.
 _SAMPLES = 1 << 40
@@ -107,12 +107,12 @@ def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
 
 
 def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> Figures:
-    """Have the trainer image measure. Raises TrialError."""
+    """Have a process of the trainer's code measure. Raises TrialError."""
     figures: Figures | None = None
     with (
         progress(err) as bar,
         closing(PortBlocks(random.Random())) as ports,
-        closing(ask_trainer_image("bench", job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+        closing(_ask(job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
     ):
         task = bar.add_task("filling a shard", total=None)
         for line in lines:
@@ -121,3 +121,7 @@ def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Map
             figures = report.figures
     assert figures is not None  # noqa: S101 -- the last report has them, or TrialError was raised
     return figures
+
+
+def _ask(job: JobSpec, wanted: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
+    return ask_trainer_image("snapshot", job, wanted, environment, package="cprjob_bench")

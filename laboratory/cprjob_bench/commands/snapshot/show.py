@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cpr_contract.bench import Cut, Figures
 from cpr_contract.spec import Strategy
 from cprjob_bench.commands.snapshot.summary import Speed, Summary, Wait, summarise
+from cprjob_bench.documents.snapshot import Cut, Figures
 
 _MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from cpr_contract.bench import Contest, Figures, Round, Window
+from cprjob_bench.documents.snapshot import Contest, Figures, Round, Window
 
 _GIB = 1 << 30
 

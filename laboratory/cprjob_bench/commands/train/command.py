@@ -127,7 +127,7 @@ def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, s
 def _write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
     last_word, log = samples.with_name("termination"), samples.with_name("samples.txt")
     variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
-    command = (sys.executable, "-m", "cpr_trainer", "samples", "--rows", str(_SAMPLES), "--to", str(samples))
+    command = (sys.executable, "-m", "cprjob_bench", "samples", "--rows", str(_SAMPLES), "--to", str(samples))
     with log.open("wb") as output:
         code = subprocess.call(command, env=variables, stderr=output)  # noqa: S603 -- our own program
     if code:

@@ -163,7 +163,7 @@ class _JobRun:
 
 def single(job: JobSpec, environment: Mapping[str, str]) -> Program:
     """Plain torch in one process, the reference that all others are compared with."""
-    return Program("single", (sys.executable, "-m", "cpr_trainer", "single"), job, environment)
+    return Program("single", (sys.executable, "-m", "cprjob_bench", "single"), job, environment)
 
 
 def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:

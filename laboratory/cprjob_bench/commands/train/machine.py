@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STEAL = 8  # place of the stolen time among the figures of /proc/stat
-_ROLE_AFTER = "cpr_trainer"
+_ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Usage:
 
 
 def usage() -> dict[str, Usage]:
-    """What this process ("cprjob") and those below it use, by role: the word after `cpr_trainer` in their command.
+    """What this process ("cprjob") and those below it use, by role: the word after their package in the command.
 
     Where there is none it is somebody else's process: a "peer".
     """
@@ -69,7 +70,7 @@ async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator
     """Keep a gauge while the context lasts. It uses no processor time between measurements."""
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cpr_trainer", "gauge"),
+            *(sys.executable, "-m", "cprjob_bench", "gauge"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
@@ -103,7 +104,7 @@ def _role(pid: int) -> str:
     if pid == os.getpid():
         return "cprjob"
     words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[words.index(_ROLE_AFTER) + 1] if _ROLE_AFTER in words else "peer"
+    return next((role for package, role in pairwise(words) if package in _ROLE_AFTER), "peer")
 
 
 def _usage_of(pid: int) -> Usage:

@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cpr_contract.bench import Contest, Cut, Figures, Latency, Round, Window
 from cpr_operator.cli.app import app
 from cpr_operator.cli.options import OptionError
 from cprjob_bench.commands.snapshot.show import as_json, print_figures
 from cprjob_bench.commands.snapshot.store import bench_store
 from cprjob_bench.commands.snapshot.summary import summarise
+from cprjob_bench.documents.snapshot import Contest, Cut, Figures, Latency, Round, Window
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -19,7 +19,6 @@ from cpr_trainer.access import the_only
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.tables import Tables
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace, optional_path, read_job
@@ -27,6 +26,7 @@ from cpr_trainer.store import Uris
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed
+from cprjob_bench.roles.train.tables import Tables
 
 
 def run(environ: Mapping[str, str]) -> None:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpr_contract.bench import Contest
-from cpr_trainer.bench.raw import RawClient
-from cpr_trainer.bench.saves import BenchShard
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
 from cpr_trainer.tables.home import Home
+from cprjob_bench.documents.snapshot import Contest
+from cprjob_bench.roles.snapshot.raw import RawClient
+from cprjob_bench.roles.snapshot.saves import BenchShard
 
 #: Objects of the raw client are as large as parts of a large shard.
 _RAW_BYTES = 8 << 20

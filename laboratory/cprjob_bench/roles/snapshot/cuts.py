@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_contract.bench import Cut
 from cpr_contract.spec import Bits, Strategy
-from cpr_trainer.bench.saves import BenchShard
-from cpr_trainer.bench.workload import STEP_IDS, gradients_for, step_rows
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.tables.capture import Capture
 from cpr_trainer.tables.priority import Tracker, make_tracker, population_of
+from cprjob_bench.documents.snapshot import Cut
+from cprjob_bench.roles.snapshot.saves import BenchShard
+from cprjob_bench.roles.snapshot.workload import STEP_IDS, gradients_for, step_rows
 
 
 class TrainedShard:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cpr_contract.reports import SaveRef
-from cpr_trainer.bench import serving
-from cpr_trainer.bench.serving import SaveGivenUpError, Trainer
+from cprjob_bench.roles.snapshot import serving
+from cprjob_bench.roles.snapshot.serving import SaveGivenUpError, Trainer
 from support.shard_job import small_job
 from support.shard_thread import ShardThread
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpr_trainer.bench.workload import STEP_IDS, gradients_for, step_rows
 from cpr_trainer.placement import Placement
+from cprjob_bench.roles.snapshot.workload import STEP_IDS, gradients_for, step_rows
 
 
 def test_few_rows_are_asked_for_often_and_most_seldom() -> None:

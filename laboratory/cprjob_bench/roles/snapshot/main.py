@@ -1,4 +1,4 @@
-"""`python -m cpr_trainer bench`: measures one shard and its store, and reports line by line."""
+"""`python -m cprjob_bench snapshot`: measures one shard and its store, and reports line by line."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from cpr_contract import env
-from cpr_contract.bench import BenchReport, Figures, SnapshotBench
 from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
-from cpr_trainer.bench.cuts import TrainedShard
-from cpr_trainer.bench.raw import raw_client
-from cpr_trainer.bench.saves import BenchShard, delete_all
-from cpr_trainer.bench.serving import Trainer
-from cpr_trainer.bench.shard_process import running_shard
-from cpr_trainer.bench.transfers import Transfers
 from cpr_trainer.runtime import optional_path, read_job, read_request
 from cpr_trainer.store import Store, open_store
+from cprjob_bench.documents.snapshot import BenchReport, Figures, SnapshotBench
+from cprjob_bench.roles.snapshot.cuts import TrainedShard
+from cprjob_bench.roles.snapshot.raw import raw_client
+from cprjob_bench.roles.snapshot.saves import BenchShard, delete_all
+from cprjob_bench.roles.snapshot.serving import Trainer
+from cprjob_bench.roles.snapshot.shard_process import running_shard
+from cprjob_bench.roles.snapshot.transfers import Transfers
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""What `cprjob bench snapshot` asks `python -m cpr_trainer bench` to measure, and is told.
+"""What `cprjob bench snapshot` asks `python -m cprjob_bench snapshot` to measure, and is told.
 
 Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
 `CPR_SPEC`: it names the one shard, the store and the limit on saves. A `SnapshotBench` comes as JSON on the standard

@@ -11,16 +11,16 @@ from typing import Self
 import numpy as np
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.bench import Latency, Round, Window
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import find_access
-from cpr_trainer.bench.shard_process import COUNTERS, KEY, ShardProcess
-from cpr_trainer.bench.workload import gradients_for, step_rows
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
+from cprjob_bench.documents.snapshot import Latency, Round, Window
+from cprjob_bench.roles.snapshot.shard_process import COUNTERS, KEY, ShardProcess
+from cprjob_bench.roles.snapshot.workload import gradients_for, step_rows
 
 #: From the start of one step to that of the next: the shard is busy for a part of it, as shards are.
 _PACE_S = 0.01
