@@ -25,6 +25,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cprjob_bench.roles.snapshot.main import run as measure
 
             measure(environ, sys.stdin, sys.stdout)
+        case "priority":
+            with loading_torch(environ):
+                from cprjob_bench.roles.priority.main import run as try_strategies
+
+            try_strategies(environ, sys.stdin, sys.stdout)
         case "single":
             with loading_torch(environ):
                 from cprjob_bench.roles.train.single import run as train_alone
@@ -47,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
     roles.add_parser(
         "snapshot", help="measure saves of one shard: a SnapshotBench comes in by stdin, reports go out by stdout"
+    )
+    roles.add_parser(
+        "priority", help="try what strategies lose: a SavingExperiment comes in by stdin, reports go out by stdout"
     )
     roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")

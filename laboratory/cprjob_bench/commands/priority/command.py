@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from cpr_contract.experiment import Outcome, Saving
+from cpr_contract.codec import from_json
+from cpr_contract.experiment import Outcome, TrialReport
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.document import InvalidDocumentError, parse_change, set_value
 from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError, progress, run_experiment, teller
+from cpr_operator.cli.trials import TrialError, ask_trainer_image, progress, teller
 from cprjob_bench.commands.priority.data import job_over, prepare
 from cprjob_bench.commands.priority.design import FULL, Design, design
 from cprjob_bench.commands.priority.show import as_json, print_study
 from cprjob_bench.commands.priority.verdict import Run, Study, study
+from cprjob_bench.documents.priority import Saved, Saving, SavingExperiment, SavingReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +74,24 @@ def measure(options: PriorityOptions, err: Console, environment: Mapping[str, st
         job = to_job_spec(spec, uid="bench", name=document["metadata"]["name"])
         with (
             progress(err) as bar,
-            closing(run_experiment(job, planned.experiment, environment, teller(bar, planned.names))) as outcomes,
+            closing(_run(job, planned.experiment, environment, teller(bar, planned.names))) as outcomes,
         ):
             return study(runs_of(planned, outcomes))
 
 
-def runs_of(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Run, ...]:
+def runs_of(planned: Design, outcomes: Iterable[tuple[Outcome, Saved | None]]) -> tuple[Run, ...]:
     """Each run with failures, compared with the run of its seed without.
 
     Raises TrialError if they cannot be compared.
     """
     without: dict[int, float] = {}
     runs = []
-    for (seed, strategy), outcome in zip(planned.runs, outcomes, strict=True):
+    for (seed, strategy), (outcome, saved) in zip(planned.runs, outcomes, strict=True):
         if outcome.auc is None:
             raise TrialError("AUC is not defined: all scored samples have the same label. Use more samples.")
         if strategy is None:
             without[seed] = outcome.auc
             continue
-        saved = outcome.saved
         assert saved is not None  # noqa: S101 -- the trial has `saving`
         runs.append(
             Run(
@@ -107,3 +109,15 @@ def runs_of(planned: Design, outcomes: Iterable[Outcome]) -> tuple[Run, ...]:
     if not any(run.pls and run.plu for run in runs):
         raise TrialError("Nothing was lost, because every failure fell on a save. Use more --failures or samples.")
     return tuple(runs)
+
+
+def _run(
+    job: JobSpec, experiment: SavingExperiment, environment: Mapping[str, str], tell: Callable[[TrialReport], None]
+) -> Generator[tuple[Outcome, Saved | None]]:
+    """Run all trials and yield their outcomes in order. Close it to end the process. Raises TrialError."""
+    with closing(ask_trainer_image("priority", job, experiment, environment, package="cprjob_bench")) as lines:
+        for line in lines:
+            found = from_json(SavingReport, line)
+            tell(found.report)
+            if found.report.outcome is not None:
+                yield found.report.outcome, found.saved

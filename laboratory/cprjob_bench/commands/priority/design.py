@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from cpr_contract.experiment import Experiment, Failure, Saving, Trial
 from cpr_contract.spec import Strategy
+from cprjob_bench.documents.priority import Failure, Saving, SavingExperiment, SavingTrial
 
 Contender = Strategy | Literal["Anchors"]
 
@@ -27,7 +27,7 @@ class Design:
     """Runs in their order. runs[i] is the (seed, contender) of trial i; None is the run without failures."""
 
     runs: tuple[tuple[int, Contender | None], ...]
-    experiment: Experiment
+    experiment: SavingExperiment
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,15 +40,15 @@ def design(saving: Saving, failures: int, seeds: range, shards: int) -> Design:
     contenders: dict[Contender, Saving] = {name: replace(saving, strategy=name) for name in STRATEGIES}
     contenders[ANCHORS] = replace(saving, strategy=FULL, interval=saving.interval * saving.anchors)
     runs: list[tuple[int, Contender | None]] = []
-    trials: list[Trial] = []
+    trials: list[SavingTrial] = []
     for seed in seeds:
         drawn = draw_failures(failures, shards, random.Random(seed))
         runs.append((seed, None))
-        trials.append(Trial(seed, ()))
+        trials.append(SavingTrial(seed))
         for contender, saves in contenders.items():
             runs.append((seed, contender))
-            trials.append(Trial(seed, (), replace(saves, failures=drawn)))
-    return Design(tuple(runs), Experiment(shards, tuple(trials)))
+            trials.append(SavingTrial(seed, replace(saves, failures=drawn)))
+    return Design(tuple(runs), SavingExperiment(shards, tuple(trials)))
 
 
 def draw_failures(count: int, shards: int, rng: random.Random) -> tuple[Failure, ...]:

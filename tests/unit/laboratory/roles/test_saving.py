@@ -10,17 +10,16 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from cpr_contract.experiment import Experiment, Failure, Saving, ShardLoss, Trial
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec, Strategy
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.main import run_trials
-from cpr_trainer.experiment.saving import SavingShards, failing_shards
-from cpr_trainer.experiment.schedule import Schedule
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris
+from cprjob_bench.documents.priority import Failure, Saving
+from cprjob_bench.roles.priority.saving import SavingShards, failing_shards
+from cprjob_bench.roles.priority.schedule import Schedule
 from support.local_job import small_job
 
 STRATEGIES = get_args(get_type_hints(Saving)["strategy"])
@@ -116,10 +115,3 @@ def test_growth_without_an_accumulator_is_refused(job: JobSpec) -> None:
     job = replace(job, model=replace(job.model, sparse_optimizer=SparseOptimizerSpec("SGD", 0.1)))
     with pytest.raises(BadSpecError, match="Growth"):
         Watched(job, Saving("Growth", 0.25, 2, 0.2, ()))
-
-
-def test_a_trial_has_losses_or_saves_but_not_both(job: JobSpec) -> None:
-    saving = Saving("Full", 0.25, 2, 0.2, ())
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
-    with pytest.raises(BadSpecError, match="not both"):
-        run_trials(job, dataset, Experiment(3, (Trial(1, (ShardLoss((0,), 0.1, 0.5),), saving),)), lambda _: None)

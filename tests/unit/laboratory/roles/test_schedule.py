@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_contract.experiment import Saving
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.schedule import Schedule, changed_rows, is_priority_step, slots_of_steps
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris
+from cprjob_bench.documents.priority import Saving
+from cprjob_bench.roles.priority.schedule import Schedule, changed_rows, is_priority_step, slots_of_steps
 from support.local_job import small_job
 
 STEPS = 40

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpr_contract.experiment import Saving
 from cpr_trainer.access import find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
+from cprjob_bench.documents.priority import Saving
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpr_contract.experiment import Failure, Saved, Saving
 from cpr_contract.spec import samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.experiment.saved_rows import SavedRows
-from cpr_trainer.experiment.schedule import Schedule, is_priority_step
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority import Population, Tracker, make_tracker, population_of
 from cpr_trainer.tables.segments import Segment
+from cprjob_bench.documents.priority import Failure, Saved, Saving
+from cprjob_bench.roles.priority.schedule import Schedule, is_priority_step
 
 
 @dataclass(slots=True, eq=False)
