@@ -28,7 +28,7 @@ _LOG = logging.getLogger("cpr_trainer")
 
 #: Roles that read a request from stdin and answer on stdout, and where they are.
 _ANSWERING = {
-    "experiment": "cpr_trainer.experiment.main",
+    "calibrate": "cpr_trainer.calibration.main",
     "evaluate": "cpr_trainer.evaluate",
     "inspect": "cpr_trainer.data.inspect",
     "inventory": "cpr_trainer.inventory",
@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.shard.keeper import run as serve
 
             return serve(Environment.read(environ))
-        case "experiment" | "evaluate":
+        case "calibrate" | "evaluate":
             with loading_torch(environ):
                 answer = import_module(_ANSWERING[options.role]).run
 
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser(ROLE_TRAINER, help="train; everything else is in the environment")
     roles.add_parser(ROLE_SHARD, help="hold a part of the tables; everything else is in the environment")
     roles.add_parser(
-        "experiment", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
+        "calibrate", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
     )
     roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
     roles.add_parser("inspect", help="look through data: an InspectionRequest comes in by stdin, DataFigures go out")

@@ -9,8 +9,8 @@ import numpy as np
 
 from cpr_contract.spec import samples_at
 from cpr_trainer.arrays import Ints
+from cpr_trainer.calibration.saved_rows import SavedRows
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.tables.arena import Arena

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import SparseOptimizerSpec
-from cpr_trainer.experiment.saved_rows import SavedRows, Slots
+from cpr_trainer.calibration.saved_rows import SavedRows, Slots
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.assignment import Assignment
 from cpr_trainer.tables.segments import Segment

@@ -1,4 +1,4 @@
-"""What `cprjob calibrate` asks `python -m cpr_trainer experiment` to try, and is told.
+"""What `cprjob calibrate` asks `python -m cpr_trainer calibrate` to try, and is told.
 
 Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
 `CPR_SPEC`, an `Experiment` as JSON on the standard input; the answer is one `TrialReport` a line.

@@ -1,4 +1,4 @@
-"""`python -m cpr_trainer experiment`: trials over one job's data, reported line by line."""
+"""`python -m cpr_trainer calibrate`: trials over one job's data, reported line by line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import partial
 from typing import TextIO
 
 from cpr_contract import env
+from cpr_contract.calibration import Experiment, Outcome, TrialReport
 from cpr_contract.codec import to_json
-from cpr_contract.experiment import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
+from cpr_trainer.calibration.losses import InjectedLosses, lost_sample_shards, step_losses
+from cpr_trainer.calibration.saved_rows import SavedRows
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.experiment.losses import InjectedLosses, lost_sample_shards, step_losses
-from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cpr_contract.experiment import ShardLoss
+from cpr_contract.calibration import ShardLoss
 from cpr_contract.spec import samples_at
 from cpr_trainer.arrays import Ints
+from cpr_trainer.calibration.saved_rows import SavedRows
 from cpr_trainer.data.order import BatchOrder
-from cpr_trainer.experiment.saved_rows import SavedRows
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 
