@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from cpr_operator.cli.document import InvalidDocumentError, read_single
 from cpr_operator.cli.options import OptionError, check_plot
 from cpr_operator.policy.costs import Costs
 from cpr_operator.policy.words import duration
+from cprjob_bench.commands.result import Result, table
 from cprjob_bench.options import SimulatePreset
 from cprjob_bench.simulation.failures import DISTRIBUTIONS, Failures, parse_trace, recorded
 from cprjob_bench.simulation.figures import as_json
@@ -27,6 +27,8 @@ from cprjob_bench.simulation.study import Summary, study
 PAPER: SimulatePreset = "paper"
 SCALE: SimulatePreset = "scale"
 RUNS = 10_000
+#: Overhead and its parts, then losses.
+_COSTS = ("overhead", "p50", "p95", "save", "load", "lost", "resch.", "PLS", "p95", "max", "rollbacks", "over")
 #: Jobs on thousands of shards fail hundreds of times.
 SCALE_RUNS = 100
 
@@ -76,10 +78,7 @@ def simulate(options: SimulateOptions, out: Console, err: Console, clock: Callab
         for each in ([at_scale(job, shards) for shards in SCALES] if scale else [job])
     ]
     simulated, took = runs * sum(len(part.summaries) for part in parts), clock() - began
-    if options.json:
-        out.print_json(json.dumps(_document(options, runs, parts)))
-    else:
-        out.print(*(_table(part, runs) for part in parts), sep="\n\n", highlight=False)
+    Result(_document(options, runs, parts), [_table(part, runs) for part in parts]).show(out, as_json=options.json)
     err.print(f"{simulated} jobs in {took:.1f} s of one core: {simulated / took:,.0f} jobs per second", highlight=False)
     if options.plot is not None:
         _plot(options.plot, parts, f"{options.file or options.preset or PAPER}: {runs} runs")
@@ -165,16 +164,15 @@ def _table(part: _Part, runs: int) -> Table:
         f"every {duration(job.mtbf_s)} and a budget of {job.limit:.3g} of all samples.\n"
         "Overhead and its parts in % of training time."
     )
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    for name in ("overhead", "p50", "p95", "save", "load", "lost", "resch.", "PLS", "p95", "max", "rollbacks", "over"):
-        table.add_column(name, header_style="dim", justify="right", no_wrap=True)
+    shown = table("strategy", *_COSTS, title=title)
+    for column in shown.columns:
+        column.no_wrap = True
     for name, each in part.summaries.items():
         times = (each.overhead.mean, each.overhead.p50, each.overhead.p95) if each.overhead else (None,) * 3
         percents = (_percent(value) for value in (*times, each.save, each.load, each.lost, each.reschedule))
         losses = (f"{value:.4f}" for value in (each.pls.mean, each.pls.p95, each.pls.max))
-        table.add_row(name, *percents, *losses, f"{each.rollbacks:.3f}", f"{each.over_budget:.1%}")
-    return table
+        shown.add_row(name, *percents, *losses, f"{each.rollbacks:.3f}", f"{each.over_budget:.1%}")
+    return shown
 
 
 def _percent(value: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
@@ -21,7 +20,7 @@ from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError, ask_trainer_image, progress, teller
 from cprjob_bench.commands.priority.data import job_over, prepare
 from cprjob_bench.commands.priority.design import FULL, Design, design
-from cprjob_bench.commands.priority.show import as_json, print_study
+from cprjob_bench.commands.priority.show import result
 from cprjob_bench.commands.priority.verdict import Run, Study, study
 from cprjob_bench.documents.priority import Saved, Saving, SavingExperiment, SavingReport
 
@@ -49,10 +48,7 @@ def bench_priority(options: PriorityOptions, out: Console, err: Console, environ
     Raises OptionError, DocumentError and InvalidDocumentError before anything runs, TrialError later.
     """
     found = measure(options, err, environment)
-    if options.json:
-        out.print_json(json.dumps(as_json(options.data.name, found)))
-    else:
-        print_study(out, found)
+    result(options.data.name, found).show(out, as_json=options.json)
 
 
 def measure(options: PriorityOptions, err: Console, environment: Mapping[str, str]) -> Study:

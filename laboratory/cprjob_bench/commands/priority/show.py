@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from cprjob_bench.commands.priority.design import ANCHORS, FULL
 from cprjob_bench.commands.priority.verdict import CONFIDENCE, Mean, Score, Study
+from cprjob_bench.commands.result import Result, table
 
 _TITLES = (
     "strategy",
@@ -26,8 +26,12 @@ _TITLES = (
 )
 
 
-def as_json(data: str, found: Study) -> dict[str, Any]:
-    """Plain JSON values; `data` names the file."""
+def result(data: str, found: Study) -> Result:
+    """All figures of the study, and a line for each strategy, then the comparisons; `data` names the file."""
+    return Result(_document(data, found), _lines(found))
+
+
+def _document(data: str, found: Study) -> dict[str, Any]:
     return {
         "data": data,
         "confidence": CONFIDENCE,
@@ -46,16 +50,12 @@ def as_json(data: str, found: Study) -> dict[str, Any]:
     }
 
 
-def print_study(console: Console, found: Study) -> None:
-    """Print a line for each strategy, then the comparisons."""
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(_TITLES):
-        table.add_column(title, header_style="dim", justify="right" if place else "left")
+def _lines(found: Study) -> Iterator[str | Table]:
+    shown = table(*_TITLES)
     for score in found.scores:
-        table.add_row(*_cells(score))
-    console.print(table, "", sep="\n", highlight=False)
-    for line in (_winner(found), *_comparisons(found), *_predictors(found)):
-        console.print(line, highlight=False, soft_wrap=True)
+        shown.add_row(*_cells(score))
+    yield shown
+    yield from ("", _winner(found), *_comparisons(found), *_predictors(found))
 
 
 def _as_json(score: Score) -> dict[str, Any]:

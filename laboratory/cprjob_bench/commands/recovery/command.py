@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile import Timing
 from cprjob_bench.commands.recovery.design import TIERS, Tier, document, members
 from cprjob_bench.commands.recovery.outage import pause_s
-from cprjob_bench.commands.recovery.show import as_json, print_results
+from cprjob_bench.commands.recovery.show import result
 from cprjob_bench.options import RecoveryTier
 
 _POLL_S = 0.1
@@ -53,10 +52,7 @@ def bench_recovery(options: RecoveryOptions, out: Console, err: Console, environ
         for size in options.sizes if tier.role == env.ROLE_SHARD else options.sizes[:1]:
             runs = asyncio.run(_measure(name, size, options.runs, err, environment))
             found.setdefault(name, {})[size] = runs
-    if options.json:
-        out.print_json(json.dumps(as_json(found)))
-    else:
-        print_results(out, found)
+    result(found).show(out, as_json=options.json)
 
 
 async def _measure(

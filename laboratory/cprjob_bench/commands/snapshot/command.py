@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import uuid
@@ -23,7 +22,7 @@ from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import ask_trainer_image, progress
 from cpr_operator.cluster.local.ports import PortBlocks
 from cprjob_bench.commands.job import bench_job
-from cprjob_bench.commands.snapshot.show import as_json, print_figures
+from cprjob_bench.commands.snapshot.show import result
 from cprjob_bench.commands.snapshot.store import bench_store
 from cprjob_bench.documents.snapshot import BenchReport, Figures, SnapshotBench
 
@@ -65,10 +64,7 @@ def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environ
         "limit_mib_s": options.limit_mib_s,
         "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
     }
-    if options.json:
-        out.print_json(json.dumps(as_json(setting, wanted.strategies, figures)))
-    else:
-        print_figures(out, wanted.strategies, figures)
+    result(setting, wanted.strategies, figures).show(out, as_json=options.json)
 
 
 def request(options: SnapshotOptions) -> SnapshotBench:

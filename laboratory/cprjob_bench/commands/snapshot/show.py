@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from cpr_contract.spec import Strategy
+from cprjob_bench.commands.result import Result, table
 from cprjob_bench.commands.snapshot.summary import Speed, Summary, Wait, summarise
 from cprjob_bench.documents.snapshot import Cut, Figures
 
 _MIB = 1 << 20
 
 
-def as_json(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures) -> dict[str, Any]:
-    """Plain JSON values; `setting` is the setting of the bench. Bit widths are strings, as keys."""
-    summary = asdict(summarise(figures))
+def result(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures) -> Result:
+    """The setting of the bench and its figures; three tables: speed, effect on training, and size."""
+    summary = summarise(figures)
+    return Result(_document(setting, strategies, figures, summary), _lines(strategies, figures, summary))
+
+
+def _document(
+    setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures, found: Summary
+) -> dict[str, Any]:
+    """Bit widths are strings, as keys."""
+    summary = asdict(found)
     extra = summary.pop("extra_memory")
     return {
         **setting,
@@ -32,13 +40,10 @@ def as_json(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Fi
     }
 
 
-def print_figures(console: Console, strategies: Sequence[Strategy], figures: Figures) -> None:
-    """Print three tables: speed, effect on training, and size."""
-    summary = summarise(figures)
-    console.print(_speeds(summary), "", _waits(summary), "", sep="\n", highlight=False)
-    for line in _costs(summary, figures.table_bytes):
-        console.print(line, highlight=False)
-    console.print("", _sizes(strategies, figures), sep="\n", highlight=False)
+def _lines(strategies: Sequence[Strategy], figures: Figures, summary: Summary) -> Iterator[str | Table]:
+    yield from (_speeds(summary), "", _waits(summary), "")
+    yield from _costs(summary, figures.table_bytes)
+    yield from ("", _sizes(strategies, figures))
 
 
 def _by_strategy(cuts: Iterable[Cut], strategies: Sequence[Strategy], field: str) -> dict[str, dict[str, Any]]:
@@ -48,18 +53,11 @@ def _by_strategy(cuts: Iterable[Cut], strategies: Sequence[Strategy], field: str
     return found
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(titles):
-        table.add_column(title, header_style="dim", justify="right" if place else "left")
-    return table
-
-
 def _speeds(summary: Summary) -> Table:
-    table = _table("training idle", "GiB/s", "raw client", "of raw", "CPU s/GiB", "raw client")
+    shown = table("training idle", "GiB/s", "raw client", "of raw", "CPU s/GiB", "raw client")
     rows: tuple[tuple[str, Speed], ...] = (("save", summary.save), ("restore", summary.restore))
     for name, speed in rows:
-        table.add_row(
+        shown.add_row(
             name,
             f"{speed.gib_s:.2f}",
             f"{speed.raw_gib_s:.2f}",
@@ -67,11 +65,11 @@ def _speeds(summary: Summary) -> Table:
             f"{speed.cpu_s_per_gib:.2f}",
             f"{speed.raw_cpu_s_per_gib:.2f}",
         )
-    return table
+    return shown
 
 
 def _waits(summary: Summary) -> Table:
-    table = _table("training waits, ms", "no save", "during a save", "ratio")
+    shown = table("training waits, ms", "no save", "during a save", "ratio")
     rows: tuple[tuple[str, Wait], ...] = (
         ("lookup, median", summary.lookup_p50_ms),
         ("lookup, p99", summary.lookup_p99_ms),
@@ -79,8 +77,8 @@ def _waits(summary: Summary) -> Table:
         ("push, p99", summary.push_p99_ms),
     )
     for name, wait in rows:
-        table.add_row(name, f"{wait.idle:.2f}", f"{wait.saving:.2f}", f"{wait.ratio:.2f}")
-    return table
+        shown.add_row(name, f"{wait.idle:.2f}", f"{wait.saving:.2f}", f"{wait.ratio:.2f}")
+    return shown
 
 
 def _costs(summary: Summary, table_bytes: int) -> Iterable[str]:
@@ -94,8 +92,8 @@ def _sizes(strategies: Sequence[Strategy], figures: Figures) -> Table:
     bits = sorted({cut.bits for cut in figures.cuts}, reverse=True)
     sizes = _by_strategy(figures.cuts, strategies, "size_bytes")
     rows = {cut.strategy: cut.rows for cut in figures.cuts}
-    table = _table("one save, MiB", "rows", *(f"{width} bits" for width in bits), "tracker, MiB")
+    shown = table("one save, MiB", "rows", *(f"{width} bits" for width in bits), "tracker, MiB")
     for strategy, tracker_bytes in zip(strategies, figures.trackers, strict=True):
         weights = (f"{sizes[strategy][str(width)] / _MIB:.1f}" for width in bits)
-        table.add_row(strategy, f"{rows[strategy]:,}", *weights, f"{tracker_bytes / _MIB:.1f}")
-    return table
+        shown.add_row(strategy, f"{rows[strategy]:,}", *weights, f"{tracker_bytes / _MIB:.1f}")
+    return shown

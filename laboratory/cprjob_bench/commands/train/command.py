@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from cpr_operator.cli.trials import TrialError, why
 from cprjob_bench.commands.train.contenders import Contender, CprJob, Program, Run, peer_commands, single
 from cprjob_bench.commands.train.machine import Gauge, open_gauge, processor_s, usage
 from cprjob_bench.commands.train.presets import BATCH_SIZE, document
-from cprjob_bench.commands.train.show import as_json, print_results
+from cprjob_bench.commands.train.show import result
 from cprjob_bench.commands.train.windows import Machine, TooShortError, Window, time_stages, time_steps
 from cprjob_bench.options import TrainPreset
 
@@ -78,10 +77,7 @@ def bench_train(options: TrainOptions, out: Console, err: Console, environment: 
         "shards": options.shards,
         "workers": options.workers,
     }
-    if options.json:
-        out.print_json(json.dumps(as_json(setting, windows)))
-    else:
-        print_results(out, windows)
+    result(setting, windows).show(out, as_json=options.json)
 
 
 async def _measure(options: TrainOptions, err: Console, environment: Mapping[str, str]) -> dict[str, list[Window]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from cprjob_bench.commands.result import Result, table
 from cprjob_bench.commands.train.windows import Summary, Window, summarise
 
 SINGLE = "single"
@@ -21,9 +21,15 @@ def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
     return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
 
 
-def as_json(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> dict[str, Any]:
-    """Plain JSON values: the setting, the medians, and every window."""
+def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> Result:
+    """The setting, the medians, and every window; a line for each contender, then how the time of a step is spent."""
     found = summaries(windows)
+    return Result(_document(setting, windows, found), _lines(found))
+
+
+def _document(
+    setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]], found: Mapping[str, Summary]
+) -> dict[str, Any]:
     return {
         **setting,
         "contenders": {name: _figures(summary) for name, summary in found.items()},
@@ -32,22 +38,18 @@ def as_json(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]])
     }
 
 
-def print_results(console: Console, windows: Mapping[str, Sequence[Window]]) -> None:
-    """Print a line for each contender, then how the time of a step is spent."""
-    found = summaries(windows)
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(_TITLES):
-        table.add_column(title, header_style="dim", justify="right" if place else "left")
+def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
+    shown = table(*_TITLES)
     for name, summary in found.items():
         figures = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
-        table.add_row(
+        shown.add_row(
             name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in figures)
         )
-    console.print(table, highlight=False)
+    yield shown
     for name, summary in found.items():
         for role, stages in summary.stages_ms.items():
-            console.print(f"{name}, ms per step of a {role}: {_listed(stages)}", highlight=False, soft_wrap=True)
-        console.print(f"{name}, processor ms per step: {_listed(summary.cpu_ms)}", highlight=False, soft_wrap=True)
+            yield f"{name}, ms per step of a {role}: {_listed(stages)}"
+        yield f"{name}, processor ms per step: {_listed(summary.cpu_ms)}"
 
 
 def _figures(summary: Summary) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cpr_operator.cli.trials import TrialError
 from cprjob_bench.commands.priority.command import runs_of
 from cprjob_bench.commands.priority.data import Samples, job_over, prepare
 from cprjob_bench.commands.priority.design import ANCHORS, FULL, STRATEGIES, Contender, Design, design, draw_failures
-from cprjob_bench.commands.priority.show import as_json, print_study
+from cprjob_bench.commands.priority.show import result
 from cprjob_bench.commands.priority.verdict import Run, Study, mean_of, study
 from cprjob_bench.documents.priority import Failure, Saved, Saving
 
@@ -191,7 +191,7 @@ def test_the_figure_that_the_drop_follows_predicts_it_better(by_samples: bool, b
 
 def printed(found: Study) -> str:
     console = Console(file=io.StringIO(), width=120)
-    print_study(console, found)
+    result("rows.tsv", found).show(console, as_json=False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -223,7 +223,7 @@ def test_the_better_predictor_is_named() -> None:
 
 
 def test_json_holds_every_run_and_the_answer() -> None:
-    answer = as_json("rows.tsv", a_study({"Full": [0.1, 0.2], "MFU": [0.05, 0.15]}))
+    answer = result("rows.tsv", a_study({"Full": [0.1, 0.2], "MFU": [0.05, 0.15]})).document
     assert (answer["data"], answer["seeds"], answer["best"], answer["second"]) == ("rows.tsv", 2, "MFU", "Full")
     assert answer["significant"] is True
     assert answer["strategies"]["Full"]["auc_drop_against_full"] is None

@@ -9,7 +9,7 @@ import pytest
 from cpr_operator.api.validate import validate
 from cprjob_bench.commands.recovery.design import document
 from cprjob_bench.commands.recovery.outage import FOLLOWING_STEPS, pause_s, percentile
-from cprjob_bench.commands.recovery.show import as_json
+from cprjob_bench.commands.recovery.show import result
 
 STEP_S = 0.01
 
@@ -48,7 +48,7 @@ def test_percentiles_lie_between_runs() -> None:
 
 
 def test_programs_read_it_by_tier_and_size() -> None:
-    found = as_json({"InPlace": {64: [0.2, 0.2], 512: [0.3]}})
+    found = result({"InPlace": {64: [0.2, 0.2], 512: [0.3]}}).document
     assert found == {
         "InPlace": {
             "64": {"p50_s": 0.2, "p99_s": pytest.approx(0.2), "runs": 2},

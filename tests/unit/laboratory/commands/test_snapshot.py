@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
 from cpr_operator.cli.options import OptionError
-from cprjob_bench.commands.snapshot.show import as_json, print_figures
+from cprjob_bench.commands.snapshot.show import result
 from cprjob_bench.commands.snapshot.store import bench_store
 from cprjob_bench.commands.snapshot.summary import summarise
 from cprjob_bench.documents.snapshot import Contest, Cut, Figures, Latency, Round, Window
@@ -60,7 +60,7 @@ def test_what_training_waits_is_compared_within_each_round() -> None:
 
 
 def test_the_answer_for_programs() -> None:
-    found = as_json({"rows": 7}, ("Full", "MFU"), figures())
+    found = result({"rows": 7}, ("Full", "MFU"), figures()).document
     assert found["rows"] == 7
     assert found["shard_mib"] == 512
     assert found["save"]["gib_s"] == 1.0
@@ -74,13 +74,13 @@ def test_the_answer_for_programs() -> None:
 
 def test_memory_that_the_system_does_not_tell_is_not_told() -> None:
     unknown = replace(figures(), extra_memory_bytes=None)
-    assert as_json({}, ("Full", "MFU"), unknown)["extra_memory_mib"] is None
+    assert result({}, ("Full", "MFU"), unknown).document["extra_memory_mib"] is None
     assert "Memory" not in printed(unknown)
 
 
 def printed(found: Figures) -> str:
     console = Console(file=io.StringIO(), width=120)
-    print_figures(console, ("Full", "MFU"), found)
+    result({}, ("Full", "MFU"), found).show(console, as_json=False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

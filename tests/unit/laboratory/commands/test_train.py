@@ -22,7 +22,7 @@ from cprjob_bench.commands.train import command
 from cprjob_bench.commands.train.contenders import Program, peer_commands, read_trace
 from cprjob_bench.commands.train.machine import processor_s, usage
 from cprjob_bench.commands.train.presets import document
-from cprjob_bench.commands.train.show import as_json
+from cprjob_bench.commands.train.show import result
 from cprjob_bench.commands.train.windows import Machine, TooShortError, Window, summarise, time_stages, time_steps
 from cprjob_bench.options import TrainPreset
 
@@ -92,7 +92,7 @@ def test_windows_are_compared_repeat_by_repeat() -> None:
 
 
 def test_json_has_the_figures_of_each_contender() -> None:
-    found = as_json({"precision": "fp32"}, {"single": [window(100.0)], "cprjob": [window(97.0, rss=3 * 2**20)]})
+    found = result({"precision": "fp32"}, {"single": [window(100.0)], "cprjob": [window(97.0, rss=3 * 2**20)]}).document
     assert found["precision"] == "fp32"
     assert found["ratio_to_single"] == {"cprjob": 0.97}
     ours = found["contenders"]["cprjob"]
