@@ -12,7 +12,7 @@ pin --all-extras --group dev "${without[@]}" pyproject.toml -o requirements/dev.
 # The site's, on top of those.
 pin --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 pin --extra operator "${without[@]}" pyproject.toml -o requirements/operator.txt
-pin --extra trainer "${without[@]}" pyproject.toml -o requirements/trainer.txt
+pin --extra onnx "${without[@]}" pyproject.toml -o requirements/trainer.txt
 # The peers of `cprjob bench train`, on the trainer's own versions; fbgemm-gpu-cpu takes the place of the fbgemm-gpu that torchrec asks for.
 pin --extra trainer "${without[@]}" --constraint requirements/trainer.txt --override <(echo "fbgemm-gpu ; sys_platform == 'never'") \
   --no-emit-package fbgemm-gpu pyproject.toml laboratory/contenders/requirements.in -o laboratory/contenders/requirements.txt

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.export import ExportFormat, ExportRequest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
 from cpr_trainer.runtime.environment import termination_file
@@ -93,9 +95,10 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:
             with loading_torch(environ):
-                from cpr_trainer.export import run as export
+                from cpr_trainer.export.main import run as export
 
-            export(environ, options.anchor, options.to, sys.stdout.buffer)
+            request = ExportRequest(options.anchor, options.format, options.since)
+            export(environ, request, options.to, sys.stdout.buffer)
     return ExitCode.OK
 
 
@@ -133,12 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     cleaning = roles.add_parser(ROLE_CLEANUP, help="delete all saves of a job")
     cleaning.add_argument("--spare", action="append", default=[], help="the key of an anchor that stays")
-    exporting = roles.add_parser("export", help="write the model of an anchor into a folder")
+    exporting = roles.add_parser("export", help="write the model of an anchor as files")
     exporting.add_argument("--anchor", required=True, help="the key of the anchor's manifest")
+    exporting.add_argument("--format", choices=get_args(ExportFormat), default="safetensors", help="of the network")
+    exporting.add_argument("--since", help="the key of another anchor: only the rows that changed after it are written")
     exporting.add_argument(
         "--to",
         required=True,
-        type=Path,
-        help="the folder, made if it is not there; - writes an archive (tar) to stdout",
+        help="the folder, made if it is not there; a URI; - writes an archive (tar) to stdout",
     )
     return parser

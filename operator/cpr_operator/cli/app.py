@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
+from cpr_contract.export import ExportFormat, ExportRequest
 from cpr_operator.cli.console import err, interruptible, out, usage_errors
 from cpr_operator.cli.data import data
 from cpr_operator.cli.jobs import jobs
@@ -87,26 +88,38 @@ def validate(
 
 @app.command()
 @on_cluster
-def export(
+def export(  # noqa: PLR0913 -- one parameter per option
     source: Source = None,
     *,
-    to: Annotated[Path, typer.Option(help="Folder to write the model to.", file_okay=False)],
+    to: Annotated[
+        str, typer.Option(metavar="DIR|URI", help="Folder here, or s3://bucket/prefix or file:///folder of the job.")
+    ],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="Write the dense network as a program, too, in this format.")
+    ] = "safetensors",
+    since: Annotated[
+        str | None, typer.Option(metavar="ANCHOR", help="Write only the rows that changed after this anchor.")
+    ] = None,
+    anchor: Annotated[
+        str | None, typer.Option(metavar="ANCHOR", help="An anchor of the job. Defaults to its result.")
+    ] = None,
     workdir: Workdir = None,
     where: Where,
 ) -> None:
-    """Write a finished job's model as safetensors."""
+    """Write a job's model as files, for those who serve it."""
     from cpr_operator.cli.asking import trainer_pod
     from cpr_operator.cli.export import export as export_model
     from cpr_operator.cli.export import export_from, model_of
     from cpr_operator.cli.source import find_job, is_on_cluster
 
     with usage_errors():
-        model = model_of(find_job(source, workdir, where))
+        model = model_of(find_job(source, workdir, where), anchor)
+        request = ExportRequest(model.anchor, form, since)
         if is_on_cluster(source):
             with trainer_pod(source, where) as pod:
-                export_from(pod, model, to)
+                export_from(pod, request, to)
         else:
-            raise typer.Exit(export_model(model, to, os.environ))
+            raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
 
 
 @app.command()

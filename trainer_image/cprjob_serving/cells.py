@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cpr_trainer.arrays import Ints
-from cpr_trainer.hashing import LOW_BYTES, U64, WORD_BYTES, hash_strings
+from cprjob_serving.arrays import Ints
+from cprjob_serving.cpr64 import LOW_BYTES, U64, WORD_BYTES, hash_strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +23,13 @@ class Cells:
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Cells:
+        """Take some texts."""
+        lengths = np.array([len(text) for text in texts], np.int64)
+        data = np.frombuffer(b"".join(texts) + bytes(WORD_BYTES), np.uint8)
+        return cls(data, np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
     def of_arrow(cls, column: Any) -> Cells:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpr_trainer.data.cells import Cells, rotated
-from cpr_trainer.hashing import U64, WORD_BYTES
+from cprjob_serving.cells import Cells, rotated
+from cprjob_serving.cpr64 import U64, WORD_BYTES
 
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
 _BLOCK = 2 * WORD_BYTES

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpr_trainer.arrays import Ints
-from cpr_trainer.data.cells import Cells, rotated
-from cpr_trainer.hashing import U64, WORD_BYTES
+from cprjob_serving.arrays import Ints
+from cprjob_serving.cells import Cells, rotated
+from cprjob_serving.cpr64 import U64, WORD_BYTES
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
