@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def make(*arguments: str) -> str:
     """Run make as it is, but for the environment, which is this one."""
-    command = ["make", "--silent", "--old-file=.cache/uv/bin/uv", *arguments]
+    command = ["make", "--silent", "--no-print-directory", "--old-file=.cache/uv/bin/uv", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
