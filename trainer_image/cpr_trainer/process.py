@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import get_args
 
 from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
