@@ -42,6 +42,7 @@ RUN --mount=type=secret,id=certificates python3 -m venv /tmp/pip \
 ENV PYTHONPATH=/opt/cprjob/source:/opt/cprjob/packages:/opt/cprjob/torch
 COPY trainer_image/cpr_contract source/cpr_contract
 COPY trainer_image/cpr_trainer source/cpr_trainer
+COPY trainer_image/cprjob_serving source/cprjob_serving
 RUN python3 -m compileall -q -f --invalidation-mode unchecked-hash source
 USER 65532:65532
 ENTRYPOINT ["python3", "-m", "cpr_trainer"]

@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cpr_operator.cli.app import app
+from cprjob_serving import current
 from support.exec_server import PodServer, serving
 from support.runs import run, small_job
 
@@ -84,8 +85,17 @@ def test_the_model_comes_here_as_files(cprjob: Cprjob, server: PodServer, tmp_pa
     assert found.exit_code == 0, found.output
     assert cprjob.here("export", "--to", str(tmp_path / "here")).exit_code == 0
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
-    assert len(contents(tmp_path / "here")) == len(("dense", "a", "b", "c", "model.json"))
+    assert len(contents(tmp_path / "here")) == len(("dense", "a", "b", "c", "transform.json", "model.json"))
     assert len(server.deleted) == 1
+
+
+def test_a_model_goes_from_the_pod_to_a_uri(cprjob: Cprjob, server: PodServer, tmp_path: Path) -> None:
+    found = cprjob.there("export", "--to", (tmp_path / "there").as_uri(), "--format", "torch-export")
+    assert found.exit_code == 0, found.output
+    assert cprjob.here("export", "--to", str(tmp_path / "here"), "--format", "torch-export").exit_code == 0
+    assert contents(current(tmp_path / "there")) == contents(tmp_path / "here")
+    assert cprjob.there("export", "--to", "gs://bucket/models").exit_code == 1
+    assert len(server.deleted) == 2
 
 
 def test_a_model_that_was_cut_off_is_not_called_complete(cprjob: Cprjob, server: PodServer, tmp_path: Path) -> None:

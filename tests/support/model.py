@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from cpr_contract.export import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.anchors import read_anchor
@@ -19,7 +20,7 @@ from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.export import export_model
+from cpr_trainer.export.folder import export_model
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import Uris, open_store
@@ -41,7 +42,7 @@ class SavedModel:
 
 def saved_model(job: JobSpec, anchor: AnchorRef, folder: Path) -> SavedModel:
     store = open_store(job.snapshots.store, None, None)
-    export_model(store, job, anchor.key, folder)
+    export_model(store, job, ExportRequest(anchor.key), folder)
     tables = tuple(load_file(folder / "tables" / f"{table.name}.safetensors")["weight"] for table in job.model.tables)
     tensors = read_tensors(store, read_anchor(store, anchor))
     replica = DenseReplica(job.model, 0)

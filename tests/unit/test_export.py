@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
+from cpr_contract.export import ExportRequest
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
@@ -29,13 +30,17 @@ from cpr_contract.spec import (
 )
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
 from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.errors import ModelError
-from cpr_trainer.export import run
+from cpr_trainer.export.main import run
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store, open_store
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.segments import Segment
 from cpr_trainer.trainer.state import DenseState
-from support.saves import draft, full_save
+from support.saves import draft, full_save, write
 
 DIM, SHARDS = 4, 3
 TABLES = (TableSpec("user", 101), TableSpec("a/b", 1), TableSpec("page", 57))
@@ -96,7 +101,7 @@ def anchor(job: JobSpec) -> AnchorRef:
 
 def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder, NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     for number, (table, file) in enumerate(zip(TABLES, ("user", "a%2Fb", "page"), strict=True)):
         weight = load_file(folder / "tables" / f"{file}.safetensors")["weight"]
         assert np.array_equal(weight.numpy(), value_of(number, np.arange(table.rows)).astype(np.float32))
@@ -110,6 +115,7 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
     left = {path.name for path in folder.rglob("*")}
     assert left == {
         "model.json",
+        "transform.json",
         "dense.safetensors",
         "tables",
         "user.safetensors",
@@ -120,8 +126,8 @@ def test_a_model_is_written_as_files_that_others_read(job: JobSpec, anchor: Anch
 
 def test_a_model_goes_out_as_an_archive_of_the_same_files(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     stream = io.BytesIO()
-    run(environ(job), anchor.key, Path("-"), stream)
-    run(environ(job), anchor.key, tmp_path / "out", NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), "-", stream)
+    run(environ(job), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     stream.seek(0)
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         found = {each.name: file.read() for each in archive if (file := archive.extractfile(each))}
@@ -136,22 +142,82 @@ def test_a_model_goes_out_as_an_archive_of_the_same_files(job: JobSpec, anchor: 
 
 def test_a_model_is_not_called_complete_before_it_is(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    run(environ(job), anchor.key, folder, NO_STREAM)
+    run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     part = next(
         entry.key for entry in the_store(job).list("uid/") if "shard-0002" in entry.key and "part-" in entry.key
     )
     the_store(job).delete([part])
     with pytest.raises(DamagedError, match=part):
-        run(environ(job), anchor.key, folder, NO_STREAM)
+        run(environ(job), ExportRequest(anchor.key), str(folder), NO_STREAM)
     assert not (folder / "model.json").exists()
 
 
 def test_an_anchor_of_another_model_is_refused(job: JobSpec, anchor: AnchorRef, tmp_path: Path) -> None:
     other = replace(job, model=replace(job.model, tables=TABLES[:2]))
     with pytest.raises(LayoutError):
-        run(environ(other), anchor.key, tmp_path / "out", NO_STREAM)
+        run(environ(other), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     wider = replace(job, model=replace(job.model, bottom_mlp=(16, DIM)))  # the same tables, another network
     with pytest.raises(ModelError, match="is of another network"):
-        run(environ(wider), anchor.key, tmp_path / "out", NO_STREAM)
+        run(environ(wider), ExportRequest(anchor.key), str(tmp_path / "out"), NO_STREAM)
     with pytest.raises(DamagedError, match="missing"):
-        run(environ(job), "uid/no/such/manifest.json", tmp_path / "out", NO_STREAM)
+        run(environ(job), ExportRequest("uid/no/such/manifest.json"), str(tmp_path / "out"), NO_STREAM)
+
+
+def changed(job: JobSpec, anchor: AnchorRef, *, shards: int, rows: dict[int, list[int]], uid: str = "uid") -> AnchorRef:
+    """A later anchor, of so many shards, in which some rows of each table are negative."""
+    placement, layout = Placement.of(job.model, shards), layout_hash(job.model)
+    refs = []
+    for index in range(shards):
+        arena = np.zeros((placement.size(index), DIM), np.float32)
+        for chunk in placement.rows_of(index, chunk=10):
+            for slot, (table, row) in enumerate(zip(chunk.tables, chunk.rows, strict=True), chunk.first_slot):
+                sign = -1 if int(row) in rows.get(int(table), []) else 1
+                arena[slot] = sign * value_of(int(table), np.array([row]))[0]
+        manifest = replace(
+            draft(20, index=index, layout=layout, first_place=int(placement.starts[index])), generation=2, job_uid=uid
+        )
+        refs.append(full_save(the_store(job), manifest, arena, np.ones((len(arena), 1), np.float32)).ref)
+    state = DenseState(job, 1000)
+    state.begin({})
+    meta = DenseMeta(uid, 2, 1, 20, 1000, 2000, layout, ())
+    return commit_anchor(the_store(job), meta, state.tensors(), tuple(refs), ((),) * shards)
+
+
+@pytest.mark.parametrize("shards", [2, SHARDS, 5])
+def test_only_the_rows_that_changed_are_written_however_many_shards_there_were(
+    job: JobSpec, anchor: AnchorRef, tmp_path: Path, shards: int
+) -> None:
+    later = changed(job, anchor, shards=shards, rows={0: [3, 100], 2: [7]})
+    folder = tmp_path / "out"
+    run(environ(job), ExportRequest(later.key, since=anchor.key), str(folder), NO_STREAM)
+    user, only, page = (load_file(folder / "tables" / f"{file}.safetensors") for file in ("user", "a%2Fb", "page"))
+    assert user["rows"].tolist() == [3, 100]
+    assert np.array_equal(user["weight"].numpy(), -value_of(0, np.array([3, 100])).astype(np.float32))
+    assert page["rows"].tolist() == [7]
+    assert (only["rows"].shape, only["weight"].shape) == ((0,), (0, DIM))
+    told = json.loads((folder / "delta.json").read_text())
+    assert told == {"since": anchor.key, "anchor": later.key, "rows": {"user": 2, "a/b": 0, "page": 1}}
+    run(environ(job), ExportRequest(later.key), str(folder), NO_STREAM)
+    assert not (folder / "delta.json").exists(), "a whole export into the same folder is whole"
+
+
+def untouched(job: JobSpec, uid: str, step: int) -> AnchorRef:
+    """An anchor of the job `uid`, of which no save holds any row."""
+    placement, layout = Placement.of(job.model, 1), layout_hash(job.model)
+    values = np.zeros((placement.total, DIM), np.float32), np.zeros((placement.total, 1), np.float32)
+    arena = Arena([Segment(0, *values)], Assignment((placement.total,), (SparseOptimizerSpec("SGD", 0.1),)))
+    manifest = draft(step, layout=layout, job_uid=uid, places=placement.total)
+    save = write(Writer(the_store(job), arena), manifest, arena.capture_changes(0))
+    state = DenseState(job, 1000)
+    state.begin({})
+    meta = DenseMeta(uid, 1, 1, step, 1000, 1000, layout, ())
+    return commit_anchor(the_store(job), meta, state.tensors(), (save.ref,), ((),))
+
+
+def test_rows_that_no_save_of_another_job_holds_count_as_changed(job: JobSpec, tmp_path: Path) -> None:
+    """Their first values followed from that job's seed."""
+    until, counts = untouched(job, "uid", 20), []
+    for since in (untouched(job, "uid", 10), untouched(job, "other", 10)):
+        run(environ(job), ExportRequest(until.key, since=since.key), str(tmp_path / "out"), NO_STREAM)
+        counts.append(json.loads((tmp_path / "out" / "delta.json").read_text())["rows"])
+    assert counts == [{"user": 0, "a/b": 0, "page": 0}, {"user": 101, "a/b": 1, "page": 57}]

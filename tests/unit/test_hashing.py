@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.hashing import GOLDEN, hash_strings, hash_words, key64, mix64, scale_to
+from cpr_trainer.hashing import key64, scale_to
+from cprjob_serving.cpr64 import GOLDEN, hash_strings, hash_words, mix64
 
 M = 2**64 - 1
 

@@ -29,15 +29,12 @@ class Jagged:
         L is the length of the longest, and 1 at least.
         """
         there = self._mask()
-        padded = self.values.new_zeros(*there.shape, self.values.shape[1])
-        return padded.index_put(there.nonzero(as_tuple=True), self.values), there
+        return self._side_by_side(self.values, there), there
 
     def padded_weights(self) -> Tensor:
         """Return the weights as `padded` returns vectors, float32 [n, L]: 1 for each if the feature has none."""
         there = self._mask()
-        if self.weights is None:
-            return there.float()
-        return self.weights.new_zeros(there.shape).index_put(there.nonzero(as_tuple=True), self.weights)
+        return there.float() if self.weights is None else self._side_by_side(self.weights, there)
 
     def part(self, samples: slice) -> Jagged:
         """Return some samples that follow each other."""
@@ -55,8 +52,21 @@ class Jagged:
         return cls(values, lengths, torch.cat(weights) if weights else None)
 
     def _mask(self) -> Tensor:
-        longest = int(self.lengths.max()) if len(self.lengths) else 1
-        return torch.arange(max(longest, 1), device=self.lengths.device) < self.lengths[:, None]
+        if torch.compiler.is_exporting():
+            longest = self.lengths.max().item()
+            torch._check(longest >= 0)  # type: ignore[no-untyped-call]  # noqa: SLF001 -- what torch.export asks for
+            width = torch.sym_max(longest, 1)  # type: ignore[no-untyped-call]
+        else:
+            width = max(int(self.lengths.max()), 1) if len(self.lengths) else 1
+        return torch.arange(width, device=self.lengths.device) < self.lengths[:, None]
+
+    def _side_by_side(self, values: Tensor, there: Tensor) -> Tensor:
+        """Return values [k, ...] as [n, L, ...], with zeros where nothing is `there`, bool [n, L]."""
+        if torch.compiler.is_exporting():  # A program cannot know that as many are there as there are values.
+            after = values.shape[0]
+            places = (self.lengths.cumsum(0) - self.lengths)[:, None] + torch.arange(there.shape[1])
+            return torch.cat((values, values.new_zeros(1, *values.shape[1:])))[torch.where(there, places, after)]
+        return values.new_zeros(*there.shape, *values.shape[1:]).index_put(there.nonzero(as_tuple=True), values)
 
 
 class Features(Mapping[str, Tensor | Jagged]):

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from cpr_contract.spec import TableSpec
-from cpr_trainer.data.cells import Cells
-from cpr_trainer.data.murmur3 import murmur3
-from cpr_trainer.data.xxh64 import xxh64
+from cprjob_serving.cells import Cells
+from cprjob_serving.murmur3 import murmur3
+from cprjob_serving.xxh64 import xxh64
 from support.plain_batches import single_ids
 from support.table_data import Click, everything, read, write
 

@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from cpr_contract.spec import TableSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
-from cpr_trainer.data.cells import Cells
 from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import NO_ROW, table_rows
 from cpr_trainer.data.lists import split
-from cpr_trainer.data.murmur3 import murmur3
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
 from cpr_trainer.data.weights import weights_of
-from cpr_trainer.data.xxh64 import xxh64
-from cpr_trainer.hashing import U64
+from cprjob_serving.cells import Cells
+from cprjob_serving.hashes import hashes
 
 
 def ids_of(table: Any, columns: Columns, faults: Faults, features: FeatureLayout | None = None) -> Int32s | Bags:
@@ -95,14 +93,4 @@ def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
 def _rows_of_texts(texts: Any, target: TableSpec) -> Ints:
     if target.ids == "RowNumber":
         return rows_of_texts(texts, target)
-    return table_rows(_hashes(Cells.of_arrow(texts), target), target.rows)
-
-
-def _hashes(cells: Cells, target: TableSpec) -> U64:
-    match target.ids:
-        case "XXH64":
-            return xxh64(cells, target.hash_seed)
-        case "Murmur3":
-            return murmur3(cells, target.hash_seed)[0]
-        case _:
-            return cells.hashes()
+    return table_rows(hashes(Cells.of_arrow(texts), target.ids, target.hash_seed), target.rows)

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from cpr_contract.inspection import ColumnFigures
 from cpr_trainer.arrays import Ints
-from cpr_trainer.data.cells import Cells
 from cpr_trainer.data.lists import split
-from cpr_trainer.hashing import U64
+from cprjob_serving.cells import Cells
+from cprjob_serving.cpr64 import U64
 
 #: Of text, from the narrowest to the widest: a column is what all its cells are.
 _KINDS = ("empty", "integer", "number", "text")

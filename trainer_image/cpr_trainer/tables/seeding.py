@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.hashing import GOLDEN, mix64
+from cprjob_serving.cpr64 import GOLDEN, mix64
 
 _BITS = 24  # what a float32 holds exactly
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.hashing import GOLDEN, scale_to
+from cpr_trainer.hashing import scale_to
 from cpr_trainer.tables.priority.population import Population
 from cpr_trainer.tables.priority.tracker import Claim, Tracker
+from cprjob_serving.cpr64 import GOLDEN
 
 #: Entries of a bucket: one bit each of a byte.
 _WAYS = 8

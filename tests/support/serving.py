@@ -1,0 +1,27 @@
+"""Jobs whose models are served."""
+
+from __future__ import annotations
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.spec import (
+    DataSpec,
+    FeatureSpec,
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    SnapshotSpec,
+    SparseOptimizerSpec,
+    StoreSpec,
+    TableSpec,
+)
+
+STORE = StoreSpec("file:///nowhere", None, "bucket", "")
+
+
+def serving_job(
+    data: DataSpec, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], numeric: int | None
+) -> JobSpec:
+    """A job with a network of its own, which nobody builds."""
+    dense, sparse = OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)
+    model = ModelSpec(4, (4,), (1,), tables, dense, sparse, entrypoint="a:b", features=features, numeric=numeric)
+    return JobSpec(CONTRACT_VERSION, "uid", "job", model, data, 1, 1, SnapshotSpec(STORE, 2, 30.0, None), 10.0)

@@ -1,0 +1,1 @@
+"""Models as files: what `cprjob export` writes out of an anchor. docs/serving.md describes the files."""

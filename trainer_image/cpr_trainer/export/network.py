@@ -1,0 +1,152 @@
+"""The dense network as a program that runs without its code: by torch.export, or as ONNX."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from cpr_contract.export import PROGRAMS, ExportFormat
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.bags import FeatureLayout
+from cpr_trainer.errors import ModelError
+from cpr_trainer.features import Features, Jagged
+from cpr_trainer.model.entrypoint import DLRM, start
+from cprjob_serving.transform import Transform
+
+#: The name of the output of a program: logits, [n] or [n, L].
+OUTPUT = "logits"
+#: The lengths of the sequences by which a program is made, and those by which it is tried.
+_MADE_FOR, _TRIED = (2, 0, 3), ((1,), (3, 1, 0, 4, 2))
+_TOLERANCE = 1e-5
+
+
+def write_network(network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat, folder: Path) -> None:
+    """Write the program of a network, in a format that has one. Raises ModelError if the network has none."""
+    program = _program(network, spec, transform, form)
+    if form == "torch-export":
+        torch.export.save(program, folder / PROGRAMS[form])
+    else:
+        _write_onnx(program, spec, transform, folder / PROGRAMS[form])
+
+
+class _ByInput(nn.Module):
+    """A network that takes the inputs of a transform, in their order, as tensors."""
+
+    def __init__(self, network: nn.Module, spec: ModelSpec) -> None:
+        super().__init__()
+        self.network = network
+        self._spec = spec
+        self._layout = FeatureLayout.of(spec) if spec.features else None
+
+    def forward(self, dense: Tensor, *inputs: Tensor) -> Tensor:
+        """Return logits, [n] or [n, L]. dense: float32 [n, N]. inputs: see `Transform.inputs`."""
+        return start(self.network, dense)(self._embeddings(dense, inputs))
+
+    def _embeddings(self, dense: Tensor, inputs: Sequence[Tensor]) -> Any:
+        if self._layout is None:
+            return torch.stack([*inputs], dim=1) if len(self._spec.dims) == 1 else tuple(inputs)
+        values = iter(inputs)
+        found: list[Any] = []
+        for feature in self._spec.features:
+            vectors = next(values)
+            if feature.pooling == "None":
+                found.append(Jagged(vectors, next(values), next(values) if feature.weights else None))
+            else:
+                found.append(vectors)
+        pooled = [
+            torch.stack([found[place] for place in mine.tolist()], dim=1)
+            if len(mine)
+            else dense.new_zeros(dense.shape[0], 0, dim)
+            for mine, dim in zip(self._layout.pooled, self._spec.dims, strict=True)
+        ]
+        return Features(self._layout, pooled, [[found[place] for place in mine] for mine in self._layout.sequences])
+
+
+@torch.no_grad()
+def _program(network: nn.Module, spec: ModelSpec, transform: Transform, form: ExportFormat) -> ExportedProgram:
+    by_input = _ByInput(network, spec).eval()
+    name = spec.entrypoint or DLRM
+    remedy = (
+        "Let its control flow and its shapes not depend on values of tensors (see torch.export), or export it as"
+        " safetensors and serve it with its own code."
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            samples = Dim("samples")
+            dims = [each for feature in transform.features for each in _dims(feature.inputs, samples)]
+            program = torch.export.export(
+                by_input,
+                tuple(_example(spec, transform, _MADE_FOR)),
+                dynamic_shapes={"dense": {0: samples}, "inputs": tuple(dims)},
+            )
+            for node in program.graph.nodes:
+                node.meta.pop("stack_trace", None)  # paths of this machine
+            tried = [_example(spec, transform, lengths) for lengths in _TRIED]
+            pairs = [(program.module()(*inputs), by_input(*inputs)) for inputs in tried]
+    except Exception as error:  # Networks are not ours, and torch.export raises many kinds.
+        said = str(error).strip().partition("\n")[0]
+        raise ModelError(f"The network of {name} has no {form}: {type(error).__name__}: {said}.", remedy) from error
+    if not all(torch.allclose(*pair, rtol=_TOLERANCE, atol=_TOLERANCE) for pair in pairs):
+        raise ModelError(f"The network of {name} computes something else as {form} than in training.", remedy)
+    return program
+
+
+def _dims(inputs: Sequence[str], samples: Any) -> list[dict[int, Any]]:
+    """Return which dims of the inputs of one feature have any size: of a sequence, that of its vectors is its own."""
+    if len(inputs) == 1:
+        return [{0: samples}]
+    vectors = Dim.AUTO
+    return [{0: vectors}, {0: samples}, {0: vectors}][: len(inputs)]
+
+
+def _example(spec: ModelSpec, transform: Transform, lengths: Sequence[int]) -> list[Tensor]:
+    """Return random inputs for as many samples as there are `lengths`, those of each sequence."""
+    random = torch.Generator().manual_seed(0)
+    dims = {table.name: table.dim for table in transform.tables}
+    found = [torch.randn(len(lengths), spec.dense_width, generator=random)]
+    for feature in transform.features:
+        if len(feature.inputs) == 1:
+            found.append(torch.randn(len(lengths), dims[feature.table], generator=random))
+            continue
+        values = [
+            torch.randn(sum(lengths), dims[feature.table], generator=random),
+            torch.tensor(lengths),
+            torch.rand(sum(lengths), generator=random),
+        ]
+        found += values[: len(feature.inputs)]
+    return found
+
+
+def _write_onnx(program: ExportedProgram, spec: ModelSpec, transform: Transform, path: Path) -> None:
+    if any(find_spec(package) is None for package in ("onnx", "onnxscript")):
+        raise ModelError(
+            "The format onnx needs the packages onnx and onnxscript.",
+            "Install cprjob with its extra onnx there, or take the format torch-export.",
+        )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that are not needed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = torch.onnx.export(
+                program, input_names=transform.inputs, output_names=(OUTPUT,), dynamo=True, verbose=False
+            )
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"The network of {spec.entrypoint or DLRM} has no onnx: {type(error).__name__}: {said}.",
+            "Use operators that ONNX has, or take the format torch-export.",
+        ) from error
+    if made is None:
+        raise AssertionError("torch.onnx.export returned nothing")
+    for node in made.model.graph:
+        node.metadata_props.clear()  # traces of this machine's code
+    made.save(path)

@@ -1,0 +1,99 @@
+"""A folder that `cprjob export` wrote: its tables, mapped into memory, and the inputs of its network."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cprjob_serving.arrays import Floats
+from cprjob_serving.encoder import Columns, Ids, dense_of, ids_of
+from cprjob_serving.transform import Feature, Transform
+
+ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
+
+#: numpy's names of the types of safetensors.
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+
+
+class NoModelError(Exception):
+    """A folder holds no whole model. The message says what it holds."""
+
+
+def current(folder: Path) -> Path:
+    """Return the folder of the model that `current.json` names. Raises NoModelError."""
+    try:
+        return folder / str(json.loads((folder / CURRENT).read_text("utf-8"))["model"])
+    except FileNotFoundError:
+        raise NoModelError(f"{folder} has no {CURRENT}: no export to it has ended") from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A model. tables: of each by its name the vectors, float32 [rows, dim]. about: `model.json`."""
+
+    folder: Path
+    about: Mapping[str, Any]
+    transform: Transform
+    tables: Mapping[str, Floats]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a whole model: rows are read when they are needed. Raises NoModelError, OSError."""
+        if not (folder / ABOUT).is_file():
+            raise NoModelError(f"{folder} has no {ABOUT}: no export to it has ended; try its current.json")
+        if (folder / DELTA).is_file():
+            raise NoModelError(f"{folder} holds only rows that changed; put them on top of a model (apply_delta)")
+        transform = Transform.of_json((folder / TRANSFORM).read_text("utf-8"))
+        tables = {table.name: tensors(folder / table.file)["weight"] for table in transform.tables}
+        return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables)
+
+    def inputs(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """Return what the network takes for n samples, by name, in the order of its inputs.
+
+        `dense` is float32 [n, width]. A feature is float32 [n, D]. A sequence is [k, D], the vectors of all samples one
+        after the other, and has its `NAME.lengths`, int64 [n], and maybe `NAME.weights`, float32 [k]. Raises
+        EncodeError.
+        """
+        found: dict[str, NDArray[Any]] = {"dense": dense_of(self.transform, columns)}
+        for feature in self.transform.features:
+            found |= self._of_feature(feature, ids_of(self.transform, feature, columns))
+        return found
+
+    def _of_feature(self, feature: Feature, ids: Ids) -> dict[str, NDArray[Any]]:
+        vectors = self.tables[feature.table][ids.rows]
+        if ids.lengths is None:
+            return {feature.name: vectors}
+        if feature.pooling == "None":
+            values = (vectors, ids.lengths, ids.weights)
+            return {name: value for name, value in zip(feature.inputs, values, strict=False) if value is not None}
+        if ids.weights is not None:
+            vectors *= ids.weights[:, np.newaxis]
+        sums = np.zeros((len(ids.lengths), vectors.shape[1]), np.float32)
+        np.add.at(sums, np.repeat(np.arange(len(sums)), ids.lengths), vectors)
+        if feature.pooling == "Mean":
+            sums *= (1 / np.maximum(ids.lengths, 1)).astype(np.float32)[:, np.newaxis]
+        return {feature.name: sums}
+
+
+def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a safetensors file by name, mapped into memory. `write` lets them be changed in place."""
+    access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+    with path.open("r+b" if write else "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        mapped = mmap.mmap(file.fileno(), 0, access=access)
+    found = {}
+    for name, each in header.items():
+        if name != "__metadata__":
+            first, last = each["data_offsets"]
+            flat = np.frombuffer(mapped, np.uint8, last - first, 8 + size + first)
+            found[name] = flat.view(_DTYPES[each["dtype"]]).reshape(each["shape"])
+    return found
