@@ -16,8 +16,8 @@ PEERS  := laboratory/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
-# What only computes runs at the lowest priority beside the cluster, which first takes minutes to build, and whose tests
-# wait most of the time. Its log follows theirs, and what failed comes last.
+# All others run at the lowest priority beside the cluster's, which wait half of the time: first those that only compute,
+# because the cluster and its binaries take minutes to build. Their log follows, and what failed comes last.
 COMPUTE := tests/unit tests/contract tests/golden tests/guard
 WORKERS := --numprocesses auto --max-worker-restart 0
 BESIDE  := .cache/beside.log
@@ -25,7 +25,7 @@ CLUSTER := .cache/cluster.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds docs images dist version pins
+.PHONY: env peers demo check lint types compute processes test soak e2e cluster-up cluster-down crds docs images dist version pins
 
 env: $(STAMP)  ## make .venv with cprjob and cprjob-bench in it
 
@@ -64,15 +64,18 @@ types: env
 compute: env
 	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE)
 
+processes: env
+	-tests/cluster/cluster.sh prepare  # waits while another one prepares
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
+
 test: lint  ## check, and all tests; those that this machine cannot run skip and say why
-	nice -n 19 $(MAKE) --keep-going types compute >$(BESIDE) 2>&1 & beside=$$!; \
+	nice -n 19 $(MAKE) --keep-going types compute processes >$(BESIDE) 2>&1 & beside=$$!; \
 	trap "kill $$beside; wait; exit 130" INT TERM; \
 	tests/cluster/cluster.sh prepare; \
 	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \
-	wait $$beside; computed=$$?; cat $(BESIDE); \
-	if [ $$((cluster | computed)) != 0 ]; then \
+	wait $$beside; others=$$?; cat $(BESIDE); \
+	if [ $$((cluster | others)) != 0 ]; then \
 	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
-	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
