@@ -178,8 +178,8 @@ class Watches:
                 stop_flag=self._halt,
             )
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # kopf stops all its tasks, now that one has ended. One that waits for a login may take no notice of that:
-            # it is cancelled once more.
+            # One task has ended, so kopf cancels the others. A task that waits for a login can miss that: after STOP_S
+            # all are cancelled again.
             async with asyncio.timeout(STOP_S):
                 await kopf.run_tasks(tasks, ignored=others)
         except TimeoutError:

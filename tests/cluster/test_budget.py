@@ -126,7 +126,7 @@ class TestTheLimit:
         self, cluster: Cluster, space: Space, calm: dict[str, Any]
     ) -> None:
         assert condition({"status": calm}, "BudgetExhausted")["status"] == "False"
-        # Less than a batch may be lost, and no failure takes less. One epoch would be over within a second look at it.
+        # Less than a batch may be lost, and no failure takes less. One epoch can end before the job is struck again.
         nothing = {"portionOfLostSamples": 0.00001}
         run = Run.start(space, "tiny", data__epochs=4, accuracyBudget=nothing, recovery={"mode": "Partial"})
         exhausted = space.wait_condition("tiny", "BudgetExhausted")
