@@ -143,8 +143,23 @@ class Run:
 
     def wait(self, what: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60) -> dict[str, Any]:
         """Wait until the predicate holds for the status; return it."""
-        job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
+        try:
+            job = self.space.wait_job(self.name, what, lambda job: holds(job.get("status", {})), within_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; {self._brief()}") from None
         return dict(job["status"])
+
+    def _brief(self) -> str:
+        """The job in one line, for a message that must do without the log: each member's lives, and what it says."""
+        status = self.status()
+        members = []
+        roles: tuple[Role, ...] = ("shard", "trainer")
+        for role in roles:
+            for member in status.get(f"{role}s", []):
+                says = self.report(role, member["index"]) or {}
+                lives = f"{member.get('lives', 0)} lives, says {says.get('lives')}"
+                members.append(f"{role}/{member['index']}-{member['incarnation']} {member['state']}, {lives}")
+        return f"{status.get('phase')}, recovery {status.get('recovery')}, {'; '.join(members)}"
 
     def recover_from(
         self, what: str, fault: Callable[[], object], failures: int = 1

@@ -6,6 +6,7 @@
 #   kind.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
 #   kind.sh load NAME [N...] an image of the daemon onto nodes (all of them, or those named)
 #   kind.sh ctr N ARGS...    containerd's own client on that node
+#   kind.sh kill-child N ID  SIGKILL to the one child of a container's first process
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 name=cprjob-test # cprjob is that of docs/kind.md
 
@@ -67,5 +68,6 @@ N
   unblock) drop "$1" "cprjob_block_$2" ;;
   load)    load "$@" ;;
   ctr)     n=$1; shift; docker exec "$(node "$n")" ctr -n k8s.io "$@" ;;
-  *)       sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
+  kill-child) kill_child "$here/kind.sh" "$1" "$2" docker exec -i "$(node "$1")" sh ;;
+  *)       sed -n '2,9s/^# //p' "$0" >&2; exit 2 ;;
 esac

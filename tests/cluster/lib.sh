@@ -54,6 +54,17 @@ alive() { # alive NAME
 reap() { # reap NAME
   local pid; if alive "$1"; then read -r pid _ <"$RUN/pid/$1"; kill -KILL "$pid" 2>/dev/null || true; fi
 }
+# Fails unless there is exactly one child, so that a fault that did not happen is no riddle for the test that waits for its effect.
+kill_child() { # kill_child SCRIPT NODE CONTAINER SHELL...: SHELL reads commands on the node from its input
+  local pid; pid=$("$1" ctr "$2" tasks ls | awk -v id="$3" '$1 == id {print $2}'); shift 3
+  [ -n "$pid" ] || die "the container has no process"
+  "$@" -s "$pid" <<'S'
+set -eu
+set -- "$1" $(cat "/proc/$1/task/$1/children")
+[ $# = 2 ] || { echo "process $1 has $(($# - 1)) children" >&2; exit 1; }
+kill -KILL "$2"
+S
+}
 bridge() { # bridge NAME ADDRESS: without a MAC of its own it takes its lowest port's, and who knew the one before talks to nobody
   ip link add "$1" address 02:63:70:72:6a:01 type bridge
   ip addr add "$2" dev "$1"

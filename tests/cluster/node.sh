@@ -5,6 +5,7 @@
 #   node.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
 #   node.sh load LAYOUT NAME [N...]    an OCI layout folder onto nodes (all of them, or those named)
 #   node.sh ctr N ARGS...    containerd's own client on that node
+#   node.sh kill-child N ID  SIGKILL to the one child of a container's first process
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 network() { # network NUMBER: the node's network namespace, once
@@ -134,5 +135,6 @@ N
   unblock) in_node "node$1" nft delete table inet "cprjob_block_$2" ;;
   load)    load "$@" ;;
   ctr)     n=$1; shift; ctr -a "$RUN/node$n/containerd.sock" -n k8s.io "$@" ;;
-  *)       sed -n '2,7s/^# //p' "$0" >&2; exit 2 ;;
+  kill-child) kill_child "$here/node.sh" "$1" "$2" sh ;;
+  *)       sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -51,6 +51,8 @@ class TestHarness:
     def test_a_killed_process_ends_with_137_and_a_stopped_one_stays(self, cluster: Cluster, space: Space) -> None:
         space.apply(sleeper("victim"))
         pod = space.wait_pod("victim", "running", lambda p: p.phase == "Running")
+        with pytest.raises(RuntimeError, match="0 children"):
+            cluster.nodes.kill_child(pod)
         cluster.nodes.signal(pod, "STOP")
         state = "print(open('/proc/1/stat').read().split()[2])"
         assert space.exec("victim", "python3", "-c", state).strip() == "T"

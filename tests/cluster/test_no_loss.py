@@ -13,10 +13,6 @@ from cluster.jobs import MANY_EPOCHS, Member, Run, account, failures, pod_templa
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 
 
-#: Run in a member's container: kills the process that works, and not the keeper, which is process 1.
-KILL_PROCESS = "import os; os.kill(int(open('/proc/1/task/1/children').read().split()[0]), 9)"
-
-
 class TestABudgetOfNothing:
     @pytest.fixture(scope="class")
     @classmethod
@@ -39,9 +35,9 @@ class TestABudgetOfNothing:
         status = run.status()
         assert status["failures"][-1]["lostSamples"] == status["budget"]["spent"] == 0
 
-    def test_a_killed_server_goes_on_in_its_pod_with_all_rows(self, space: Space, run: Run) -> None:
+    def test_a_killed_server_goes_on_in_its_pod_with_all_rows(self, cluster: Cluster, space: Space, run: Run) -> None:
         before, victim = run.uids(), run.pod("shard", 2)
-        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_PROCESS))
+        told = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
         assert told == [("shard", 2, victim.incarnation, "Crashed")]
         assert run.uids() == before
         status = run.status()
@@ -49,10 +45,12 @@ class TestABudgetOfNothing:
         assert (failure["tier"], failure["lostSamples"], status["budget"]["spent"]) == ("InPlace", 0, 0)
         assert space.told("poor", "RestartedInPlace")
 
-    def test_a_killed_leader_goes_on_in_its_pod_after_the_last_complete_step(self, space: Space, run: Run) -> None:
+    def test_a_killed_leader_goes_on_in_its_pod_after_the_last_complete_step(
+        self, cluster: Cluster, space: Space, run: Run
+    ) -> None:
         before, leader = run.uids(), run.leader()
         victim = run.pod("trainer", leader)
-        told = run.recover_from("the kill", lambda: space.exec(victim.name, "python3", "-c", KILL_PROCESS))
+        told = run.recover_from("the kill", lambda: cluster.nodes.kill_child(victim))
         assert told == [("trainer", leader, victim.incarnation, "Crashed")]
         assert run.uids() == before
         status = run.status()

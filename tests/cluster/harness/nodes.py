@@ -103,6 +103,10 @@ class Nodes:
         number = str(self.number(pod.node))
         self._run("ctr", number, "tasks", "kill", "--all", "--signal", f"SIG{signal}", pod.container_id)
 
+    def kill_child(self, pod: Pod) -> None:
+        """Kill the one child of the first process of a pod's container: the process that a keeper began."""
+        self._run("kill-child", str(self.number(pod.node)), pod.container_id)
+
     def _node(self, fault: str, *numbers: int) -> None:
         self._run(fault, *map(str, numbers))
 
