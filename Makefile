@@ -12,12 +12,12 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 SITE   ?= build/docs
 DIST   ?= dist
 HELM   ?= helm
-PEERS  := bench/contenders/.venv
+PEERS  := laboratory/contenders/.venv
 STAMP  := $(VENV)/.made-$(TORCH)
 
 # Tests run on all cores: tests/support/side_by_side.py says which goes first, and a worker that dies is not replaced.
-# What only computes runs at the lowest priority beside the cluster, which first takes minutes to build, and whose tests
-# wait most of the time. Its log follows theirs, and what failed comes last.
+# All others run at the lowest priority beside the cluster's, which wait half of the time: first those that only compute,
+# because the cluster and its binaries take minutes to build. Their log follows, and what failed comes last.
 COMPUTE := tests/unit tests/contract tests/golden tests/guard
 WORKERS := --numprocesses auto --max-worker-restart 0
 BESIDE  := .cache/beside.log
@@ -25,9 +25,9 @@ CLUSTER := .cache/cluster.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check lint types compute test soak e2e cluster-up cluster-down crds docs images dist version pins
+.PHONY: env peers demo check lint types compute processes test soak e2e cluster-up cluster-down crds docs images dist version pins
 
-env: $(STAMP)  ## make .venv with cprjob in it
+env: $(STAMP)  ## make .venv with cprjob and cprjob-bench in it
 
 $(UV): requirements/uv.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cprjob needs Python 3.11 or newer; set PYTHON=")'
@@ -35,16 +35,16 @@ $(UV): requirements/uv.txt
 	.cache/uv/bin/pip install --quiet --require-hashes -r requirements/uv.txt
 	@touch $@
 
-$(STAMP): $(UV) pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
+$(STAMP): $(UV) pyproject.toml laboratory/pyproject.toml requirements/dev.txt requirements/docs.txt requirements/$(TORCH).txt
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt -r requirements/docs.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable . --editable laboratory
 	@touch $@
 
-peers: env  ## make bench/contenders/.venv with what CPRJob's speed is compared with
+peers: env  ## make laboratory/contenders/.venv with what CPRJob's speed is compared with
 	$(UV) venv --quiet --clear --python $(PYTHON) $(PEERS)
-	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r bench/contenders/requirements.txt
+	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps -r laboratory/contenders/requirements.txt
 	$(UV) pip install --quiet --python $(PEERS)/bin/python --require-hashes --no-deps $(addprefix --find-links ,$(WHEELS)) -r requirements/$(TORCH).txt
 
 demo: env  ## train a small model here and kill a shard half way
@@ -64,22 +64,25 @@ types: env
 compute: env
 	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE)
 
+processes: env
+	-tests/cluster/cluster.sh prepare  # waits while another one prepares
+	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
+
 test: lint  ## check, and all tests; those that this machine cannot run skip and say why
-	nice -n 19 $(MAKE) --keep-going types compute >$(BESIDE) 2>&1 & beside=$$!; \
+	nice -n 19 $(MAKE) --keep-going types compute processes >$(BESIDE) 2>&1 & beside=$$!; \
 	trap "kill $$beside; wait; exit 130" INT TERM; \
 	tests/cluster/cluster.sh prepare; \
 	$(BIN)/pytest $(SHOWN) tests/cluster | tee $(CLUSTER); cluster=$$?; \
-	wait $$beside; computed=$$?; cat $(BESIDE); \
-	if [ $$((cluster | computed)) != 0 ]; then \
+	wait $$beside; others=$$?; cat $(BESIDE); \
+	if [ $$((cluster | others)) != 0 ]; then \
 	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
-	$(BIN)/pytest $(SHOWN) $(WORKERS) $(COMPUTE:%=--ignore=%) --ignore=tests/cluster
 
 soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
-	$(BIN)/python bench/passes.py
-	$(BIN)/python bench/operator_scale.py --jobs 1000
-	$(BIN)/python bench/operator_scale.py --jobs 1000 --foreign 10000
+	$(BIN)/python laboratory/scripts/passes.py
+	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000
+	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster
@@ -99,8 +102,9 @@ docs: env  ## the site, in build/docs: open index.html there; every link has to 
 images:  ## build cprjob-operator:VERSION and cprjob-trainer:VERSION with docker or buildah
 	tests/cluster/images.sh cprjob-%:$(VERSION)
 
-dist: $(UV)  ## the wheel and the packaged chart of this version, in dist/
+dist: $(UV)  ## the wheels of cprjob and cprjob-bench and the packaged chart, of this version, in dist/
 	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST)
+	$(UV) build --quiet --wheel --no-create-gitignore --out-dir $(DIST) laboratory
 	$(HELM) package charts/cprjob --destination $(DIST)
 
 version:  ## print it

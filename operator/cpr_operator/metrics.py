@@ -38,6 +38,7 @@ class Metrics:
 
         self._passes = counter("cprjob_passes", "Passes over jobs, by how they ended.", "result")
         self._failures = counter("cprjob_failures", "Failures of pods, by kind.", *JOB, "role", "kind")
+        self._rebuilt = counter("cprjob_rebuilt_shards", "Shards whose rows were computed from other shards.", *JOB)
         self._pass_s = Histogram(
             "cprjob_pass_seconds", "Duration of a pass.", buckets=PASS_BUCKETS_S, registry=self._registry
         )
@@ -63,6 +64,7 @@ class Metrics:
         self._samples = gauge("cprjob_samples", "Samples trained.")
         self._total = gauge("cprjob_total_samples", "Samples in all; 0 until the data is read.")
         self._degraded = gauge("cprjob_degraded_samples", "Samples trained while a shard was away.")
+        self._protected = gauge("cprjob_protected_samples", "Samples that parity or a save holds of every shard.")
         self._auc = gauge("cprjob_auc", "Area under the ROC curve so far.")
         self._held_out_auc = gauge("cprjob_held_out_auc", "AUC of the last evaluation on held-out rows.")
         self._limit = gauge("cprjob_budget_limit_ratio", "Portion of samples that may be lost.")
@@ -98,6 +100,8 @@ class Metrics:
         self._total.labels(*key).set(status.progress.total_samples)
         self._degraded.labels(*key).set(status.progress.degraded_samples)
         self._restarts.labels(*key).set(status.restarts)
+        if status.progress.protected_samples is not None:
+            self._protected.labels(*key).set(status.progress.protected_samples)
         if status.progress.auc is not None:
             self._auc.labels(*key).set(status.progress.auc)
         if status.progress.held_out is not None and status.progress.held_out.auc is not None:
@@ -122,7 +126,8 @@ class Metrics:
         """The job is gone: its figures would be stale."""
         for gauge in self._gauges:
             gauge.remove_by_labels({"namespace": namespace, "cprjob": job})
-        self._failures.remove_by_labels({"namespace": namespace, "cprjob": job})
+        for counter in (self._failures, self._rebuilt):
+            counter.remove_by_labels({"namespace": namespace, "cprjob": job})
         self._records.pop((namespace, job), None)
         self._phases.pop((namespace, job), None)
 
@@ -151,5 +156,7 @@ class Metrics:
             if record not in before:
                 self._failures.labels(*key, failure.role, failure.kind).inc()
             seen = before.get(record)
+            if failure.tier == "Parity" and (seen is None or seen.tier != "Parity"):
+                self._rebuilt.labels(*key).inc()
             if failure.recovery_seconds is not None and (seen is None or seen.recovery_seconds is None):
                 self._recovery_s.labels(failure.role, failure.action).observe(failure.recovery_seconds)

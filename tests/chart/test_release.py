@@ -15,8 +15,10 @@ import yaml
 from support.apiserver import binary
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-VERSION = PROJECT["project"]["version"]
+#: The folders of the distributions, and what their pyproject.toml says.
+FOLDERS = (ROOT, ROOT / "laboratory")
+PROJECTS = {folder: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
+VERSION = PROJECTS[ROOT]["project"]["version"]
 REGISTRY = ROOT / "tests" / "cluster" / "registry.py"
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def make(*arguments: str) -> str:
     """Run make as it is, but for the environment, which is this one."""
-    command = ["make", "--silent", "--old-file=.cache/uv/bin/uv", *arguments]
+    command = ["make", "--silent", "--no-print-directory", "--old-file=.cache/uv/bin/uv", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -37,19 +39,29 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_and_chart_have_the_version(dist: Path) -> None:
+def wheel(dist: Path, folder: Path) -> Path:
+    """The wheel of the distribution in a folder."""
+    return dist / f"{PROJECTS[folder]['project']['name'].replace('-', '_')}-{VERSION}-py3-none-any.whl"
+
+
+def test_wheels_and_chart_have_the_version(dist: Path) -> None:
     assert make("version") == f"{VERSION}\n"
-    assert {path.name for path in dist.iterdir()} == {f"cprjob-{VERSION}-py3-none-any.whl", f"cprjob-{VERSION}.tgz"}
+    wheels = {wheel(dist, folder).name for folder in PROJECTS}
+    assert {path.name for path in dist.iterdir()} == {*wheels, f"cprjob-{VERSION}.tgz"}
     chart = yaml.safe_load((ROOT / "charts" / "cprjob" / "Chart.yaml").read_text("utf-8"))
     assert {chart["version"], chart["appVersion"]} == {VERSION}
 
 
-def test_the_wheel_has_every_module(dist: Path) -> None:
-    (wheel,) = dist.glob("*.whl")
-    packages = [ROOT / each for each in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
-    assert len(packages) > 3
+@pytest.mark.parametrize("folder", PROJECTS, ids=lambda folder: folder.name)
+def test_each_wheel_has_every_module_of_its_own_and_no_other(dist: Path, folder: Path) -> None:
+    packages = [folder / each for each in PROJECTS[folder]["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
     modules = {str(path.relative_to(each.parent)) for each in packages for path in each.rglob("*.py")}
-    assert modules <= set(zipfile.ZipFile(wheel).namelist())
+    assert len(modules) > 20
+    assert {name for name in zipfile.ZipFile(wheel(dist, folder)).namelist() if name.endswith(".py")} == modules
+
+
+def test_the_bench_asks_for_the_product_of_its_own_version() -> None:
+    assert PROJECTS[ROOT / "laboratory"]["project"]["dependencies"] == [f"cprjob[cli]=={VERSION}"]
 
 
 def test_a_registry_takes_the_chart(dist: Path, tmp_path: Path) -> None:

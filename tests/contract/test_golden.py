@@ -110,6 +110,7 @@ EXAMPLES: dict[str, Any] = {
         device="cuda",
         replay_bytes=2**30,
         evaluation=EvaluationSpec(1000000, 100000),
+        parity_shards=4,
     ),
     "shard_roster": ShardRoster(
         contract=1,
@@ -121,6 +122,7 @@ EXAMPLES: dict[str, Any] = {
         floor_samples=6144000,
         anchor=ANCHOR,
         trainers=2,
+        shards=(Peer(0, 1, "10.0.0.2", 7070), Peer(1, 1, "fd00::3", 7070)),
     ),
     "trainer_roster": TrainerRoster(
         contract=1,
@@ -156,6 +158,8 @@ EXAMPLES: dict[str, Any] = {
         replayed_samples=2048,
         replayed_in_order=False,
         replay_s=0.25,
+        protected_samples=6150000,
+        rebuilt=True,
         overdue=("trainer/0", "trainer/1"),
         lives=2,
     ),
@@ -195,6 +199,7 @@ EXAMPLES: dict[str, Any] = {
         overdue=("shard/3",),
         shard_incarnations=(1, 1, 2, 5),
         shard_lives=(1, 1, 2, 1),
+        shard_protected=(6150000, 6150000, -1, 6150000),
         evaluation=HELD_OUT,
         lives=2,
     ),

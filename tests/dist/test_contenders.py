@@ -16,15 +16,16 @@ import torch
 from cpr_contract.codec import to_json
 from cpr_contract.env import SPEC
 from cpr_contract.trace import STEP_TRACE, TracedStep
-from cpr_trainer.experiment.single import train
 from cpr_trainer.runtime import Trace
+from cprjob_bench.roles.train.single import train
 from support.local_job import small_job
 from support.two_labels import two_labels, write_visits
 
 pytestmark = pytest.mark.dist
 
 REPOSITORY = Path(__file__).parents[2]
-CONTENDERS = REPOSITORY / "bench" / "contenders"
+CONTENDERS = REPOSITORY / "laboratory" / "contenders"
+PACKAGES = os.pathsep.join(str(REPOSITORY / folder) for folder in ("trainer_image", "laboratory"))
 PEERS_PYTHON = CONTENDERS / ".venv" / "bin" / "python"
 needs_torchrec = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="TorchRec is not installed: run `make peers`")
 
@@ -45,7 +46,7 @@ def test_a_peer_ends_where_one_process_does(tmp_path: Path, command: tuple[str |
     variables = {SPEC: to_json(job), STEP_TRACE: str(tmp_path / "steps"), "OMP_WAIT_POLICY": "PASSIVE"}
     subprocess.run(
         [python, CONTENDERS / script, *rest, tmp_path / "end.pt"],
-        env={**os.environ, **variables, "PYTHONPATH": str(REPOSITORY / "trainer_image")},
+        env={**os.environ, **variables, "PYTHONPATH": PACKAGES},
         check=True,
     )
     torch.testing.assert_close(torch.load(tmp_path / "end.pt"), alone.parameters, rtol=1e-3, atol=1e-5)
@@ -71,10 +72,10 @@ print(json.dumps(trainer.scores.validation.metrics()))
 def test_torchrecs_own_modules_are_a_dense_network(tmp_path: Path) -> None:
     job = two_labels(tmp_path, write_visits(tmp_path / "visits"))
     job = replace(job, model=replace(job.model, entrypoint="torchrec_dlrm:Network"))
-    folders = (REPOSITORY / "trainer_image", REPOSITORY / "tests" / "support")
+    folders = (PACKAGES, str(REPOSITORY / "tests" / "support"))
     done = subprocess.run(
         [PEERS_PYTHON, "-c", TRAIN_ALONE],
-        env={**os.environ, SPEC: to_json(job), "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        env={**os.environ, SPEC: to_json(job), "PYTHONPATH": os.pathsep.join(folders)},
         check=True,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from cpr_contract.spec import SparseOptimizerSpec
 from cpr_trainer.tables.optimizers import changes_of, state_width
 
 REPOSITORY = Path(__file__).parents[2]
-PEERS_PYTHON = REPOSITORY / "bench" / "contenders" / ".venv" / "bin" / "python"
+PEERS_PYTHON = REPOSITORY / "laboratory" / "contenders" / ".venv" / "bin" / "python"
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="FBGEMM is not installed: run `make peers`"),

@@ -15,8 +15,13 @@ from cpr_operator.cli.summary import next_step_here, next_step_there
 from cpr_operator.cli.where import Where
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
-SOURCES = sorted((ROOT / "operator").rglob("*.py"))
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *ROOT.glob("charts/*/*.md"),
+    *ROOT.glob("laboratory/*.md"),
+]
+SOURCES = sorted(path for folder in ("operator", "laboratory") for path in (ROOT / folder).rglob("*.py"))
 #: In code of a page, or behind "`" or a colon in a message.
 MENTION = re.compile(r"(?:^ {4}|[`$(:] ?|\| )(?:kubectl )?cprjob((?: [^`|\n]+)+)", re.MULTILINE)
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=1, samples=1)

@@ -85,7 +85,7 @@ def test_a_shard_that_everybody_waits_for_loads_nothing_that_it_does_not_need() 
     others = (
         "cpr_trainer.trainer",
         "cpr_trainer.export",
-        "cpr_trainer.experiment",
+        "cpr_trainer.calibration",
         "cpr_trainer.notebook",
         "cpr_trainer.lone",
         "cpr_trainer.model",

@@ -24,7 +24,12 @@ from support.pages import blocks, of_a_user
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/get-started.md", "docs/kind.md", "docs/torchx.md")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
-DOCUMENTS = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("charts/*/*.md")]
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *ROOT.glob("charts/*/*.md"),
+    *ROOT.glob("laboratory/*.md"),
+]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 VERSION = PROJECT["version"]
 IMAGES = {f"cprjob-operator:{VERSION}", f"cprjob-trainer:{VERSION}"}
@@ -73,7 +78,7 @@ class Reader:
         assert set(words) <= set(targets), words
 
     def _pip(self, words: list[str]) -> None:
-        found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+)?", " ".join(words))
+        found = re.fullmatch(r"install \.\[([\w,]+)\](?: torchx==[\d.]+| \./laboratory)?", " ".join(words))
         assert found, words
         assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
 

@@ -129,6 +129,7 @@ class LocalJob:
         self.meet = False
         self.stopped: frozenset[str] = frozenset()
         self.allowances: tuple[Allowance, ...] = ()
+        self.floors: dict[int, int] = {}  # of shards, in samples; 0 where none is named
         self.addressed = True  # whether rosters know the trainers' addresses
         self.everyone: list[Member] = []
         self.shards = [self._member(env.ROLE_SHARD, i, 1) for i in range(self.job.shards)]
@@ -187,6 +188,19 @@ class LocalJob:
         self.publish()
         self._run(member)
         return member
+
+    def start_spare(self) -> Member:
+        """Start a shard's process that no roster names yet."""
+        spare = self._member("spare", len(self.everyone), 0)
+        spare.role = env.ROLE_SHARD
+        self._run(spare)
+        return spare
+
+    def promote(self, spare: Member, index: int) -> None:
+        """Let a spare be the next incarnation of a shard."""
+        spare.index, spare.incarnation = index, self.shards[index].incarnation + 1
+        self.shards[index] = spare
+        self.publish()
 
     def replace_trainers(self, *indices: int, leader: int) -> None:
         """Start the next incarnations of these trainers, in a new group."""
@@ -273,10 +287,11 @@ class LocalJob:
             incarnation=member.incarnation,
             newest_incarnation=member.incarnation,
             may_restore=self.may_restore,
-            floor_samples=0,
+            floor_samples=self.floors.get(member.index, 0),
             anchor=self.anchor,
             trainers=self.job.trainers,
             stop=env.ROLE_SHARD in self.stopped,
+            shards=tuple(shard.peer for shard in self.shards) if self.job.parity_shards else (),
         )
 
     def trainer_roster(self, member: Member) -> TrainerRoster:

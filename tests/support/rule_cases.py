@@ -480,6 +480,18 @@ RULES = (
         "needs at least two shards",
     ),
     Case(
+        "spec.recovery.redundancy",
+        {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},
+        {"spec.recovery": {"replay": {"mode": "Off"}, "redundancy": {"dataShards": 1}}, "spec.shards.replicas": 2},
+        "needs trainers that push again",
+    ),
+    Case(
+        "spec.recovery.redundancy.dataShards",
+        {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 2}}, "spec.shards.replicas": 3},
+        {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 3}}, "spec.shards.replicas": 3},
+        "must be lower than the number of shards",
+    ),
+    Case(
         "spec.recovery.mode",
         AUC_DROP | {"spec.recovery.mode": "Partial"},
         AUC_DROP | {"spec.recovery.mode": "Partial", "spec.accuracyBudget.aucDrop.limit": 0},

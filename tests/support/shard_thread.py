@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -17,11 +18,13 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server, listen
 from cpr_trainer.shard.service import Progress, Service
 from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.seeding import Seeding
-from support.shard_job import HOST, KEY
+from support.shard_job import HOST, KEY, shard_roster
 
 
 class ShardThread:
@@ -33,6 +36,11 @@ class ShardThread:
         self.arena = Arena.empty(job, *placement.sizes(index))
         self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
+        self.redundancy: Redundancy | None = None
+        if job.parity_shards:
+            home = Home(self.arena, placement, index, Seeding(job.model, job.data.seed))
+            roster = shard_roster(index=index, incarnation=incarnation, newest_incarnation=incarnation)
+            self.redundancy = Redundancy(job, roster, home, self.service, KEY, random.Random())
         self.newest = np.zeros(MAX_TRAINERS, np.int64)
         self.server = self._listen(0)
         self.peer = Peer(index, incarnation, HOST, self.server.port - env.DATA_PORT)
@@ -54,6 +62,7 @@ class ShardThread:
             trainers=self.job.trainers,
             limit_bytes=1 << 20,
             newest=self.newest,
+            desk=None if self.redundancy is None else self.redundancy.desk,
         )
 
     def begin_life(self) -> None:
@@ -101,9 +110,13 @@ class ShardThread:
         while not self._closing:
             if not self.frozen:
                 self.server.turn(0.01, monotonic)
+                if self.redundancy is not None:
+                    self.redundancy.turn(monotonic())
             with self._done:
                 while self._jobs:
                     self._jobs[0]()
                     self._jobs.pop(0)
                 self._done.notify_all()
         self.server.close()
+        if self.redundancy is not None:
+            self.redundancy.close()

@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -27,6 +29,8 @@ _LOADED_WITH = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+
+_REST_S = 0.02
 
 #: Runs a process to its end, from its arguments, and returns the exit code.
 Main = Callable[[list[str]], int]
@@ -43,6 +47,20 @@ def run_with_a_thread(arguments: list[str]) -> int:
     """Be `python -m cpr_trainer`, with a thread that a package might have started."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     return run(arguments)
+
+
+def run_slowly(arguments: list[str]) -> int:
+    """Be a trainer that rests after each step: tests that meet several faults are over before it is."""
+    from cpr_trainer.exchange.exchange import Exchange  # noqa: PLC0415 -- in the process alone
+
+    push = Exchange.push
+
+    def push_and_rest(self: Exchange, *arguments: Any, **names: Any) -> None:
+        push(self, *arguments, **names)
+        time.sleep(_REST_S)
+
+    with mock.patch.object(Exchange, "push", push_and_rest):
+        return run(arguments)
 
 
 class Process:

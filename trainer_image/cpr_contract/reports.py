@@ -78,7 +78,9 @@ class ShardReport:
     predecessor and trainers pushed them again; with replay `resumed_samples` is None until all of
     them have. They were applied as before if `replayed_in_order`, else in another order of the
     trainers. `replay_s` is how long that took, from the first of these pushes to the last; None
-    until then, and without replay.
+    until then, and without replay. `protected_samples` are those that parity at other shards holds;
+    None while it does not hold all rows, or there is none. `rebuilt` says that the rows came from
+    there, and not from a save.
     """
 
     contract: int
@@ -101,6 +103,8 @@ class ShardReport:
     overdue: Names = ()
     lives: int = 1
     replay_s: float | None = None
+    protected_samples: int | None = None
+    rebuilt: bool = False
 
     @property
     def applied_step(self) -> int:
@@ -149,11 +153,13 @@ class TrainerReport:
     trained. With replay, `shard_saves` is told by every trainer, `shard_incarnations[i]` is the
     incarnation of shard i that told it (-1 if unknown), and `forgotten[i]` are the samples up to
     which this trainer cannot push to shard i again; what comes after them it keeps, or knows to be
-    saved. -1 before its first push. Without lockstep `step` and `samples` are the leader's knowledge of what all
-    ranks have completed, and `waiting_for` may name trainers that it does without. `auc` and
-    `logloss` are of the first label. `metrics` are figures by name: "calibration" of a single label,
-    or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each where there are several, then the
-    network's own. `evaluation` is the last one on held-out samples.
+    saved. -1 before its first push. `shard_protected[i]` are the samples up to which parity holds
+    shard i, as it told last; -1 where it does not. Without lockstep `step` and `samples` are the
+    leader's knowledge of what all ranks have completed, and `waiting_for` may name trainers that it
+    does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
+    "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
+    where there are several, then the network's own. `evaluation` is the last one on held-out
+    samples.
     """
 
     contract: int
@@ -191,6 +197,7 @@ class TrainerReport:
     overdue: Names = ()
     shard_incarnations: ByShard = ()
     shard_lives: ByShard = ()
+    shard_protected: ByShard = ()
     evaluation: HeldOutScores | None = None
     lives: int = 1
 

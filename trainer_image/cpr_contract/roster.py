@@ -51,7 +51,8 @@ class ShardRoster:
     `newest_incarnation` above `incarnation` tells a fenced-off process to exit. `stop` asks for what SIGTERM asks for:
     save what no save holds, and exit; the pod's object stays, so its last word cannot be missed. `priority_interval_s`
     is the planned time between two saves of the most important rows, 0 for none. Rows are stored in `stored_bits` a
-    value, but exactly by a flush and at the last cut.
+    value, but exactly by a flush and at the last cut. `shards` are those that it has parity in common with; without
+    parity there are none.
     """
 
     contract: int
@@ -66,6 +67,7 @@ class ShardRoster:
     stop: bool = False
     priority_interval_s: float = 0.0
     stored_bits: Bits = 32
+    shards: tuple[Peer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

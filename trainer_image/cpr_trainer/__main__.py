@@ -1,8 +1,9 @@
-"""`python -m cpr_trainer trainer|shard|export|experiment`: one process of a job."""
+"""`python -m cpr_trainer ROLE`: one process of a job."""
 
 import logging
 import os
 import sys
+from typing import NoReturn
 
 # Read when torch is loaded: its threads sleep while they wait. Spinning ones take the processors from the other pods.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -12,9 +13,13 @@ os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 from cpr_trainer.process import main
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:], os.environ)
+
+def leave(code: int) -> NoReturn:
+    """End the process. A collective that was left behind may still hold a thread, which must not hold it."""
     logging.shutdown()
     sys.stdout.flush()
-    # A collective that was left behind may still hold a thread, which must not hold the process.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:], os.environ))

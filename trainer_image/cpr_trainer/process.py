@@ -11,10 +11,10 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import get_args
 
 from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
@@ -29,8 +29,7 @@ _LOG = logging.getLogger("cpr_trainer")
 
 #: Roles that read a request from stdin and answer on stdout, and where they are.
 _ANSWERING = {
-    "experiment": "cpr_trainer.experiment.main",
-    "bench": "cpr_trainer.bench.main",
+    "calibrate": "cpr_trainer.calibration.main",
     "evaluate": "cpr_trainer.evaluate",
     "inspect": "cpr_trainer.data.inspect",
     "inventory": "cpr_trainer.inventory",
@@ -39,13 +38,18 @@ _ANSWERING = {
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code."""
+    options = _parser().parse_args(arguments)
+    return supervised(options.role, partial(_run, options, environ), environ)
+
+
+def supervised(role: str, work: Callable[[], int], environ: Mapping[str, str]) -> int:
+    """Do the work of a role, and return its exit code, or that of the error that ended it. It logs to stderr."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
-    options = _parser().parse_args(arguments)
-    _LOG.info("starts as %s", options.role)
+    _LOG.info("starts as %s", role)
     try:
-        return _run(options, environ)
+        return work()
     except TrainerError as error:
         _LOG.error("%s: %s", error.reason, error)
         return end_with(termination_file(environ), problem_of(error), exit_code(error))
@@ -73,23 +77,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.shard.keeper import run as serve
 
             return serve(Environment.read(environ))
-        case "single":
-            with _loading_torch(environ):
-                from cpr_trainer.experiment.single import run as train_alone
-
-            train_alone(environ)
-        case "samples":
-            with _loading():
-                from cpr_trainer.experiment.samples import run as write_samples
-
-            write_samples(environ, options.rows, options.to)
-        case "gauge":
-            with _loading_torch(environ):
-                from cpr_trainer.experiment.gauge import run as gauge
-
-            gauge(sys.stdin, sys.stdout)
-        case "experiment" | "bench" | "evaluate":
-            with _loading_torch(environ):
+        case "calibrate" | "evaluate":
+            with loading_torch(environ):
                 answer = import_module(_ANSWERING[options.role]).run
 
             answer(environ, sys.stdin, sys.stdout)
@@ -104,7 +93,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
             return end_with(termination_file(environ), clean_up(environ, options.spare), ExitCode.OK)
         case _:
-            with _loading_torch(environ):
+            with loading_torch(environ):
                 from cpr_trainer.export.main import run as export
 
             request = ExportRequest(options.anchor, options.format, options.since)
@@ -122,7 +111,7 @@ def _loading() -> Iterator[None]:
 
 
 @contextmanager
-def _loading_torch(environ: Mapping[str, str]) -> Iterator[None]:
+def loading_torch(environ: Mapping[str, str]) -> Iterator[None]:
     """Load torch, then the code of a role that computes with it."""
     with _loading():
         import torch
@@ -137,18 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser(ROLE_TRAINER, help="train; everything else is in the environment")
     roles.add_parser(ROLE_SHARD, help="hold a part of the tables; everything else is in the environment")
     roles.add_parser(
-        "experiment", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
+        "calibrate", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
     )
-    roles.add_parser(
-        "bench", help="measure saves of one shard: a SnapshotBench comes in by stdin, reports go out by stdout"
-    )
-    roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
-    samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
-    samples.add_argument("--rows", required=True, type=int, help="how many")
-    samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")
     roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
     roles.add_parser("inspect", help="look through data: an InspectionRequest comes in by stdin, DataFigures go out")
-    roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")
     roles.add_parser(
         "inventory", help="list, verify or prune saves: a Request comes in by stdin, the answer goes out by stdout"
     )

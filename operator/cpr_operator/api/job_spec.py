@@ -10,7 +10,7 @@ from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import Feature, ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
-from cpr_operator.api.replay import replay_of
+from cpr_operator.api.replay import data_shards_of, replay_of
 from cpr_operator.api.spec import CPRJobSpec, Evaluation, Snapshots
 
 
@@ -33,6 +33,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         device=spec.trainers.device,
         replay_bytes=replay_of(spec).memory_bytes,
         evaluation=_evaluation(spec.evaluation),
+        parity_shards=data_shards_of(spec),
     )
 
 

@@ -17,6 +17,8 @@ from cpr_contract import limits
 
 #: The maximum lengths of the lists in status.
 MAX_SHARDS = limits.MAX_SHARDS
+#: More shards with a common parity save little memory, and read from more for each that is lost.
+MAX_DATA_SHARDS = 16
 MAX_SPARES = limits.MAX_SPARES
 MAX_TRAINERS = limits.MAX_TRAINERS
 #: Bounded because each prefetched step holds the vectors of a batch in memory.

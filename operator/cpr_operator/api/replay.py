@@ -1,4 +1,4 @@
-"""Whether a job replays: what the spec asks for, where it works."""
+"""Whether a job replays, and has parity: what the spec asks for, where it works."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def replay_of(spec: CPRJobSpec) -> ReplayChoice:
         return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
     size = int(replay.memory[:-2]) * _UNITS[replay.memory[-2:]]
     return ReplayChoice(size, f"trainers keep up to {replay.memory} of pushes for shards that are replaced")
+
+
+def data_shards_of(spec: CPRJobSpec) -> int:
+    """How many shards have a common parity; 0: there is none. Without replay nobody has what no flush holds."""
+    redundancy = spec.recovery.redundancy
+    return redundancy.data_shards if redundancy is not None and replay_of(spec).memory_bytes else 0

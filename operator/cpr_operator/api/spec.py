@@ -17,6 +17,7 @@ from cpr_operator.api.budget import AccuracyBudget
 from cpr_operator.api.data_spec import Columns, Data
 from cpr_operator.api.model import (
     MAX_ANCHORS,
+    MAX_DATA_SHARDS,
     MAX_PREFETCH,
     MAX_RESTARTS,
     MAX_SHARDS,
@@ -54,6 +55,15 @@ class Replay(SpecModel):
     of it, the next save is made early. When it is full, the oldest pushes are dropped."""
 
 
+class Redundancy(SpecModel):
+    """Shards keep parity for each other in memory, so that a lost one needs no save."""
+
+    data_shards: Annotated[int, Field(ge=1, le=MAX_DATA_SHARDS)]
+    """Number of shards with a common parity, which another shard keeps. Each shard takes one such part of its rows and
+    of their optimizer state in memory more; add that to the memory of shards.template. With 1 the parity is a mirror.
+    It must be lower than shards.replicas."""
+
+
 class RecoveryPolicy(SpecModel):
     """How the job recovers from a lost shard."""
 
@@ -66,6 +76,17 @@ class RecoveryPolicy(SpecModel):
     half of the remaining budget before it waits. Training always waits for a drained shard, which loses nothing."""
     replay: Replay = Replay()
     """Whether trainers push again the updates that a lost shard had received since its last save."""
+    redundancy: Redundancy | None = None
+    """Parity among shards. A lost shard is computed from its neighbours as it was up to a second before, and trainers
+    push again what came later. Needs replay, and has no effect where replay has none. Default: none."""
+
+    @field_validator("redundancy")
+    @classmethod
+    def _redundancy_needs_replay(cls, value: Redundancy | None, info: ValidationInfo) -> Redundancy | None:
+        replay: Replay | None = info.data.get("replay")
+        if replay is not None:
+            budget_rules.REDUNDANCY_NEEDS_REPLAY.require(value is None or replay.mode == "Auto")
+        return value
 
 
 class Trainers(SpecModel):
@@ -350,6 +371,14 @@ class CPRJobSpec(SpecModel):
         recovery: RecoveryPolicy | None = info.data.get("recovery")
         if recovery is not None:
             budget_rules.DEGRADE_NEEDS_SHARDS.require(recovery.on_shard_loss == "Pause" or value.replicas > 1)
+        return value
+
+    @field_validator("shards")
+    @classmethod
+    def _more_shards_than_have_one_parity(cls, value: Shards, info: ValidationInfo) -> Shards:
+        recovery: RecoveryPolicy | None = info.data.get("recovery")
+        if recovery is not None and recovery.redundancy is not None:
+            budget_rules.REDUNDANCY_SHARDS.require(recovery.redundancy.data_shards < value.replicas)
         return value
 
     @field_validator("snapshots")

@@ -7,13 +7,11 @@ since the epoch here and RFC 3339 in JSON. Every field has a value before the jo
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from cpr_contract.packing import GROWTH, LONGEST
-from cpr_contract.reports import HeldOutScores
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
@@ -24,13 +22,11 @@ from cpr_operator.api.model import (
     MAX_FAILURES,
     MAX_FORKS,
     MAX_HISTORY,
-    MAX_METRICS,
     MAX_RESTARTS,
     MAX_SHARDS,
     MAX_SPARES,
     MAX_TRAINERS,
     Count,
-    FigureName,
     Key,
     Model,
     Name,
@@ -40,6 +36,7 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
+from cpr_operator.api.progress import HeldOut, Progress
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -60,6 +57,7 @@ __all__ = [
     "Dense",
     "FailureRecord",
     "Fork",
+    "HeldOut",
     "Ledger",
     "Member",
     "Overhead",
@@ -194,64 +192,6 @@ class Fork(Model):
     """The anchor it started from; absent: step 0."""
 
 
-class HeldOut(Model):
-    """An evaluation on held-out rows, of the first label."""
-
-    step: Count
-    """The step whose model was scored."""
-    samples: Count
-    """The samples that it was trained on."""
-    scored: Count
-    """The held-out samples that it was scored on."""
-    auc: float | None = None
-    """Area under the ROC curve."""
-    logloss: float | None = None
-    """Log loss in nats."""
-    normalised_entropy: float | None = None
-    """Log loss divided by that of the best constant: below 1 if the model has learnt something."""
-    calibration: float | None = None
-    """Mean prediction divided by the portion of ones: above 1 if the model predicts too many."""
-
-    @classmethod
-    def of(cls, scores: HeldOutScores) -> HeldOut:
-        """Those of a report."""
-        return cls.model_validate(asdict(scores))
-
-
-class Progress(Model):
-    """The progress of training, by the leader's last report."""
-
-    step: Count = 0
-    """Complete steps."""
-    samples: Count = 0
-    """Complete samples."""
-    total_samples: Count = 0
-    """Total number of samples; 0 until the data is read."""
-    percent: Annotated[int, Field(ge=0, le=100)] = 0
-    """samples / totalSamples in percent, rounded down."""
-    samples_per_second: Seconds | None = None
-    """Training speed over the last seconds."""
-    loss: float | None = None
-    """Training loss, smoothed."""
-    auc: float | None = None
-    """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
-    logloss: float | None = None
-    """Log loss over the same samples."""
-    metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
-    """Other figures over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
-    LABEL.calibration of several, and the network's own metrics."""
-    held_out: HeldOut | None = None
-    """The last evaluation on held-out rows, if spec.evaluation asks for any."""
-    eta_seconds: Seconds | None = None
-    """Expected remaining time at the present speed."""
-    degraded_samples: Count = 0
-    """Samples trained without a shard (onShardLoss Degrade), including those that a rollback undid."""
-    replayed_samples: Count = 0
-    """Samples that trainers pushed again to replaced shards, by shard."""
-    updated: Timestamp | None = None
-    """When the report was received."""
-
-
 class Shown(Model):
     """Figures for `kubectl get`, rounded and with units. Programs should read the original fields."""
 
@@ -313,8 +253,8 @@ class FailureRecord(Model):
     life: Count = 0
     """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
     tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with its memory; Spare, by a pod that was
-    there already; or NewPod."""
+    """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
+    computed its rows from other shards; Spare, by a pod that was there already; or NewPod."""
     pod: Name = ""
     """The pod's name."""
     node: Name = ""

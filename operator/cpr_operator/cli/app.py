@@ -6,7 +6,6 @@ Each command imports its own code alone, so that `cprjob --help` and completion 
 from __future__ import annotations
 
 import os
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +14,11 @@ import typer
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.export import ExportFormat, ExportRequest
-from cpr_operator.cli.bench import bench
 from cpr_operator.cli.console import err, interruptible, out, usage_errors
 from cpr_operator.cli.data import data
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
-from cpr_operator.cli.options import SimulatePreset
+from cpr_operator.cli.laboratory import laboratory
 from cpr_operator.cli.snapshots import snapshots
 from cpr_operator.cli.where import Where, on_cluster
 
@@ -40,9 +38,10 @@ Source = Annotated[
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
 app.add_typer(jobs)
-app.add_typer(bench)
 app.add_typer(data)
 app.add_typer(snapshots)
+for commands in laboratory():
+    app.add_typer(commands)
 
 
 @app.command()
@@ -233,55 +232,6 @@ def ui(
             raise OptionError("--workdir stands in place of a cluster; give one of them")
         jobs = ClusterJobs(where, all_namespaces=all_namespaces) if workdir is None else LocalJobs(workdir)
         serve(jobs, port, out)
-
-
-@app.command()
-def simulate(  # noqa: PLR0913 -- one parameter per option
-    *,
-    preset: Annotated[
-        SimulatePreset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            help="A YAML file with one CPRJob; - is stdin.",
-            exists=True,
-            dir_okay=False,
-            allow_dash=True,
-        ),
-    ] = None,
-    hours: Annotated[float | None, typer.Option(min=0.01, help="Hours of useful training.")] = None,
-    shards: Annotated[int | None, typer.Option(min=1, help="Number of shards.")] = None,
-    mtbf: Annotated[float | None, typer.Option(min=0.001, help="Mean hours of training between failures.")] = None,
-    told_mtbf: Annotated[
-        float | None, typer.Option(min=0.001, help="The --mtbf that the policy assumes. Defaults to --mtbf.")
-    ] = None,
-    lost_share: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Fraction of the shards lost per failure.")
-    ] = None,
-    told_lost: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Shards lost per failure that the policy assumes."),
-    ] = None,
-    failures: Annotated[
-        str, typer.Option(metavar="KIND", help="Failures to simulate: exponential, gamma, storms or trace:FILE.")
-    ] = "exponential",
-    runs: Annotated[int | None, typer.Option(min=1, help="Jobs to simulate per strategy.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the failures.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
-) -> None:
-    """Compare recovery strategies by simulating many jobs with the operator's policy."""
-    from cpr_operator.cli.simulate import SimulateOptions
-    from cpr_operator.cli.simulate import simulate as simulate_jobs
-
-    with usage_errors():
-        options = SimulateOptions(
-            preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
-        )
-        simulate_jobs(options, out, err, time.process_time)
 
 
 @app.command("version")

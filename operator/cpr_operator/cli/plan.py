@@ -12,6 +12,7 @@ from rich.table import Table
 
 from cpr_operator import policy
 from cpr_operator.api.replay import replay_of
+from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.document import InvalidDocumentError
@@ -44,13 +45,17 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     spec, inputs = _read(job)
     replay = replay_of(spec)
     if as_json:
-        out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay)}))
+        memory = {"rows_bytes": rows_bytes(spec), "redundancy_bytes": redundancy_bytes(spec)}
+        out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay), "shard_memory": memory}))
         return
     chosen = policy.plan(inputs)
     out.print(chosen.reason, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = open_loop.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
+    if more := redundancy_bytes(spec):
+        rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
+        out.print(f"A shard holds {rows}, and redundancy takes {_mib(more)} more.", highlight=False)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
@@ -116,6 +121,10 @@ def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
 
 def _row(plan: policy.Plan | open_loop.OpenLoop) -> tuple[str, str, str]:
     return duration(plan.interval_s), f"{plan.expected_overhead:.2%}", f"{plan.expected_pls:.2g}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"
 
 
 def _headed(*titles: str) -> Table:

@@ -41,6 +41,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
             "rollbacks": budget.rollbacks,
         },
         "replayed_samples": status.progress.replayed_samples,
+        "protected_samples": status.progress.protected_samples,
         "lost_row_updates": status.lost_row_updates,
         "lost_row_updates_exact": status.lost_row_updates_exact,
         "failures": [_failure(each) for each in status.failures],

@@ -1,4 +1,4 @@
-"""Runs the trainer image's own code in a separate process, for experiments and benches."""
+"""Runs the trainer image's own code in a separate process, for commands that compute or read a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cpr_contract import env
+from cpr_contract.calibration import Experiment, Outcome, TrialReport
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.exits import Problem
-from cpr_contract.experiment import Experiment, Outcome, TrialReport
 from cpr_contract.packing import pack
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.needs import check_trainer_image
@@ -44,7 +44,7 @@ def run_experiment(
 
     Raises TrialError.
     """
-    with closing(ask_trainer_image("experiment", job, experiment, environment)) as lines:
+    with closing(ask_trainer_image("calibrate", job, experiment, environment)) as lines:
         for line in lines:
             report = from_json(TrialReport, line)
             tell(report)
@@ -53,9 +53,9 @@ def run_experiment(
 
 
 def ask_trainer_image(
-    role: str, job: JobSpec | None, request: object, environment: Mapping[str, str]
+    role: str, job: JobSpec | None, request: object, environment: Mapping[str, str], package: str = "cpr_trainer"
 ) -> Generator[bytes]:
-    """Start `python -m cpr_trainer ROLE`, give it a request, and yield the lines of its answer.
+    """Start `python -m PACKAGE ROLE`, give it a request, and yield the lines of its answer.
 
     Close it to end the process. Raises TrialError if the process fails, NeedError if the
     trainer's packages are not installed.
@@ -67,7 +67,7 @@ def ask_trainer_image(
         variables = {**environment, env.TERMINATION_FILE: str(last_word)}
         if job is not None:
             variables[env.SPEC] = pack(to_json(job))
-        command = (sys.executable, "-m", "cpr_trainer", role)
+        command = (sys.executable, "-m", package, role)
         with (
             asked.open("rb") as source,
             log.open("wb") as errors,

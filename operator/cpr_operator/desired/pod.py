@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.sizes import redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.desired.affinity import keeping_apart, keeping_off
 from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
@@ -27,6 +28,8 @@ NODE_LOSS_S = 15
 LEAST_GRACE_S = 30
 #: Requests and limits of a container whose template names none.
 DEFAULT_RESOURCES = {"cpu": "1", "memory": "2Gi"}
+#: That memory in MiB.
+DEFAULT_MIB = 2048
 
 Manifest = dict[str, Any]
 
@@ -161,8 +164,15 @@ def _container(plan: PodPlan, role: Role, name: str, *, with_resources: bool) ->
         **_probes(),
     }
     if with_resources:
-        container["resources"] = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
+        resources = _default_resources(plan.spec, role)
+        container["resources"] = {"requests": resources, "limits": resources}
     return container
+
+
+def _default_resources(spec: CPRJobSpec, role: Role) -> Mapping[str, str]:
+    """What a container gets whose template names nothing: a shard with redundancy gets the memory for that as well."""
+    more = redundancy_bytes(spec) if role == env.ROLE_SHARD else 0
+    return {**DEFAULT_RESOURCES, "memory": f"{DEFAULT_MIB - (-more >> 20)}Mi"} if more else DEFAULT_RESOURCES
 
 
 def _environment(plan: PodPlan, pod: str) -> list[Manifest]:

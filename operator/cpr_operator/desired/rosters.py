@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cpr_contract import env
 from cpr_contract.codec import join_fields, to_json, to_json_fields
+from cpr_contract.packing import unpack
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
+from cpr_operator.api.parity import neighbours
 from cpr_operator.api.status import Member, Shard, Status, Trainer
 from cpr_operator.desired.names import Role
 from cpr_operator.desired.versions import version_of
@@ -97,7 +100,24 @@ def shard_roster(status: Status, shard: Shard, incarnation: int, *, stop: bool) 
         stop=stop,
         priority_interval_s=status.plan.priority_interval_seconds if status.plan else 0.0,
         stored_bits=status.plan.stored_bits if status.plan else 32,
+        shards=_neighbours(status, shard.index),
     )
+
+
+def _neighbours(status: Status, index: int) -> tuple[Peer, ...]:
+    """The shards that a shard has parity in common with; at the start once all have an address, not one by one."""
+    data_shards = 0 if status.runtime is None else parity_shards(status.runtime.job_spec)
+    if not data_shards:
+        return ()
+    near = sorted(neighbours(index, len(status.shards), data_shards))
+    found = tuple(_peer(status.shards[other]) for other in near)
+    return () if status.phase == "Starting" and not all(peer.host for peer in found) else found
+
+
+@lru_cache(maxsize=128)
+def parity_shards(job_spec: str) -> int:
+    """How many shards have a common parity, by the JobSpec that pods read; 0: there is none."""
+    return int(json.loads(unpack(job_spec)).get("parity_shards", 0))
 
 
 def trainer_roster(status: Status, trainer: Trainer, incarnation: int) -> TrainerRoster:

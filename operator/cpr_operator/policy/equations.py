@@ -62,6 +62,16 @@ def replay_interval(save_s: float, mtbf_s: float, replay: float) -> float:
     return math.sqrt(2 * save_s * mtbf_s / replay)
 
 
+def uncovered(shards: int, data_shards: int, lost: float) -> float:
+    """1 - (1 - 2 k / (N - 1))^(m - 1): the portion of failures that parity does not give back (derived).
+
+    k shards (`data_shards`) have a common parity, so two lost ones are given back if they are more than k apart on the
+    ring of N. The m shards of a failure are taken to be any; the first may lie anywhere.
+    """
+    close = min(2 * data_shards / (shards - 1), 1.0)
+    return 1 - math.pow(1 - close, max(lost - 1, 0.0))
+
+
 def rolled_back(failures: float, interval_s: float, commit_s: float, affordable_s: float) -> float:
     """Expected seconds of training that rollbacks undo, if only losses beyond the budget are rolled back (derived).
 

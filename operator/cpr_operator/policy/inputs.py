@@ -7,6 +7,7 @@ from typing import Literal
 
 from cpr_operator.policy.beliefs import Belief
 from cpr_operator.policy.costs import Costs
+from cpr_operator.policy.equations import uncovered
 from cpr_operator.policy.law import Mode, Odds
 
 #: Bits per value of a row in saves.
@@ -15,6 +16,8 @@ Bits = Literal[32, 8, 4, 3, 2]
 REPLAY_GUESS = 0.5
 #: A measured rho counts as this at least, because equations divide by it.
 _LEAST_RHO = 1e-3
+#: The portion of failures that parity is never taken to cover: a neighbour is lost while a shard is rebuilt.
+LEAST_UNCOVERED = 0.05
 #: The fields of `Costs` in words.
 _COSTS = {
     "save_stall_s": "the cost of a save",
@@ -38,6 +41,7 @@ class Inputs:
     restored: the mean number of restores of a row so far.
     replays: whether trainers push again what a lost shard had learnt since its last save.
     replay_ratio: rho, the seconds that one second of training takes to push again; None until it is measured.
+    data_shards: how many shards have a common parity; 0: there is none.
     """
 
     mode: Mode
@@ -56,6 +60,7 @@ class Inputs:
     restored: float = 0.0
     replays: bool = False
     replay_ratio: float | None = None
+    data_shards: int = 0
 
     @property
     def remaining(self) -> float:
@@ -88,10 +93,19 @@ class Inputs:
 
     @property
     def rho(self) -> float | None:
-        """Rho for the law, measured or guessed; None without replay."""
+        """Rho for the law, measured or guessed; None without replay. With parity, as a mean over failures."""
         if not self.replays:
             return None
-        return REPLAY_GUESS if self.replay_ratio is None else max(self.replay_ratio, _LEAST_RHO)
+        rho = REPLAY_GUESS if self.replay_ratio is None else max(self.replay_ratio, _LEAST_RHO)
+        # What parity does not give back may be kept no longer, and is trained again then.
+        return min(rho, self.uncovered * max(rho, 1.0))
+
+    @property
+    def uncovered(self) -> float:
+        """The portion of failures after which more is pushed again than the last second."""
+        if not self.data_shards or self.shards < 2:  # noqa: PLR2004 -- a shard alone has no neighbour
+            return 1.0
+        return max(uncovered(self.shards, self.data_shards, self.belief.lost_per_failure), LEAST_UNCOVERED)
 
     @property
     def measured(self) -> bool:

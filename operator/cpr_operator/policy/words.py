@@ -26,6 +26,9 @@ def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restor
         cost = f"expected overhead {partial}"
         rho = "" if inputs.replay_ratio is None else f", at {inputs.replay_ratio:.2g} s for each second of training"
         why = f"Trainers push again what a lost shard had learnt{rho}. {_why_interval(inputs, odds, choice)}"
+        if inputs.data_shards:
+            parity = f"Parity gives back a lost shard, after all but {inputs.uncovered:.0%} of failures."
+            why = f"{parity} {_why_interval(inputs, odds, choice)}"
     elif choice.mode == "Full":
         done = f"Full recovery, {every}"
         cost = f"expected overhead {full}"

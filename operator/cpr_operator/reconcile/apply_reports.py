@@ -15,6 +15,7 @@ from cpr_contract.spec import steps_in
 from cpr_operator.api.members import ShardPhase
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import MAX_ANCHORS, Anchor, HeldOut, Member, Progress, Scale, Shard, Shown, Status, Trainer
+from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.words import duration
 from cpr_operator.reconcile.members import Cost, M, account_of, edited, with_account, with_cost
@@ -30,7 +31,7 @@ from cpr_operator.reconcile.observe import (
     report_of,
     takes_part,
 )
-from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, Terminating
+from cpr_operator.reconcile.pass_ import Alive, Done, Draft, EventReason, Fact, Lost, Terminating
 from cpr_operator.reconcile.plan import after_replay, after_report
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
@@ -86,6 +87,7 @@ class _Told:
     load_s: float = 0.0
     costs: list[tuple[Shard, Cost]] = field(default_factory=list)
     replays: list[tuple[int, float]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 def _apply_shards(draft: Draft) -> Draft:
@@ -102,7 +104,7 @@ def _apply_shards(draft: Draft) -> Draft:
         status = status.evolve(policy=after_replay(status.policy, samples, took_s))
     if told.lost:
         status = with_account(status, account_of(status).settle(told.lost).recovered(told.running))
-    return draft.to(status)
+    return draft.to(status, *told.events)
 
 
 def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
@@ -139,11 +141,23 @@ def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told
         before = status.ledger.ranges[shard.index] if status.ledger.ranges else ()
         lost = length(union(before, report.lost)) - length(before)
         row_updates = _lost_updates(shard, now)
-        told.costs.append((shard, Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order)))
+        cost = Cost(lost, row_updates, report.replayed_samples, report.replayed_in_order, rebuilt=report.rebuilt)
+        told.costs.append((shard, cost))
+        if report.rebuilt:
+            told.events.append(_rebuilt(shard, report))
         if report.replay_s is not None:
             told.replays.append((report.replayed_samples, report.replay_s))
         told.running += max((report.resumed_samples or 0) - (report.restored_samples or 0), 0)
     return now.evolve(lost_at=None, owes_from=None, allowance=0)
+
+
+def _rebuilt(shard: Shard, report: ShardReport) -> Event:
+    took = "" if report.load_s is None else f" in {report.load_s:.2f} s"
+    message = (
+        f"{shard.name}, incarnation {shard.incarnation}: computed from other shards{took}, as of sample "
+        f"{report.restored_samples or 0}; trainers pushed {report.replayed_samples} samples again"
+    )
+    return Event("Normal", EventReason.REBUILT, message, f"rebuilt-{shard.pod}")
 
 
 def _lost_updates(before: Shard, now: Shard) -> RowUpdates | None:
@@ -323,8 +337,15 @@ def _progress(before: Progress, report: TrainerReport, now: float) -> Progress:
         eta_seconds=left / rate if rate else None,
         degraded_samples=before.degraded_samples,
         replayed_samples=before.replayed_samples,
+        protected_samples=_protected(report),
         updated=now,
     )
+
+
+def _protected(report: TrainerReport) -> int | None:
+    """The samples that parity or a save holds of every shard; None without parity, or before all shards told."""
+    held = tuple(map(max, zip(report.shard_protected, report.shard_saves, strict=False)))
+    return min(held) if held and min(held) >= 0 else None
 
 
 def _held_out(before: Progress, report: TrainerReport) -> HeldOut | None:

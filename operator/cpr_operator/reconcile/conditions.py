@@ -263,6 +263,8 @@ def snapshots(draft: Draft) -> Iterator[ConditionUpdate]:
 def _at_risk(status: Status) -> str:
     """What a loss would cost without another save. The message stays the same until the next save."""
     oldest = min((shard.saved_samples for shard in status.shards), default=0)
+    if (status.progress.protected_samples or 0) > oldest:
+        return f"parity gives back a shard that is lost alone now, and several go back to sample {oldest:,}"
     return f"a shard that is lost now goes back to sample {oldest:,}"
 
 

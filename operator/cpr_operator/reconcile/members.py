@@ -128,12 +128,16 @@ def record_lost(draft: Draft, action: str) -> Draft:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a failure has cost: samples and row updates that are lost, and samples that trainers pushed again."""
+    """What a failure has cost: samples and row updates that are lost, and samples that trainers pushed again.
+
+    `rebuilt` says that the shard's rows were computed from other shards.
+    """
 
     samples: int
     row_updates: RowUpdates | None = None
     replayed: int = 0
     replayed_in_order: bool = True
+    rebuilt: bool = False
 
 
 def with_cost(status: Status, member: Member, cost: Cost) -> Status:
@@ -147,6 +151,7 @@ def with_cost(status: Status, member: Member, cost: Cost) -> Status:
             lost_samples=cost.samples,
             replayed_samples=cost.replayed,
             replayed_in_order=cost.replayed_in_order,
+            tier="Parity" if cost.rebuilt else record.tier,
         )
         if cost.row_updates is None:
             return record

@@ -28,6 +28,7 @@ class EventReason(enum.StrEnum):
     PLANNED = "Planned"
     MEMBER_LOST = "MemberLost"
     RESTARTED_IN_PLACE = "RestartedInPlace"
+    REBUILT = "Rebuilt"
     SPARE_PROMOTED = "SparePromoted"
     NO_SPARE = "NoSpare"
     REPLACING = "Replacing"

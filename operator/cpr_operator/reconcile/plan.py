@@ -7,7 +7,7 @@ from statistics import fmean
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator import policy
-from cpr_operator.api.replay import replay_of
+from cpr_operator.api.replay import data_shards_of, replay_of
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Plan, Policy, Status
 from cpr_operator.cluster.protocol import Event
@@ -80,6 +80,7 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         restored=_restored(status),
         replays=replay_of(spec).memory_bytes > 0,
         replay_ratio=learnt.replay_ratio,
+        data_shards=data_shards_of(spec),
     )
 
 

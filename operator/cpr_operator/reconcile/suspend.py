@@ -121,7 +121,8 @@ def _stop(draft: Draft, why: str) -> Draft:
     lost = tuple(shard.index for shard in draft.status.shards if shard.state == "Lost")
     draft = under_recovery(draft, "ReplaceShards", "suspended", lost)
     status = after_failure(draft.spec, draft.status, draft.now)
-    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=())
+    progress = status.progress.evolve(protected_samples=None)  # parity goes with the pods
+    status = status.evolve(phase="Suspended", suspending_since=None, recovery=None, spares=(), progress=progress)
     done = Event("Normal", EventReason.SUSPENDED, "all pods are gone", f"suspended-{since:.0f}")
     return replace(draft.to(status, done), deletes=())
 

@@ -17,6 +17,8 @@ ENTRY = "from cpr_operator.cli import main; main()"
 #: The console script: the first two arguments are folders to import from, or the first is a package to hide.
 PLAIN = f"import sys; sys.path[:0] = [sys.argv.pop(1), sys.argv.pop(1)]; {ENTRY}"
 HIDDEN = f"import sys; sys.modules[sys.argv.pop(1)] = None; {ENTRY}"
+#: Without what the distribution cprjob-bench adds.
+ALONE = f"from importlib import metadata as m; m.entry_points = lambda **_: m.EntryPoints(()); {ENTRY}"
 
 
 def test_the_console_script_is_this_entry_point() -> None:
@@ -69,6 +71,19 @@ def test_without_the_trainer_s_packages_a_command_that_trains_or_reads_says_so(
     (line,) = done.stderr.splitlines()
     assert "the package torch is not installed: pip install 'cprjob[local]'" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("bench", "train", "--json"), ("bench", "--help"), ("simulate",)])
+def test_without_the_bench_its_commands_say_in_one_line_where_to_get_it(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"cprjob: cprjob {arguments[0]} is not installed: pip install cprjob-bench")
+
+
+def test_all_else_works_without_the_bench() -> None:
+    command = [sys.executable, "-c", ALONE, "validate", QUICKSTART]
+    subprocess.run(command, capture_output=True, check=True)
 
 
 def test_help_loads_nothing_that_only_a_command_needs() -> None:

@@ -77,6 +77,25 @@ def test_a_plan_says_whether_the_job_replays_and_why_not(tmp_path: Path, loss: s
     assert f"Replay is {'on' if on else 'off'}: {replay['reason']}." in words
 
 
+@pytest.mark.parametrize(("k", "share"), [(1, 1.0), (4, 0.25)])
+def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, share: float) -> None:
+    """34 million rows of 16 values and one of state, over 8 shards."""
+    recovery = {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": k}}
+    file = write(tmp_path / "job.yaml", recovery=recovery, trainers={"replicas": 1})
+    memory = plan(file)["shard_memory"]
+    rows = memory["rows_bytes"] // (17 * 4)
+    fixed = (24 + 16 * k) << 20
+    assert memory["redundancy_bytes"] == pytest.approx(share * rows * (17 * 4 + 1) + rows + fixed, rel=1e-6)
+    words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words
+
+
+def test_a_plan_without_redundancy_does_not_speak_of_it(tmp_path: Path) -> None:
+    file = write(tmp_path / "job.yaml")
+    assert plan(file)["shard_memory"]["redundancy_bytes"] == 0
+    assert "redundancy" not in runner.invoke(app, ["plan", file]).output
+
+
 def test_a_forced_mode_and_a_fixed_interval_are_obeyed(tmp_path: Path) -> None:
     forced = plan(write(tmp_path / "job.yaml", recovery={"mode": "Full"}))
     assert forced["mode"] == "Full"

@@ -1,9 +1,12 @@
 """Whom a job's rosters tell to stop, and when."""
 
+import json
+
 import pytest
 
+from cpr_contract.packing import LONGEST_PLAIN, pack
 from cpr_contract.roster import Allowance
-from cpr_operator.api.status import Phase, Plan, Shard, Status, Trainer
+from cpr_operator.api.status import Phase, Plan, Runtime, Shard, Status, Trainer
 from cpr_operator.desired.rosters import Rosters
 
 SHARD, TRAINER = Shard(index=0, incarnation=1, uid="s"), Trainer(index=0, incarnation=1, uid="t")
@@ -48,3 +51,23 @@ def test_a_shard_is_told_in_how_many_bits_to_save() -> None:
 def test_trainers_are_told_which_shards_they_may_go_on_without() -> None:
     status = Status(shards=(SHARD, Shard(index=1, incarnation=2, allowance=900)), trainers=(TRAINER,))
     assert Rosters(status).for_trainers.allowances == (Allowance(1, 900),)
+
+
+def _with_parity(data_shards: int, *, phase: Phase = "Running", hosts: int = 6, padding: str = "") -> Status:
+    spec = pack(json.dumps({"parity_shards": data_shards, "padding": padding}))
+    runtime = Runtime(image="i", contract_version=1, template_hash="h", job_spec=spec)
+    shards = tuple(Shard(index=i, incarnation=1, host="10.0.0.1" if i < hosts else "") for i in range(6))
+    return Status(phase=phase, runtime=runtime, shards=shards)
+
+
+@pytest.mark.parametrize(("data_shards", "told"), [(0, []), (1, [2]), (2, [0, 2, 3]), (5, [0, 2, 3, 4, 5])])
+def test_a_shard_is_told_of_those_that_it_has_parity_in_common_with(data_shards: int, told: list[int]) -> None:
+    for padding in ("", "x" * LONGEST_PLAIN):  # the long one is packed
+        status = _with_parity(data_shards, padding=padding)
+        assert [peer.index for peer in Rosters(status).shard(status.shards[1], 1).shards] == told
+
+
+def test_at_the_start_a_shard_is_told_of_them_at_once() -> None:
+    for hosts, told in ((5, []), (6, [5])):
+        status = _with_parity(1, phase="Starting", hosts=hosts)
+        assert [peer.index for peer in Rosters(status).shard(status.shards[4], 1).shards] == told

@@ -92,7 +92,7 @@ def test_each_shard_gets_one_push_per_step_also_an_empty_one(exchange: Exchange,
     push(exchange, only_first, 1)
     exchange.settle(WAIT_S)
     assert exchange.applied() == (1, 1)
-    assert not pair[1].service._metrics.rows_changed._value.get()
+    assert not pair[1].service.metrics.rows_changed._value.get()
 
 
 def test_the_window_bounds_what_is_not_acknowledged(exchange: Exchange, pair: Pair, rows: UniqueRows) -> None:

@@ -25,10 +25,11 @@ HEADER = Header(
     count=12,
     payload_bytes=13,
     order=14,
+    protected_step=15,
 )
 GOLDEN = (
     "43505246"
-    "0300"
+    "0400"
     "07"
     "00"  # magic, version, operation, plain
     "01000000"
@@ -45,6 +46,7 @@ GOLDEN = (
     "0c000000"
     "0d00000000000000"  # ticket, count, payload bytes
     "0e00000000000000"  # order
+    "0f00000000000000"  # protected step
 )
 
 words = st.integers(0, 2**32 - 1)
@@ -61,12 +63,13 @@ headers = st.builds(
     words,
     words,
     longs,
+    longs,
 )
 
 
 def test_the_header_on_the_wire() -> None:
     assert HEADER.pack().hex() == GOLDEN
-    assert HEADER_BYTES == 96
+    assert HEADER_BYTES == 104
     assert Header.unpack(bytes.fromhex(GOLDEN)) == HEADER
 
 
@@ -74,7 +77,7 @@ def test_operations_keep_their_numbers() -> None:
     numbers = " ".join(f"{operation.name}={operation}" for operation in Operation)
     assert numbers == (
         "HELLO=1 CHALLENGE=2 PROOF=3 WELCOME=4 LOOKUP=5 VECTORS=6 PUSH=7 ACK=8 PING=9 PONG=10 STALE=11 NOT_READY=12 "
-        "ERROR=13 ADD=14 PREPARE=15 COMMIT=16"
+        "ERROR=13 FLUSH=14 STAND=15 STANDING=16 READ=17 ROWS=18"
     )
 
 

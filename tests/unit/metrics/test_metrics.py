@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cpr_operator import http_server
-from cpr_operator.api.status import Budget, Condition, FailureRecord, Overhead, Plan, Shard, Status
+from cpr_operator.api.status import Budget, Condition, FailureRecord, Overhead, Plan, Progress, Shard, Status
 from cpr_operator.http_server import serve
 from cpr_operator.leader import visit_known
 from cpr_operator.metrics import Metrics
@@ -55,6 +55,18 @@ def test_a_status_sets_the_figures_of_its_job() -> None:
     assert value(metrics, "cprjob_lost_row_updates", "n", "j") == 42
     assert value(metrics, "cprjob_interval_seconds", "n", "j") == 60
     assert value(metrics, "cprjob_overhead_seconds", "n", "j", "save") == 7
+
+
+def test_what_parity_protects_and_gives_back_is_told() -> None:
+    metrics = Metrics()
+    metrics.observe_status("n", "j", status(failure(1)).evolve(progress=Progress(protected_samples=590)))
+    assert value(metrics, "cprjob_protected_samples", "n", "j") == 590
+    for _ in range(2):
+        metrics.observe_status("n", "j", status(failure(1).evolve(tier="Parity")))
+    assert value(metrics, "cprjob_rebuilt_shards_total", "n", "j") == 1
+    metrics.forget("n", "j")
+    assert value(metrics, "cprjob_rebuilt_shards_total", "n", "j") is None
+    assert value(metrics, "cprjob_protected_samples", "n", "j") is None
 
 
 def test_a_job_is_in_one_phase() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpr_operator.api.parity import recoverable
 from cpr_operator.policy import equations as eq
 
 HOUR = 3600.0
@@ -112,3 +113,12 @@ def test_no_more_is_rolled_back_than_is_lost(
         eq.rolled_back(failures, interval, commit, 10 * affordable)
         <= eq.rolled_back(failures, interval, commit, affordable) + 1e-6 * everything
     )
+
+
+@pytest.mark.parametrize(("shards", "k"), [(5, 1), (8, 2), (18, 4), (4, 3)])
+def test_the_portion_that_parity_does_not_give_back_is_that_of_the_ring(shards: int, k: int) -> None:
+    """Of all pairs of shards, counted one by one."""
+    pairs = [(a, b) for a in range(shards) for b in range(shards) if a != b]
+    given_back = [recoverable(a, {a, b}, shards, k) and recoverable(b, {a, b}, shards, k) for a, b in pairs]
+    assert eq.uncovered(shards, k, 2.0) == pytest.approx(1 - sum(given_back) / len(pairs))
+    assert eq.uncovered(shards, k, 1.0) == 0.0

@@ -38,6 +38,7 @@ INPUTS = st.builds(
     costs=st.builds(Costs, st.floats(0, 600), st.floats(0, 600), st.floats(0, 600), st.floats(0, 600)),
     replays=st.booleans(),
     replay_ratio=st.none() | st.floats(0, 10),
+    data_shards=st.sampled_from([0, 1, 4]),
 )
 
 
@@ -82,6 +83,26 @@ def test_replay_needs_no_budget_and_says_what_it_costs() -> None:
         "than saves, because more is pushed again."
     )
     assert "replayRatio" not in plan(PAPER).figures()
+
+
+def test_with_parity_saves_are_rare_and_the_reason_says_for_what_they_are_left() -> None:
+    without = replace(PAPER, limit=0.0, replays=True, replay_ratio=0.5)
+    alone = replace(without, belief=replace(SEEN, lost_per_failure=1.0))
+    covered = plan(replace(alone, data_shards=1))
+    assert covered.interval_s == pytest.approx(10**0.5 * plan(alone).interval_s, rel=0.2)
+    assert "Parity gives back a lost shard, after all but 5% of failures." in covered.reason
+    fast = replace(alone, replay_ratio=0.02)
+    assert plan(replace(fast, data_shards=1)).interval_s == plan(fast).interval_s, "to push all of it again is cheap"
+    two = replace(without, belief=replace(SEEN, lost_per_failure=2.0), data_shards=1)
+    assert two.uncovered == pytest.approx(2 / 7)
+    assert plan(two).interval_s < covered.interval_s
+
+
+@given(INPUTS)
+def test_parity_never_makes_saves_more_frequent(inputs: Inputs) -> None:
+    with_parity, without = (plan(replace(inputs, data_shards=k)).interval_s for k in (4, 0))
+    left_s = inputs.odds.left_s
+    assert min(with_parity, left_s) >= min(without, left_s) * (1 - 1e-9)
 
 
 def test_what_is_spent_or_set_aside_is_gone() -> None:

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.exits import Problem
 from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.api.parity import recoverable
+from cpr_operator.api.spec import Redundancy
+from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.conditions import snapshots
 from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
+from cpr_trainer.parity.ring import Ring
 from support.driver import world_in_mid_training
 
 
@@ -113,6 +119,148 @@ async def test_a_save_that_a_shard_committed_while_it_caught_up_counts() -> None
     world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
     (loss,) = losing(world, "shard/1").losses
     assert loss.saved == 100
+
+
+async def in_parity(data_shards: int, protected: tuple[int, ...]) -> PassInput:
+    """A job of three shards and one trainer, which has forgotten up to 550 of shard 1."""
+    world = await training(t0=((500, 550, 500), (500, 500, 500)))
+    spec = world.job.spec
+    recovery = spec.recovery.model_copy(update={"redundancy": Redundancy(data_shards=data_shards)})
+    world = replace(world, job=replace(world.job, spec=spec.model_copy(update={"recovery": recovery})))
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    return replace(world, reports={**world.reports, uid: replace(report, shard_protected=protected)})
+
+
+async def test_what_parity_holds_counts_as_saved() -> None:
+    world = await in_parity(1, (600, 590, 600))
+    (loss,) = losing(world, "shard/1").losses
+    assert (loss.saved, loss.kept_after) == (590, 550)
+    first, last = losing(await in_parity(1, (600, 590, 600)), "shard/0", "shard/1").losses
+    assert (first.saved, last.saved) == (500, 590), "shard 1 kept the parity of shard 0, and shard 2 that of shard 1"
+
+
+async def test_parity_does_not_count_where_others_of_the_stripe_are_lost_or_do_not_hold_it() -> None:
+    world = await in_parity(2, (600, 590, 600))
+    assert {loss.saved for loss in losing(world, "shard/0", "shard/1").losses} == {500}
+    (loss,) = losing(await in_parity(2, (600, -1, 600)), "shard/1").losses
+    assert loss.saved == 500
+
+
+async def test_parity_does_not_count_while_a_neighbour_is_being_replaced() -> None:
+    world = await in_parity(1, (600, 590, 600))
+    shards = tuple(s.evolve(lost_at=world.now) if s.index == 2 else s for s in world.job.status.shards)
+    world = replace(world, job=replace(world.job, status=world.job.status.evolve(shards=shards)))
+    (loss,) = losing(world, "shard/1").losses
+    assert loss.saved == 500
+
+
+def knowing(world: PassInput, protected: int | None, **of_shard_1: Any) -> PassInput:
+    """With what was told of parity last, and other fields of shard 1."""
+    status = world.job.status
+    shards = tuple(s.evolve(**of_shard_1) if s.index == 1 else s for s in status.shards)
+    progress = status.progress.evolve(protected_samples=protected)
+    return replace(world, job=replace(world.job, status=status.evolve(shards=shards, progress=progress)))
+
+
+@pytest.mark.parametrize(("known", "saved"), [(580, 580), (None, 500)])
+async def test_once_all_trainers_are_lost_it_counts_what_was_told_of_parity_last(known: int | None, saved: int) -> None:
+    world = knowing(await in_parity(1, (600, 590, 600)), known, saved_samples=500)
+    (loss,) = losing(world, "shard/1", "trainer/0").losses
+    assert (loss.saved, loss.kept_after) == (saved, None)
+
+
+async def test_a_shard_that_is_lost_again_before_it_was_there_is_in_parity_as_before() -> None:
+    """No trainer has spoken with it: what they may have forgotten since its last save is in the parity all the same."""
+    world = knowing(
+        await in_parity(1, (600, -1, 600)), 580, incarnation=2, lost_at=1.0, floor_samples=590, state="Restoring"
+    )
+    (loss,) = losing(world, "shard/1").losses
+    assert loss.saved == 590
+
+
+async def test_a_shard_that_did_not_find_its_floor_is_not_in_parity() -> None:
+    world = knowing(
+        await in_parity(1, (600, 590, 600)), 580, lost_at=1.0, floor_samples=590, state="BelowFloor", saved_samples=100
+    )
+    draft = begin(world)
+    uid = world.job.status.shards[1].uid
+    shard = world.reports[uid]
+    assert isinstance(shard, ShardReport)
+    given = recovery_input(draft)
+    assert given is not None
+    (loss,) = given.losses
+    assert loss.saved == 500, "the newest save that its trainer knows"
+
+
+@pytest.mark.parametrize(
+    ("saves", "protected", "expected"),
+    [
+        ((500, 500, 500), (600, 590, 600), 590),
+        ((500, 500, 500), (600, -1, 600), 500),
+        ((500, 500, 500), (), None),
+        ((-1, 500, 500), (-1, 590, 600), None),
+    ],
+)
+async def test_the_status_says_what_is_protected_of_all_shards(
+    saves: tuple[int, ...], protected: tuple[int, ...], expected: int | None
+) -> None:
+    world = await in_parity(1, protected)
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    world = replace(world, reports={**world.reports, uid: replace(report, shard_saves=saves)})
+    assert apply_reports(begin(world)).status.progress.protected_samples == expected
+
+
+@pytest.mark.parametrize(
+    ("protected", "says"),
+    [(590, "several go back to sample 500"), (500, "a shard that is lost now goes back to sample 500")],
+)
+async def test_while_the_store_is_away_it_says_what_parity_gives_back(protected: int, says: str) -> None:
+    world = knowing(await in_parity(1, (600, 590, 600)), protected)
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    away = replace(report, problem=Problem("StoreUnreachable", "no answer", "check it"))
+    status = world.job.status
+    shards = tuple(shard.evolve(saved_samples=500) for shard in status.shards)
+    world = replace(world, job=replace(world.job, status=status.evolve(shards=shards)))
+    (update,) = snapshots(begin(replace(world, reports={**world.reports, uid: away})))
+    assert update.status == "True"
+    assert update.message.endswith(says)
+
+
+@pytest.mark.parametrize(("rebuilt", "tier"), [(True, "Parity"), (False, "NewPod")])
+async def test_a_shard_that_was_rebuilt_is_told_once(tier: str, *, rebuilt: bool) -> None:
+    world = await in_parity(1, (600, 590, 600))
+    failure = FailureRecord(time=1.0, role="shard", index=1, incarnation=1, kind="Killed", action="ReplaceShards")
+    world = knowing(world, 590, lost_at=1.0, floor_samples=590, incarnation=2)
+    status = world.job.status.evolve(failures=(failure,))
+    uid = status.shards[1].uid
+    report = world.reports[uid]
+    assert isinstance(report, ShardReport)
+    told = replace(
+        report, incarnation=2, rebuilt=rebuilt, restored_samples=590, resumed_samples=590, lost=(), replayed_samples=64
+    )
+    world = replace(world, job=replace(world.job, status=status), reports={**world.reports, uid: told})
+    draft = apply_reports(begin(world))
+    (record,) = draft.status.failures
+    assert (record.tier, record.lost_samples) == (tier, 0)
+    events = [each for each in draft.events if each.reason == "Rebuilt"]
+    assert len(events) == rebuilt
+    assert not rebuilt or "shard/1, incarnation 2" in events[0].message
+    again = replace(world, job=replace(world.job, status=draft.status))
+    assert not [each for each in apply_reports(begin(again)).events if each.reason == "Rebuilt"]
+
+
+@pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (5, 2), (7, 3), (18, 4)])
+def test_the_ring_is_that_of_the_shards(shards: int, k: int) -> None:
+    ring = Ring(shards, k)
+    for shard in range(shards):
+        for other in range(shards):
+            assert recoverable(shard, {shard, other}, shards, k) == ring.recoverable(shard, {other} - {shard})
 
 
 @pytest.mark.parametrize("flushed", [True, False])

@@ -215,9 +215,14 @@ class Exchange:
                 raise ShardsAwayError(self._away(step))
 
     def kept(self) -> float:
-        """Return how much of the memory for pushes that no save protects yet is in use; 0 without replay."""
+        """Return how much of the memory for pushes that nothing protects yet is in use; 0 without replay.
+
+        What parity holds counts as free: it is kept, but goes where there is no other room.
+        """
         with self._loop.changed:
-            return self._ring.fill if self._ring is not None and self._replays else 0.0
+            if self._ring is None or not self._replays:
+                return 0.0
+            return self._ring.fill_after(min((link.safe for link in self._loop.links), default=-1))
 
     def forgotten(self) -> tuple[int, ...]:
         """Return, for each shard, the samples up to which this rank cannot push again; empty without replay.
@@ -230,6 +235,15 @@ class Exchange:
             return ()
         with self._loop.changed:
             return tuple(map(self._forgotten, self._loop.links))
+
+    def protected(self) -> tuple[int, ...]:
+        """Return, for each shard, the samples up to which parity holds what all ranks pushed; -1: it does not."""
+        with self._loop.changed:
+            session = self._session
+            return tuple(
+                -1 if link.protected < 0 else samples_at(link.protected, session.batch_size, session.total_samples)
+                for link in self._loop.links
+            )
 
     def spared(self, step: int) -> bool:
         """Return whether `step` was trained without a shard."""

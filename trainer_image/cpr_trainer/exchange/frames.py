@@ -1,7 +1,8 @@
 """The frames between trainers and shards: one fixed header, then an optional payload. No pickle anywhere.
 
 Payloads, little-endian: LOOKUP row numbers [count]; VECTORS values [count, D]; PUSH row numbers [count], then gradients
-[count, D] (see `encoding`); HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text. Rows travel as row numbers
+[count, D] (see `encoding`); HELLO, CHALLENGE and PROOF JSON (see `handshake`); ERROR text;
+between shards see `parity.messages`. Rows travel as row numbers
 (see `Placement`), never as slots: what is on the wire does not depend on who holds it. Where tables have several dims,
 rows come in the order of their places, and so band after band, and values are a block [k, D] for each band.
 """
@@ -15,10 +16,10 @@ from operator import attrgetter
 from typing import Self
 
 MAGIC = b"CPRF"
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 _PLAIN = 0  # the byte that says how the rest is protected; TLS will take another value
 
-_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQq")
+_LAYOUT = struct.Struct("<4sHBBIIIiqqqqqqIIQqq")
 HEADER_BYTES = _LAYOUT.size
 
 
@@ -42,9 +43,11 @@ class Operation(enum.IntEnum):
     STALE = 11  # shard: your roster is older than mine
     NOT_READY = 12  # shard: not now; a PONG follows when it is
     ERROR = 13  # either: why the connection is closed
-    ADD = 14  # reserved: between shards
-    PREPARE = 15  # reserved: between shards
-    COMMIT = 16  # reserved: between shards
+    FLUSH = 14  # between shards, from here on: how my rows have changed, for your parity
+    STAND = 15  # where do my rows stand in your parity
+    STANDING = 16  # there: answers both
+    READ = 17  # rows of your parity, or of yours as they are in another one, please
+    ROWS = 18  # those rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class Header:
     rank to this shard: in PUSH those of the steps before it, in answers those up to `step`. `ticket` ties an answer to
     its lookup. `count` counts rows, and in WELCOME the lives of
     the shard's incarnation. `order` is the place of a push among those of all ranks: in ACK that of `step`, in
-    PUSH the one that another incarnation has told; 0: none.
+    PUSH the one that another incarnation has told; 0: none. `protected_step` is the last step that the parity
+    at other shards holds of every rank; -1: they hold nothing.
     """
 
     operation: Operation
@@ -76,6 +80,7 @@ class Header:
     count: int = 0
     payload_bytes: int = 0
     order: int = 0
+    protected_step: int = -1
 
     def pack(self) -> bytes:
         """Return the header as it travels, `HEADER_BYTES` long."""

@@ -72,7 +72,8 @@ class Link:
     `problem` says why the shard refused us, None if it did not. `spared` is the last step that goes on without the
     shard: rows that it asked for had their first values, and its push is dropped. `counted` is the step up to which
     this rank's row updates on the shard are counted, which are `row_updates`; the count begins with what the shard says
-    first, and is -1 before that.
+    first, and is -1 before that. `protected` is the last step that parity at other shards holds
+    of every rank, -1 where it holds nothing.
     """
 
     def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
@@ -85,6 +86,7 @@ class Link:
         self.spared = 0
         self.life = 0
         self.saved = SaveState()
+        self.protected = -1
         self.last_heard = now
         self.problem: str | None = None
         self._session = session
@@ -108,6 +110,11 @@ class Link:
         back = self.state is LinkState.READY or self.pushes.oldest_retained is None
         return back and not self.pushes.unacknowledged
 
+    @property
+    def safe(self) -> int:
+        """The last step whose push may go if its memory is needed: a save has it, or parity."""
+        return max(self.saved.step, self.protected)
+
     def silent(self, now: float, for_s: float) -> bool:
         """Whether the shard has an address, and nothing was heard from it for the last `for_s` seconds."""
         return bool(self.peer.host) and now - self.last_heard > for_s
@@ -119,14 +126,14 @@ class Link:
         if peer != self.peer:
             self.close()
             self.peer, self.last_heard, self.problem = peer, now, None
-            self.applied, self.life, self.saved = -1, 0, SaveState()
+            self.applied, self.life, self.saved, self.protected = -1, 0, SaveState(), -1
             self._rest(now)
 
     def start_over(self) -> None:
         """Forget everything of the last generation, and ask whether the shard is ready in the new one."""
         self._stand_back()
         self.pushes.clear()
-        self.applied, self.counted, self.spared, self.saved = -1, -1, 0, SaveState()
+        self.applied, self.counted, self.spared, self.saved, self.protected = -1, -1, 0, SaveState(), -1
         self._next_ping = 0.0
 
     def can_spare(self, step: int) -> bool:
@@ -341,7 +348,9 @@ class Link:
             self.counted, self.row_updates = header.step, header.row_updates
         self.saved = SaveState(header.saved_step, header.saved_samples, header.cut_step, self.peer.incarnation)
         self.pushes.acknowledge(header.step, header.order)
-        self.pushes.forget(self.saved.step)
+        self.protected = header.protected_step
+        # A shard goes back to its parity, or if that is not whole any more to its save: what both hold is not needed.
+        self.pushes.forget(self.saved.step if self.protected < 0 else min(self.saved.step, self.protected))
         if self.state is LinkState.JOINED and header.operation is Operation.PONG:
             self._replay()
         elif self.state in {LinkState.REPLAYING, LinkState.READY}:

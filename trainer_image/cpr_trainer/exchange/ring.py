@@ -193,6 +193,12 @@ class Ring:
         """The portion of the limit that is in use; a segment is, up to its last block, while any of its blocks is."""
         return 1.0 - self._open / self._limit
 
+    def fill_after(self, step: int) -> float:
+        """The portion of the limit that is in use for later steps; the rest may be made free."""
+        safe = (segment for segment in self._in_use if segment.last_step <= step)
+        free = sum(segment.used if segment is self._present else segment.size for segment in safe)
+        return self.fill - free / self._limit
+
     def last_to_go(self, blocks: int) -> int:
         """Return the last step whose block may have to go before so many more have found room; 0: none has to.
 

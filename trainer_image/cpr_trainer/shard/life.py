@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -34,6 +35,7 @@ from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.chooser import Chosen
 from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
+from cpr_trainer.parity.account import Rebuilt
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Kept, Page
 from cpr_trainer.shard.lives import go_on, kept_of
@@ -68,7 +70,8 @@ Mail = Committed | SaveFailed | GivenUp | Chosen | Problem | BaseException
 class Life:
     """One incarnation of one shard, from its first roster to its end. All methods but `post` on the main thread.
 
-    `page` outlives a server that is killed: the next one goes on with what it finds there.
+    `page` outlives a server that is killed: the next one goes on with what it finds there. `on_rebuilt` is called when
+    the rows are from parity, before they are served.
     """
 
     def __init__(self, job: JobSpec, roster: ShardRoster, service: Service, metrics: Metrics, page: Page) -> None:
@@ -87,6 +90,7 @@ class Life:
         self._tried: Aim | None = None
         self._cancel: threading.Event | None = None
         self._open_loss = False
+        self.on_rebuilt: Callable[[Rebuilt], None] = lambda _rebuilt: None
 
     def begin(self, restorer: Restorer, saving: ShardCheckpointer) -> None:
         """Go on where the last life stood, or start to restore. Who restores and saves tells what happens by `post`."""
@@ -211,6 +215,8 @@ class Life:
             overdue=tuple(f"trainer/{rank}" for rank in overdue),
             lives=self._page.life,
             replay_s=None if progress is None else progress.replay_s,
+            protected_samples=self._service.protected_samples,
+            rebuilt=restored is not None and restored.rebuilt is not None,
         )
 
     def keep(self) -> None:
@@ -291,6 +297,10 @@ class Life:
         progress = Progress(generation, restored.applied, losses, restored.row_updates, cuts=cuts)
         if self._job.replay_bytes:
             progress.catch_up = CatchUp.begun(self.roster.trainers)
+        if restored.rebuilt is not None:
+            self._service.saved_steps = restored.rebuilt.saved_steps
+            progress.order, progress.dirty = restored.rebuilt.order, True
+            self.on_rebuilt(restored.rebuilt)
         self._service.start(progress)
         self.keep()
         self._metrics.load_seconds.set(restored.load_s)

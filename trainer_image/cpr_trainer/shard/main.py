@@ -39,6 +39,7 @@ from cpr_trainer.shard.board import Board
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.spare import Spare
@@ -126,6 +127,10 @@ class _Shard:
             service.on_change = tracker.note
             self.metrics.tracker_bytes.set_function(lambda: tracker.memory_bytes)
         saving = ShardCheckpointer(job, first, home, writer, self.metrics.saves, chooser)
+        parity = None
+        if job.parity_shards:
+            parity = Redundancy(job, first, home, service, self._environment.key, random.Random())
+            life.on_rebuilt = parity.adopt
         server = Server(
             self._listener,
             self._environment.key,
@@ -134,16 +139,22 @@ class _Shard:
             trainers=first.trainers,
             limit_bytes=service.encoding.payload_bytes(Operation.PUSH, len(arena), arena.values),
             newest=self._page.newest_trainers,
+            desk=None if parity is None else parity.desk,
         )
         try:
-            life.begin(Restorer(store, job, home, life.post, random.Random()), saving)
-            return self._turn_until_the_end(life, server)
+            restorer = Restorer(
+                store, job, home, life.post, random.Random(), None if parity is None else parity.rebuild
+            )
+            life.begin(restorer, saving)
+            return self._turn_until_the_end(life, server, parity)
         finally:
             server.close()
+            if parity is not None:
+                parity.close()
             writer.close()
             service.trace.close()
 
-    def _turn_until_the_end(self, life: Life, server: Server) -> Ending:
+    def _turn_until_the_end(self, life: Life, server: Server, parity: Redundancy | None) -> Ending:
         job = self._environment.job
         next_look = monotonic()
         while True:
@@ -153,6 +164,9 @@ class _Shard:
                 continue  # frames come by the thousand; everything else has time
             next_look = monotonic() + TURN_S
             life.turn()
+            if parity is not None:
+                parity.follow(life.roster)
+                parity.turn(monotonic())
             if self._stop.is_set():
                 server.stop()
                 ending = life.terminate()
@@ -185,6 +199,7 @@ class _Shard:
         self.metrics.applied_step.set(report.applied_step)
         if report.row_updates is not None:
             self.metrics.lost_row_updates.set(max(report.row_updates.lost, 0))
+        self.metrics.protected_samples.set(report.protected_samples or 0)
         self.metrics.generation.set(report.counters.generation)
         self.metrics.ready.set(life.state is ShardState.READY)
 

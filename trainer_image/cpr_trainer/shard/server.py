@@ -1,4 +1,7 @@
-"""The shard's sockets: one thread accepts, checks proofs, reads frames for the service and sends its answers."""
+"""The shard's sockets: one thread accepts, checks proofs, reads frames and sends the answers.
+
+Frames of trainers are for the service, those of other shards for the desk.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import logging
 import os
 import selectors
 import socket
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cpr_contract.env import ROLE_TRAINER
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
 from cpr_trainer.exchange.wire import FrameReader, FrameWriter
+from cpr_trainer.parity.desk import Desk
 from cpr_trainer.shard.service import Service
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +39,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 
 class Connection:
-    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer."""
+    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's."""
 
     def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
         self.link = link
@@ -49,8 +53,13 @@ class Connection:
 
     @property
     def rank(self) -> int:
-        """The trainer's rank; -1 for a stranger."""
+        """The trainer's rank, or the index of the shard; -1 for a stranger."""
         return -1 if self.hello is None else self.hello.caller.index
+
+    @property
+    def role(self) -> str:
+        """What calls; empty for a stranger."""
+        return "" if self.hello is None else self.hello.caller.role
 
     def send(self, header: Header, *payload: Any) -> None:
         """Send a frame now, or as soon as the socket takes it."""
@@ -60,7 +69,7 @@ class Connection:
 
     def refuse(self, why: str) -> None:
         """Say why this connection ends; the server closes it soon."""
-        _LOG.warning("refused a connection of rank %d: %s", self.rank, why)
+        _LOG.warning("refused a connection of %s/%d: %s", self.role, self.rank, why)
         text = why.encode()
         self.send(Header(Operation.ERROR, payload_bytes=len(text)), text)
         self.refused = True
@@ -69,9 +78,9 @@ class Connection:
 class Server:
     """Serves trainers that connect to `listener`, which it closes in the end. `identity` tells who this shard is now.
 
-    `trainers` is how many ranks there are; a frame may be `limit_bytes` long. `newest`, int64 [MAX_TRAINERS], has the
-    highest incarnation of each rank that ever joined this pod, 0 for none. It outlives the server, so that an older
-    incarnation is refused in the next life, too.
+    `trainers` is how many ranks there are; a frame of theirs may be `limit_bytes` long. `newest`, int64 [MAX_TRAINERS],
+    has the highest incarnation of each rank that ever joined this pod, 0 for none. It outlives the server, so that an
+    older incarnation is refused in the next life, too. Other shards are refused where there is no `desk` for them.
     """
 
     def __init__(  # noqa: PLR0913 -- where, who, and for whom
@@ -84,16 +93,19 @@ class Server:
         trainers: int,
         limit_bytes: int,
         newest: Ints,
+        desk: Desk | None = None,
     ) -> None:
         self._key = key
         self._identity = identity
         self._service = service
         self._trainers = trainers
         self._limit_bytes = limit_bytes
+        self._desk = desk
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}  # oldest first
         self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
         self._newest = newest
+        self._newest_shards = defaultdict[int, int](int)  # of other shards, whose parity is built anew in each life
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._listener.settimeout(0.0)
@@ -137,7 +149,7 @@ class Server:
         for rank in gone:
             del self._heard[rank]
         for connection in tuple(self._joined()):
-            if connection.rank in gone:
+            if connection.role == ROLE_TRAINER and connection.rank in gone:
                 self._close(connection)
 
     def stop(self) -> None:
@@ -201,6 +213,10 @@ class Server:
             self._close(connection)
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
+        if self._desk is not None and connection.role == ROLE_SHARD:
+            self._desk.on_frame(connection, frame)
+            self._service.trace.lap("parity")
+            return
         if connection.hello is not None:
             self._heard[connection.rank] = now
             self._service.on_frame(connection, frame)
@@ -216,19 +232,31 @@ class Server:
 
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
-        if caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers:
-            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
-        if self._newest[caller.index] > caller.incarnation:
-            raise HandshakeError(f"a newer incarnation of trainer/{caller.index} has joined")
+        self._check(caller)
         for other in tuple(self._joined()):
-            if other.rank == caller.index:
+            if (other.role, other.rank) == (caller.role, caller.index):
                 self._close(other)
-        self._newest[caller.index] = caller.incarnation
+        self._newest_of(caller)[caller.index] = caller.incarnation
         self._strangers.pop(connection, None)
         connection.hello = hello
+        if self._desk is not None and caller.role == ROLE_SHARD:
+            connection.reader.limit_bytes = self._desk.limit_bytes
+            connection.send(Header(Operation.WELCOME))
+            return
         self._heard[connection.rank] = now
         connection.reader.limit_bytes = self._limit_bytes
         self._service.joined(connection)
+
+    def _check(self, caller: Identity) -> None:
+        """Raise HandshakeError unless this is a member whom somebody here serves, and the newest one of its name."""
+        neighbour = self._desk is not None and caller.role == ROLE_SHARD
+        if not neighbour and (caller.role != ROLE_TRAINER or not 0 <= caller.index < self._trainers):
+            raise HandshakeError(f"{caller.role}/{caller.index} is no trainer of this job")
+        if self._newest_of(caller)[caller.index] > caller.incarnation:
+            raise HandshakeError(f"a newer incarnation of {caller.role}/{caller.index} has joined")
+
+    def _newest_of(self, caller: Identity) -> Ints | defaultdict[int, int]:
+        return self._newest if caller.role == ROLE_TRAINER else self._newest_shards
 
     def _close(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -96,13 +96,15 @@ class Progress:
 class Service:
     """Serves one shard. `progress` is None while it does not.
 
-    `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed.
+    `on_cut` is called when the rows are to be saved, `on_change` with the slots (int64 [k]) that a push has changed,
+    `before_change` with those that it is about to change, `on_serving` whenever it begins or ceases to serve.
 
     `waits` says that a push waits for a save under way to read on; `retry` it soon. `keep` is called when the progress
     has changed and nobody was told yet; `life` is the server's number among those of this incarnation.
 
     Counters, the newest save, the last step of each rank that it holds (`saved_steps`, empty for none) and the last cut
-    that was given up (0: none) go into every answer; the life of the shard keeps them up to date.
+    that was given up (0: none) go into every answer, and so does `protected_step`, the last one that parity holds of
+    every rank (-1: there is none, or not of all rows); whoever knows keeps them up to date, and `protected_samples`.
     """
 
     def __init__(self, job: JobSpec, placement: Placement, index: int, arena: Arena, metrics: Metrics) -> None:
@@ -111,10 +113,14 @@ class Service:
         self.counters = Counters(roster=0, group=0, generation=0)
         self.newest_save: SaveRef | None = None
         self.saved_steps: tuple[int, ...] = ()
+        self.protected_step = -1
+        self.protected_samples: int | None = None
         self.given_up_step = 0
         self.progress: Progress | None = None
         self.on_cut: Callable[[], None] = lambda: None
         self.on_change: Callable[[Ints], None] = lambda _slots: None
+        self.before_change: Callable[[Ints], None] = lambda _slots: None
+        self.on_serving: Callable[[], None] = lambda: None
         self.keep: Callable[[], None] = lambda: None
         self.life = 1
         self.trace = Trace(None)
@@ -122,7 +128,7 @@ class Service:
         self._narrowest, self._widest = min(job.model.dims), max(job.model.dims)
         self._placement = placement
         self._index = index
-        self._metrics = metrics
+        self.metrics = metrics
         self._clients: list[Client] = []
         self._held_free = False
         self.waits = False
@@ -130,6 +136,7 @@ class Service:
     def start(self, progress: Progress) -> None:
         """Serve from here on, and let all clients know."""
         self.progress = progress
+        self.on_serving()
         for client in self._clients:
             client.send(self.standing(client.rank, progress.generation))
 
@@ -144,6 +151,7 @@ class Service:
     def stop(self) -> None:
         """Serve nothing from here on."""
         self.progress = None
+        self.on_serving()
         for client in self._clients:
             client.backlog.clear()
             client.send(self._header(Operation.NOT_READY, client.rank))
@@ -272,7 +280,7 @@ class Service:
         ticket, count, size_bytes = frame.header.ticket, len(slots), sum(each.nbytes for each in vectors)
         header = self._header(Operation.VECTORS, client.rank, ticket, count=count, size_bytes=size_bytes)
         client.send(header, *vectors)
-        self._metrics.rows_read.inc(count)
+        self.metrics.rows_read.inc(count)
         self.trace.lap("send")
 
     def _push(self, client: Client, frame: Frame, progress: Progress) -> bool:
@@ -298,7 +306,7 @@ class Service:
                     self.trace.end(frame.header.step)
             case _:
                 assert_never(fate)
-        self._metrics.pushes.labels(fate.name.lower()).inc()
+        self.metrics.pushes.labels(fate.name.lower()).inc()
         return True
 
     def _is_next(self, progress: Progress, header: Header) -> bool:
@@ -324,11 +332,12 @@ class Service:
         if header.count:
             slots, numbers = self._slots(frame)
             gradients = self.arena.split(slots, self.encoding.unpack_values(frame.payload, header.count))
+            self.before_change(slots)
             if not self.arena.apply(slots, numbers, gradients, header.step, header.pack()):
                 return False
             self.on_change(slots)
         self._account(progress, header)
-        self._metrics.rows_changed.inc(header.count)
+        self.metrics.rows_changed.inc(header.count)
         return True
 
     def _account(self, progress: Progress, header: Header) -> None:
@@ -406,4 +415,5 @@ class Service:
             ticket=ticket,
             count=count,
             payload_bytes=size_bytes,
+            protected_step=self.protected_step,
         )

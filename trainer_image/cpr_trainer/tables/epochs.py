@@ -55,6 +55,11 @@ class Epochs:
         """How many rows ever changed."""
         return int(np.count_nonzero(self.of))
 
+    def ever_changed(self, slots: Ints | slice) -> NDArray[np.bool_]:
+        """Whether each of these rows ever changed."""
+        changed: NDArray[np.bool_] = (self.of[slots] & _LAST) != 0
+        return changed
+
     def changed(self, since: int, until: int, first: int, last: int) -> Ints:
         """Return the slots in [first, last) whose rows changed after epoch `since` and not after `until`."""
         epochs = self.of[first:last]

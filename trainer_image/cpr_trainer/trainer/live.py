@@ -38,6 +38,7 @@ def look(
             forgotten=forgotten,
             shard_saves=tuple(save.samples for save in saved),
             shard_incarnations=tuple(save.incarnation for save in saved),
+            shard_protected=exchange.protected() if job.parity_shards else (),
         )
     if leading is None:
         return report

@@ -58,6 +58,20 @@ DEGRADE_NEEDS_SHARDS = Rule(
     "set it to Pause, or raise spec.shards.replicas to at least 2",
     f"{_PAUSES} || self.shards.replicas > 1",
 )
+REDUNDANCY_NEEDS_REPLAY = Rule(
+    "spec.recovery",
+    "spec.recovery.redundancy",
+    "parity is up to a second old, and needs trainers that push again what came later",
+    "set spec.recovery.replay.mode to Auto, or remove redundancy",
+    "!has(self.redundancy) || self.replay.mode == 'Auto'",
+)
+REDUNDANCY_SHARDS = Rule(
+    "spec",
+    "spec.recovery.redundancy.dataShards",
+    "must be lower than the number of shards, because another shard keeps their parity",
+    "lower it, or raise spec.shards.replicas",
+    "!has(self.recovery.redundancy) || self.recovery.redundancy.dataShards < self.shards.replicas",
+)
 RULES = (
     PORTION_BUDGET,
     AUC_DROP_BUDGET,
@@ -65,4 +79,6 @@ RULES = (
     PARTIAL_NEEDS_BUDGET,
     DEGRADE_NEEDS_BUDGET,
     DEGRADE_NEEDS_SHARDS,
+    REDUNDANCY_NEEDS_REPLAY,
+    REDUNDANCY_SHARDS,
 )

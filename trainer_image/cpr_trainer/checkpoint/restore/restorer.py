@@ -14,17 +14,19 @@ from time import monotonic
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.exits import Problem
-from cpr_contract.manifests import Origin, Ranges, RowUpdates
+from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.format.claims import claim
 from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.names import parse_save, shard_folder
 from cpr_trainer.checkpoint.format.origins import write_origin
 from cpr_trainer.checkpoint.restore.candidates import candidates
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
+from cpr_trainer.parity.account import FlushAccount, Rebuilt
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import Store, StoreError
 from cpr_trainer.store.errors import ExistsError
@@ -40,7 +42,8 @@ class Restored:
     """The rows are loaded, and it is recorded from where.
 
     `save` is None for first values. `chain` is what the next save may stand on, oldest first; `top` is the key of the
-    last save that was put on top, empty for none. `origin` is that record.
+    last save that was put on top, empty for none. `origin` is that record. With `rebuilt` the rows are from parity, and
+    newer than `save`.
     """
 
     save: SaveRef | None
@@ -53,6 +56,7 @@ class Restored:
     top: str = ""
     chain: tuple[Link, ...] = ()
     origin: Origin | None = None
+    rebuilt: Rebuilt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +89,31 @@ def aim_of(roster: ShardRoster) -> Aim:
     return roster.counters.generation, roster.floor_samples, roster.may_restore
 
 
+#: Fills the home with what parity has of a shard, if it is fit for this roster; see `rebuild`.
+FromParity = Callable[[ShardRoster, Callable[[], bool]], tuple[FlushAccount, Rebuilt] | None]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Restorer:
-    """Restores one shard into its home. `report` is told of problems on the way, from the restoring thread."""
+    """Restores one shard into its home. `report` is told of problems on the way, from the restoring thread.
+
+    What `from_parity` has, which is newer, goes before what the store has.
+    """
 
     store: Store
     job: JobSpec
     home: Home
     report: Callable[[Problem], None]
     rng: random.Random
+    from_parity: FromParity | None = None
 
     def restore(self, roster: ShardRoster, cancel: threading.Event) -> Outcome:
         """Restore what `roster` allows. Raises SnapshotError if `restoreFrom` cannot be used, StoreError if fenced."""
         delays = backoff(self.rng, cap_s=_LAST_RETRY_S)
         while not cancel.is_set():
+            rebuilt = self._rebuild(roster, cancel)
+            if rebuilt is not None:
+                return rebuilt
             try:
                 return self._attempt(roster)
             except ExistsError:
@@ -108,6 +123,38 @@ class Restorer:
                 self.report(problem_of(error))
                 cancel.wait(next(delays))
         return Cancelled()
+
+    def _rebuild(self, roster: ShardRoster, cancel: threading.Event) -> Restored | None:
+        """Restore from parity, if there is one: the store is not asked, and may be down."""
+        if self.from_parity is None or roster.incarnation == 1:
+            return None
+        started = monotonic()
+        found = self.from_parity(roster, cancel.is_set)
+        if found is None:
+            return None
+        account, rebuilt = found
+        # The first save that this incarnation commits is complete, and brings this record along.
+        origin = Origin(
+            CONTRACT_VERSION,
+            self.job.job_uid,
+            roster.counters.generation,
+            roster.index,
+            roster.incarnation,
+            *_parent(account, roster, self.job),
+            step=account.step,
+            samples=account.samples,
+        )
+        return Restored(
+            account.save,
+            account.step,
+            account.samples,
+            account.applied,
+            account.lost,
+            account.row_updates,
+            load_s=monotonic() - started,
+            origin=origin,
+            rebuilt=rebuilt,
+        )
 
     def _attempt(self, roster: ShardRoster) -> Outcome:
         started = monotonic()
@@ -167,3 +214,12 @@ class Restorer:
             chain=restored.chain,
             origin=origin,
         )
+
+
+def _parent(account: FlushAccount, roster: ShardRoster, job: JobSpec) -> tuple[int | None, ManifestRef | None]:
+    """Return which save comes before those of an incarnation that was rebuilt, and who wrote it."""
+    key = "" if account.save is None else account.save.key
+    name = parse_save(key)
+    if name is None or not key.startswith(shard_folder(job.job_uid, roster.counters.generation, roster.index)):
+        return None, None
+    return name.writer, ManifestRef(key, "")

@@ -1,1 +1,0 @@
-"""What `bench/operator_scale.py` measures the operator against: a control plane, kubelets, reports."""

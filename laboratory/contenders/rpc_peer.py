@@ -1,0 +1,130 @@
+"""A parameter server on torch RPC: rpc_peer.py [PARAMETERS.pt], with the job's numbers of trainers and of servers.
+
+Rows are asked for and sent back once each, in one pull and one push per server and step. The pull travels while the
+bottom network computes, the push while dense gradients are summed over Gloo in one flat all-reduce.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from threading import Lock
+
+import torch
+from common import join, open_batches, open_trace, save
+from torch import Tensor, distributed
+from torch.distributed import rpc
+from torch.futures import Future, wait_all
+
+from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
+from cpr_trainer.access import the_only
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.process import threads
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.runtime import read_job
+from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
+from cpr_trainer.trainer.feed import Feed
+from cprjob_bench.roles.train.tables import Tables
+
+#: The tables of this process, if it is a server, and what keeps two pushes from the same row.
+_served: list[Tables] = []
+_lock = Lock()
+
+
+def pull(slots: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows of the server that this runs on, [u, D]; slots: int64 [u]."""
+    return _served[0].rows.index_select(0, slots).to(dtype)
+
+
+def push(slots: Tensor, gradients: Tensor, step: int) -> None:
+    """Take `step` of the optimizer on the server that this runs on. slots: int64 [u], gradients: [u, D]."""
+    with _lock:
+        _served[0].update(slots, gradients.float(), step)
+
+
+class Servers:
+    """All servers, as a trainer sees them."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def pull(self, rows: UniqueRows, dtype: torch.dtype) -> list[Future[Tensor]]:
+        """Ask every server for its part of these rows."""
+        return [
+            rpc.rpc_async(_server(shard), pull, (self._slots(rows, shard), dtype))
+            for shard in range(self._placement.shards)
+        ]
+
+    def push(self, rows: UniqueRows, gradients: Tensor, step: int) -> list[Future[None]]:
+        """Send every server its part of these rows' gradients, [u, D]."""
+        return [
+            rpc.rpc_async(_server(shard), push, (self._slots(rows, shard), gradients[rows.on_shard(shard)], step))
+            for shard in range(self._placement.shards)
+        ]
+
+    def _slots(self, rows: UniqueRows, shard: int) -> Tensor:
+        return torch.from_numpy(rows.places[rows.on_shard(shard)] - self._placement.starts[shard])
+
+
+def train(job: JobSpec, placement: Placement, rank: int) -> DenseReplica:
+    """Train all steps as trainer `rank`."""
+    replica, servers = DenseReplica(job.model, job.data.seed, precision=job.precision), Servers(placement)
+    crew = Crew(job.workers)
+    batches = open_batches(job, rank, job.trainers)
+    with closing(open_trace(rank)) as trace, Feed(batches, placement, split=False) as feed:
+        while (wanted := feed.take()) is not None:
+            rows = wanted.access.unique
+            pulls = servers.pull(rows, replica.dtype)
+            trace.lap("pull")
+
+            def fetch(pulls: list[Future[Tensor]] = pulls) -> Tensor:
+                trace.lap("bottom")
+                vectors = torch.cat(wait_all(pulls))
+                trace.lap("vectors")
+                return vectors
+
+            computed = compute(replica, wanted.batch, wanted.access, fetch, job.data.batch_size, crew)
+            trace.lap("compute")
+            pushes = servers.push(rows, the_only(computed.row_gradients), wanted.step)
+            if job.trainers > 1:
+                distributed.all_reduce(replica.gradients)
+            trace.lap("reduce")
+            replica.step(wanted.step)
+            trace.lap("optimizer")
+            wait_all(pushes)
+            trace.lap("push")
+            trace.end(wanted.step)
+    return replica
+
+
+def _server(shard: int) -> str:
+    return f"server{shard}"
+
+
+def main() -> None:
+    """Be one of the job's trainers or servers until all trainers are done."""
+    job = read_job(os.environ)
+    placement, processes = Placement.of(job.model, job.shards), job.trainers + job.shards
+    rank = join(processes)
+    shard = rank - job.trainers
+    torch.set_num_threads(threads(os.environ) if shard < 0 else 1)  # as in CPRJob
+    if shard >= 0:
+        _served.append(Tables(job, placement, shard))
+    # TensorPipe's choice on one machine, shared memory, takes half a core of each process to look for messages.
+    options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"])
+    name = _server(shard) if shard >= 0 else f"trainer{rank}"
+    rpc.init_rpc(name, rank=rank, world_size=processes, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+    if shard < 0:
+        if job.trainers > 1:
+            place = Path(os.environ[STEP_TRACE]).with_name("group").as_uri()
+            distributed.init_process_group("gloo", place, rank=rank, world_size=job.trainers)
+        save(train(job, placement, rank).parameters, rank)
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The commands that `cprjob` has where this is installed. They parse options; `cprjob_bench.commands` does the work.
+
+Each command imports its own code alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from cpr_contract.spec import Bits, Precision, Strategy
+from cpr_operator.cli.console import err, out, usage_errors
+from cprjob_bench.options import RecoveryTier, SimulatePreset, TrainPreset
+
+#: Found by its entry point: its commands become commands of `cprjob`.
+app = typer.Typer(rich_markup_mode=None)
+bench = typer.Typer(
+    name="bench", help="Measure speed and losses on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
+
+app.add_typer(bench)
+
+_STRATEGIES: tuple[str, ...] = get_args(Strategy)
+_BITS: tuple[int, ...] = get_args(Bits)
+
+
+@bench.command()
+def priority(  # noqa: PLR0913 -- one parameter per option
+    *,
+    data: Annotated[
+        Path,
+        typer.Option(help="Criteo rows, or a TSV with a header and a `label` column. Plain or gzip.", exists=True),
+    ],
+    seeds: Annotated[int, typer.Option(min=2, help="Number of data orders to run each strategy with.")] = 10,
+    interval: Annotated[float, typer.Option(help="Interval between saves with Full, as a fraction of the run.")] = 0.1,
+    anchors: Annotated[int, typer.Option(min=2, help="Intervals between full saves with the other strategies.")] = 2,
+    fraction: Annotated[float, typer.Option(help="Time between priority saves, as a fraction of an interval.")] = 0.125,
+    failures: Annotated[int, typer.Option(min=1, help="Failures per run, each of half of the shards.")] = 4,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of spec, for example data.samples=20000."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare what saving strategies lose under the same failures, with equally many rows written."""
+    from cprjob_bench.commands.priority import PriorityOptions, bench_priority
+
+    with usage_errors():
+        options = PriorityOptions(data, seeds, interval, anchors, fraction, failures, tuple(set_ or ()), json)
+        bench_priority(options, out, err, os.environ)
+
+
+@bench.command()
+def train(  # noqa: PLR0913 -- one parameter per option
+    *,
+    preset: Annotated[TrainPreset, typer.Option(help="Model to train.")] = TrainPreset.KAGGLE,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
+    trainers: Annotated[int, typer.Option(min=1, help="Number of trainers of the CPRJob.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards of the CPRJob.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Compute threads per trainer.")] = 1,
+    precision: Annotated[Precision, typer.Option(help="Precision of the dense network.")] = "fp32",
+    repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per contender.")] = 3,
+    seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=COMMAND", help="Another program that trains the job. May be repeated."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare the training speed of a CPRJob with that of one plain process on this machine."""
+    from cprjob_bench.commands.train import TrainOptions, bench_train
+
+    with usage_errors():
+        options = TrainOptions(
+            preset=preset,
+            rows=rows,
+            trainers=trainers,
+            shards=shards,
+            workers=workers,
+            precision=precision,
+            repeats=repeats,
+            seconds=seconds,
+            json=json,
+            peers=tuple(peer or ()),
+        )
+        bench_train(options, out, err, os.environ)
+
+
+@bench.command()
+def snapshot(  # noqa: PLR0913 -- one parameter per option
+    *,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the shard.")] = 1 << 21,
+    dim: Annotated[int, typer.Option(min=1, help="Values per row.")] = 64,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="file:///folder or s3://bucket/prefix. Default: a temporary folder."),
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of the s3:// store, as https://host:port.")
+    ] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="Measure the size of saves of this strategy only. May be repeated.")
+    ] = None,
+    bits: Annotated[
+        list[int] | None, typer.Option(help="Measure the size of saves of this bit width only. May be repeated.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="MIB_S", help="Rate limit of a save during training, in MiB/s.")
+    ] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each timing is repeated.")] = 5,
+    window: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds of training between two saves.")
+    ] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure one shard's saves and restores: their speed, their effect on training, their size."""
+    from cprjob_bench.commands.snapshot import SnapshotOptions, bench_snapshot
+
+    with usage_errors():
+        options = SnapshotOptions(
+            rows=rows,
+            dim=dim,
+            store=store,
+            endpoint=endpoint,
+            strategies=tuple(strategy or _STRATEGIES),
+            bits=tuple(bits or _BITS),
+            limit_mib_s=limit,
+            repeats=repeats,
+            window_s=window,
+            json=json,
+        )
+        bench_snapshot(options, out, err, os.environ)
+
+
+@bench.command()
+def recovery(
+    *,
+    tier: Annotated[list[RecoveryTier] | None, typer.Option(help="Measure this tier only. May be repeated.")] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="MIB", help="Size of each shard. May be repeated.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Number of kills per tier and size.")] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how long training stands still when a member is killed."""
+    from cprjob_bench.commands.recovery import RecoveryOptions, bench_recovery
+
+    with usage_errors():
+        sizes = tuple(size or (64, 512, 2048))
+        bench_recovery(RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json), out, err, os.environ)
+
+
+@app.command()
+def simulate(  # noqa: PLR0913 -- one parameter per option
+    *,
+    preset: Annotated[
+        SimulatePreset | None, typer.Option(help="The job to simulate: paper, unless --file is given.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A YAML file with one CPRJob; - is stdin.",
+            exists=True,
+            dir_okay=False,
+            allow_dash=True,
+        ),
+    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0.01, help="Hours of useful training.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Number of shards.")] = None,
+    mtbf: Annotated[float | None, typer.Option(min=0.001, help="Mean hours of training between failures.")] = None,
+    told_mtbf: Annotated[
+        float | None, typer.Option(min=0.001, help="The --mtbf that the policy assumes. Defaults to --mtbf.")
+    ] = None,
+    lost_share: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Fraction of the shards lost per failure.")
+    ] = None,
+    told_lost: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Shards lost per failure that the policy assumes."),
+    ] = None,
+    failures: Annotated[
+        str, typer.Option(metavar="KIND", help="Failures to simulate: exponential, gamma, storms or trace:FILE.")
+    ] = "exponential",
+    runs: Annotated[int | None, typer.Option(min=1, help="Jobs to simulate per strategy.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the failures.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of the result to this file.")] = None,
+) -> None:
+    """Compare recovery strategies by simulating many jobs with the operator's policy."""
+    from cprjob_bench.commands.simulate import SimulateOptions
+    from cprjob_bench.commands.simulate import simulate as simulate_jobs
+
+    with usage_errors():
+        options = SimulateOptions(
+            preset, file, hours, shards, mtbf, told_mtbf, lost_share, told_lost, failures, runs, seed, json, plot
+        )
+        simulate_jobs(options, out, err, time.process_time)

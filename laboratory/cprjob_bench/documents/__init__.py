@@ -1,0 +1,1 @@
+"""What the commands of benches ask the processes that they start, and are told."""

@@ -1,0 +1,64 @@
+"""The processes that benches start, by role. Arguments, exit codes and last words are as in `cpr_trainer.process`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from cpr_contract.exits import ExitCode
+from cpr_trainer.process import loading_torch, supervised
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run one role to its end and return the exit code."""
+    options = _parser().parse_args(arguments)
+    return supervised(options.role, partial(_run, options, environ), environ)
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    match options.role:
+        case "snapshot":
+            with loading_torch(environ):
+                from cprjob_bench.roles.snapshot.main import run as measure
+
+            measure(environ, sys.stdin, sys.stdout)
+        case "priority":
+            with loading_torch(environ):
+                from cprjob_bench.roles.priority.main import run as try_strategies
+
+            try_strategies(environ, sys.stdin, sys.stdout)
+        case "single":
+            with loading_torch(environ):
+                from cprjob_bench.roles.train.single import run as train_alone
+
+            train_alone(environ)
+        case "samples":
+            from cprjob_bench.roles.train.samples import run as write_samples
+
+            write_samples(environ, options.rows, options.to)
+        case _:
+            with loading_torch(environ):
+                from cprjob_bench.roles.train.gauge import run as gauge
+
+            gauge(sys.stdin, sys.stdout)
+    return ExitCode.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cprjob_bench", description=__doc__.partition("\n")[0])
+    roles = parser.add_subparsers(dest="role", required=True, metavar="ROLE")
+    roles.add_parser(
+        "snapshot", help="measure saves of one shard: a SnapshotBench comes in by stdin, reports go out by stdout"
+    )
+    roles.add_parser(
+        "priority", help="try what strategies lose: a SavingExperiment comes in by stdin, reports go out by stdout"
+    )
+    roles.add_parser("single", help="train the job in this one process, without saves: what others are compared with")
+    samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
+    samples.add_argument("--rows", required=True, type=int, help="how many")
+    samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")
+    roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")
+    return parser

@@ -1,0 +1,111 @@
+"""`python -m cprjob_bench snapshot`: measures one shard and its store, and reports line by line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from cpr_contract import env
+from cpr_contract.codec import to_json
+from cpr_contract.spec import JobSpec
+from cpr_trainer.runtime import optional_path, read_job, read_request
+from cpr_trainer.store import Store, open_store
+from cprjob_bench.documents.snapshot import BenchReport, Figures, SnapshotBench
+from cprjob_bench.roles.snapshot.cuts import TrainedShard
+from cprjob_bench.roles.snapshot.raw import raw_client
+from cprjob_bench.roles.snapshot.saves import BenchShard, delete_all
+from cprjob_bench.roles.snapshot.serving import Trainer
+from cprjob_bench.roles.snapshot.shard_process import running_shard
+from cprjob_bench.roles.snapshot.transfers import Transfers
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read a `SnapshotBench` from `source` and write a `BenchReport` a line to `sink`.
+
+    The job is that in `CPR_SPEC`, the shard process listens from `CPR_PORT_BASE` on. Raises TrainerError, and OSError
+    for a store that the raw client cannot use.
+    """
+    job = read_job(environ)
+    wanted = read_request(SnapshotBench, source, "bench snapshot")
+    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    store = open_store(job.snapshots.store, credentials, authority)
+    bench = _Bench(job, wanted, environ, store, credentials, authority)
+    try:
+        for done, stage in enumerate(bench.stages()):
+            print(to_json(BenchReport(stage, done, bench.total)), file=sink, flush=True)
+        print(to_json(BenchReport("done", bench.total, bench.total, bench.figures)), file=sink, flush=True)
+    finally:
+        delete_all(store, job.job_uid)
+
+
+@dataclass(slots=True, eq=False)
+class _Bench:
+    """One bench on its way; `figures` grow."""
+
+    job: JobSpec
+    wanted: SnapshotBench
+    environ: Mapping[str, str]
+    store: Store
+    credentials_dir: Path | None
+    ca_file: Path | None
+    figures: Figures = Figures(0, 0, (), (), (), None, (), ())  # noqa: RUF009 -- frozen
+
+    @property
+    def total(self) -> int:
+        """How many stages there are."""
+        return 2 * self.wanted.repeats + len(self.wanted.strategies)
+
+    def stages(self) -> Iterator[str]:
+        """Measure one thing after the other; yield the name of each right before."""
+        yield from self._stages_within()
+        yield from self._stages_of_a_process()
+
+    def _stages_within(self) -> Iterator[str]:
+        """What needs no process of its own."""
+        shard = BenchShard.of(self.job, self.store)
+        with raw_client(self.job.snapshots.store, self.credentials_dir, self.ca_file) as raw:
+            transfers = Transfers(shard, raw)
+            for _ in range(self.wanted.repeats):
+                yield "save and restore"
+                transfers.repeat()
+        self._found(
+            table_bytes=shard.table_bytes,
+            saved_bytes=transfers.saved_bytes,
+            save=tuple(transfers.saves),
+            restore=tuple(transfers.restores),
+        )
+        trained = TrainedShard(shard, self.wanted.strategies)
+        for strategy in self.wanted.strategies:
+            yield f"bytes of {strategy}"
+            cuts = tuple(trained.cuts(strategy, self.wanted.bits))
+            self._found(
+                cuts=(*self.figures.cuts, *cuts),
+                trackers=(*self.figures.trackers, trained.tracker_bytes(strategy)),
+            )
+
+    def _stages_of_a_process(self) -> Iterator[str]:
+        """What takes a shard process: the memory of the shard above is free again."""
+        port_base = int(self.environ[env.PORT_BASE])
+        with (
+            tempfile.TemporaryDirectory(prefix="cprjob-") as folder,
+            running_shard(self.job, self.environ, port_base, Path(folder)) as process,
+            Trainer.of(self.job, process) as trainer,
+        ):
+            trainer.change_everything()
+            before, peaks = process.memory_bytes(), list[int]()
+            for number in range(self.wanted.repeats):
+                yield "training beside a save"
+                if number:
+                    trainer.change_everything()
+                process.forget_peak()  # pushes as large as that take memory of their own
+                self._found(rounds=(*self.figures.rounds, trainer.round(self.wanted.window_s)))
+                peaks += filter(None, [process.peak_memory_bytes()])
+        if before is not None and peaks:
+            # The byte a row that says when it last changed was there before.
+            self._found(extra_memory_bytes=max(peaks) - before + self.job.model.tables[0].rows)
+
+    def _found(self, **figures: Any) -> None:
+        self.figures = replace(self.figures, **figures)

@@ -1,0 +1,157 @@
+"""One simulated job, from failure to failure: what happens between two of them follows in closed form.
+
+The clock counts training, first-time or repeated; saves and recoveries stop it and are added up beside it, as in CPR's
+equations. So no failure falls into a save or a recovery, and a cut counts once `commit_s` was trained after it. The
+last step's save is the model, not a cost of fault tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from cprjob_bench.simulation.failures import Failure
+from cprjob_bench.simulation.job import Job
+
+#: A job that failed so often has no end that anybody would wait for.
+PATIENCE = 10_000
+#: Cuts so close together (as a part of the job) are one: rounding, not training, lies between them.
+ROUNDING = 1e-9
+_NO_FAILURE = Failure(math.inf, 0)
+
+
+class Decision(NamedTuple):
+    """`full`: any loss rolls back. `holds_s`: for how much training it stands if nothing fails.
+
+    `replays`: nothing is lost, because trainers push it again.
+    """
+
+    full: bool
+    interval_s: float
+    holds_s: float = math.inf
+    replays: bool = False
+
+
+class Strategy(Protocol):
+    """Decides how to recover and when to save; a new one for every job."""
+
+    @property
+    def promise(self) -> bool:
+        """Whether a loss that does not fit into the budget becomes a rollback."""
+        ...
+
+    def decide(self, budget_s: float, left_s: float) -> Decision:
+        """At the start, after each failure, and when the last decision no longer holds.
+
+        `budget_s` are the shard-seconds left to lose, `left_s` the training left since the last cut.
+        """
+        ...
+
+    def quiet(self, seconds: float) -> None:
+        """So much was trained without a failure."""
+        ...
+
+    def failed(self, shards: int) -> None:
+        """One failure took so many shards."""
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one job cost: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost."""
+
+    saves: int = 0
+    recoveries: int = 0
+    rollbacks: int = 0
+    lost_s: float = 0.0
+    spent_s: float = 0.0
+    finished: bool = True
+
+
+def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.Random) -> Outcome:
+    """Train one job to its end; `rng` says which shards a failure takes."""
+    training = _Training(job)
+    out = training.out
+    gap, lost = next(failures, _NO_FAILURE)
+    decision = strategy.decide(job.budget_s, job.total_s)
+    while True:
+        step = min(gap, decision.holds_s, job.total_s - training.now)
+        training.advance(step, decision.interval_s)
+        strategy.quiet(step)
+        if training.now >= job.total_s:
+            return out
+        if step < gap:
+            gap -= step
+        else:
+            if decision.replays:
+                training.replay()
+            else:
+                training.fail(lost, rng, rolls_back=decision.full, promise=strategy.promise)
+            strategy.failed(lost)
+            gap, lost = next(failures, _NO_FAILURE)
+            if out.recoveries >= PATIENCE:
+                out.finished = False
+                return out
+        decision = strategy.decide(job.budget_s - out.spent_s, job.total_s - training.cut)
+
+
+class _Training:
+    """A job in training: its progress `now`, at the last `cut`, and at the last save that is committed."""
+
+    __slots__ = ("_charged", "_job", "_pending", "_rounding", "cut", "now", "out", "saved")
+
+    def __init__(self, job: Job) -> None:
+        self.out = Outcome()
+        self.now = self.cut = self.saved = 0.0
+        self._job = job
+        self._pending = False  # the last cut is not committed yet
+        self._charged: dict[int, float] = {}  # shards that lost what came after `saved`, and up to where
+        self._rounding = ROUNDING * job.total_s
+
+    def advance(self, step: float, interval: float) -> None:
+        """Train `step` seconds; cuts come every `interval`, which is no shorter than a commit."""
+        end = self.now + step
+        due = max(self.cut + interval, self.now)
+        room = end - self._rounding - due
+        if room > 0:
+            more = int(room / interval)
+            if more:
+                self.saved = due + (more - 1) * interval
+            elif self._pending:
+                self.saved = self.cut
+            self.cut, self._pending = due + more * interval, True
+            self.out.saves += more + 1
+        if self._pending and self.cut + self._job.costs.commit_s <= end:
+            self.saved, self._pending = self.cut, False
+        self.now = end
+
+    def replay(self) -> None:
+        """A failure whose losses are pushed again: training waits for that, and goes on where it stood."""
+        self.out.recoveries += 1
+        self.out.lost_s += self._job.replay * (self.now - self.saved)
+        self._pending = False
+
+    def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, promise: bool) -> None:
+        """A failure takes so many shards: they lose what they trained since the last save, or all go back to it.
+
+        What a shard lost already it cannot lose again. A cut that is not committed yet is void.
+        """
+        job, out, saved = self._job, self.out, self.saved
+        self._charged = {shard: end for shard, end in self._charged.items() if end > saved}
+        # The first to fail after a save may be any: without loss of generality shards 0, 1, ...
+        lost = rng.sample(range(job.shards), shards) if self._charged else range(shards)
+        charge = sum(self.now - self._charged.get(shard, saved) for shard in lost)
+        out.recoveries += 1
+        self._pending = False
+        if rolls_back or (promise and out.spent_s + charge > job.budget_s):
+            out.rollbacks += 1
+            out.lost_s += self.now - saved
+            out.spent_s -= sum(end - saved for end in self._charged.values())
+            self._charged = {}
+            self.now = self.cut = saved
+        else:
+            out.spent_s += charge
+            self._charged.update(dict.fromkeys(lost, self.now))

@@ -1,0 +1,106 @@
+"""Who decides in a simulated job: fixed rules to compare with, and the operator's own closed loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cpr_operator.policy import equations
+from cpr_operator.policy.beliefs import after_failure, after_quiet, prior
+from cpr_operator.policy.law import SHORTEST_S, Odds, choose
+from cpr_operator.policy.replan import steady_s
+from cprjob_bench.simulation.engine import Decision, Strategy
+from cprjob_bench.simulation.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """One decision, made beforehand. Without the promise a loss is charged whether it fits into the budget or not."""
+
+    decision: Decision
+    promise: bool = False
+
+    def decide(self, budget_s: float, left_s: float) -> Decision:  # noqa: ARG002 -- whatever comes
+        """Always the same."""
+        return self.decision
+
+    def quiet(self, seconds: float) -> None:
+        """Nothing is learnt."""
+
+    def failed(self, shards: int) -> None:
+        """Nothing is learnt."""
+
+
+class ClosedLoop:
+    """The operator: it believes, counts what is left, and lets the law decide anew."""
+
+    promise = True
+
+    def __init__(self, job: Job, replay: float | None = None) -> None:
+        self._job = job
+        self._replay = replay
+        self._belief = prior(job.told_mtbf_s, job.told_lost)
+
+    def decide(self, budget_s: float, left_s: float) -> Decision:
+        """What the law says, until its figures will have moved."""
+        job, belief = self._job, self._belief
+        lost = min(belief.lost_per_failure, job.shards)
+        odds = Odds(budget_s, left_s, belief.mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s, self._replay)
+        choice = choose("Auto", None, odds)
+        holds_s = steady_s(belief.beta_s, left_s, job.total_s)
+        return Decision(choice.mode == "Full", choice.interval_s, holds_s, replays=self._replay is not None)
+
+    def quiet(self, seconds: float) -> None:
+        """The rate is believed to be lower."""
+        self._belief = after_quiet(self._belief, seconds)
+
+    def failed(self, shards: int) -> None:
+        """The rate is believed to be higher."""
+        self._belief = after_failure(self._belief, shards)
+
+
+def none(job: Job) -> Strategy:  # noqa: ARG001 -- as the others
+    """No saves: every failure starts the job again."""
+    return OpenLoop(Decision(full=True, interval_s=math.inf))
+
+
+def full(job: Job) -> Strategy:
+    """Full recovery at its best interval."""
+    return OpenLoop(Decision(full=True, interval_s=_full_interval(job)))
+
+
+def partial_naive(job: Job) -> Strategy:
+    """Partial recovery with full recovery's interval: whatever is lost is charged."""
+    return OpenLoop(Decision(full=False, interval_s=_full_interval(job)))
+
+
+def cpr(job: Job) -> Strategy:
+    """CPR: the interval whose expected loss is the budget, one lost shard counted per failure; nothing is checked."""
+    interval = equations.partial_interval(job.limit, job.told_mtbf_s, job.shards, commit_s=job.costs.commit_s)
+    return OpenLoop(Decision(full=False, interval_s=_no_shorter(interval, job)))
+
+
+def replay(job: Job) -> Strategy:
+    """The operator's closed loop, with trainers that push again what lost shards had learnt."""
+    return ClosedLoop(job, job.replay)
+
+
+#: Strategies by name, in the order of a table. Each job has one made for it.
+STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
+    "none": none,
+    "full": full,
+    "partial_naive": partial_naive,
+    "cpr": cpr,
+    "cpr_closed_loop": ClosedLoop,
+    "replay": replay,
+}
+
+
+def _full_interval(job: Job) -> float:
+    return _no_shorter(equations.full_interval(job.costs.save_stall_s, job.told_mtbf_s), job)
+
+
+def _no_shorter(interval_s: float, job: Job) -> float:
+    """No save begins before the last one is committed."""
+    return max(interval_s, job.costs.commit_s, SHORTEST_S)

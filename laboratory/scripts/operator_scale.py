@@ -1,0 +1,266 @@
+"""How the operator behaves with many jobs: .venv/bin/python laboratory/scripts/operator_scale.py --jobs 1000.
+
+    start_s                 from the start of the operator's process to the last of the running
+                            jobs looked at (its leader was asked for its report)
+    event_to_decision_ms    from the watch event of a pod deleted by force to that of its
+                            replacement, while all other jobs run
+    cpu_cores, rss_mib, api_requests_per_s    of the operator in the steady state
+
+A real API server, etcd and scheduler; kwok plays the kubelets, one server answers for all pods.
+`--foreign N` adds N running pods that belong to no job. Needs root, Go on a fresh machine, about
+10 minutes for 1,000 jobs. Servers and operator share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from scale.pods import SAVE_S, Key, Pods
+from scale.servers import OPERATOR_USER, Control, control_plane, operator_objects
+
+from support.apiserver import TOKEN, install_crd
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES, JOBS_PER_NAMESPACE = 50, 20
+ROOM = {"cpu": "1k", "memory": "16Ti", "pods": "10k"}
+#: The image is never run: kwok only says that it does.
+IMAGE = "localhost/cprjob-trainer:dev"
+JOB = {
+    "apiVersion": "cprjob.io/v1alpha1",
+    "kind": "CPRJob",
+    "spec": {
+        "image": IMAGE,
+        "accuracyBudget": {"portionOfLostSamples": 0.5},
+        "model": {
+            "embeddingDim": 16,
+            "bottomMlp": [64, 16],
+            "topMlp": [64, 1],
+            "tables": [{"name": "user", "rows": 8000}],
+        },
+        "data": {"format": "Synthetic", "samples": 1_000_000_000, "batchSize": 1000, "seed": 1},
+        "trainers": {"replicas": 2},
+        "shards": {"replicas": 4},
+        # As often as the pods save: the operator asks shards whose saves are overdue for their reports, each time.
+        "snapshots": {
+            "store": {"endpoint": "http://minio:9000", "bucket": "cprjob"},
+            "interval": {"mode": "Fixed", "seconds": SAVE_S},
+        },
+    },
+}
+
+Send = Callable[..., Awaitable[Any]]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--foreign", type=int, default=0, help="running pods of others")
+    parser.add_argument("--deletions", type=int, default=200, help="pods deleted by force")
+    parser.add_argument("--window", type=float, default=60, help="seconds of steady state")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder)) as control:
+        try:
+            found = asyncio.run(measure(control, options, console))
+        except BaseException:
+            console.print(control.operator.log.read_text()[-3000:], markup=False)
+            raise
+    if options.json:
+        print(json.dumps(found))  # noqa: T201
+        return
+    table = Table("figure", "value")
+    for name, value in found.items():
+        table.add_row(name, str(value))
+    Console().print(table)
+
+
+async def measure(control: Control, options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Bring all jobs up, then take the figures one after the other."""
+    with control.server.client() as client:
+        install_crd(client, yaml.safe_load((ROOT / "crds" / "cprjobs.cprjob.io.yaml").read_text()))
+    pods = Pods(control.server)
+    context = ssl.create_default_context(cafile=str(control.server.ca_file))
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    connector = aiohttp.TCPConnector(ssl=context, limit=32)
+    async with (
+        pods.serve(),
+        aiohttp.ClientSession(control.server.url, headers=headers, connector=connector) as session,
+    ):
+        await populate(session, options)
+        control.operator.start()
+        begun = time.monotonic()
+        await until(lambda: len(pods.running) == 6 * options.jobs, 900, "all pods run")
+        console.print(f"{options.jobs} jobs up after {time.monotonic() - begun:.0f} s")
+        await until(lambda: phases(session, options.jobs), 300, "all jobs are Running")
+        start_s = await restart(control, pods)
+        await asyncio.sleep(30)
+        steady = await steady_state(control, session, options.window)
+        delays = await deletions(session, pods, options.deletions)
+    return {
+        "jobs": options.jobs,
+        "foreign_pods": options.foreign,
+        "start_s": round(start_s, 1),
+        "event_to_decision_ms": {
+            "p50": round(float(np.percentile(delays, 50))),
+            "p99": round(float(np.percentile(delays, 99))),
+        },
+        **steady,
+    }
+
+
+async def populate(session: aiohttp.ClientSession, options: argparse.Namespace) -> None:
+    """Create nodes, other people's pods and the jobs."""
+    for body in operator_objects():
+        group = str(body["apiVersion"])
+        kind = str(body["kind"]).lower() + "s"
+        await create(session, f"/apis/{group}/{kind}", body)
+    for i in range(NODES):
+        status = {"allocatable": ROOM, "capacity": ROOM}
+        await create(session, "/api/v1/nodes", {"metadata": {"name": f"node-{i}"}, "status": status})
+        # No controller runs that would take off the taint of a node that has just joined.
+        await patch(session, f"/api/v1/nodes/node-{i}", {"spec": {"taints": None}})
+    spaces = -(-options.jobs // JOBS_PER_NAMESPACE)
+    for name in ["foreign", *(f"team-{i}" for i in range(spaces))]:
+        await create(session, "/api/v1/namespaces", {"metadata": {"name": name}})
+    await all_at_once(create(session, "/api/v1/namespaces/foreign/pods", foreign(i)) for i in range(options.foreign))
+    await all_at_once(
+        create(
+            session,
+            f"/apis/cprjob.io/v1alpha1/namespaces/team-{i // JOBS_PER_NAMESPACE}/cprjobs",
+            JOB | {"metadata": {"name": f"job-{i}"}},
+        )
+        for i in range(options.jobs)
+    )
+
+
+def foreign(number: int) -> dict[str, Any]:
+    """A pod of somebody else, on a node already."""
+    container = {"name": "main", "image": IMAGE, "env": [{"name": "FILL", "value": "x" * 2000}]}
+    return {
+        "metadata": {"name": f"foreign-{number}", "labels": {"app": "foreign"}},
+        "spec": {"containers": [container], "nodeName": f"node-{number % NODES}"},
+    }
+
+
+async def phases(session: aiohttp.ClientSession, jobs: int) -> bool:
+    """Whether all jobs are Running."""
+    await asyncio.sleep(2)
+    async with session.get("/apis/cprjob.io/v1alpha1/cprjobs") as answer:
+        items = (await answer.json())["items"]
+    running = sum(item.get("status", {}).get("phase") == "Running" for item in items)
+    return bool(running == jobs)
+
+
+async def restart(control: Control, pods: Pods) -> float:
+    """Seconds from the start of the operator's process until every job was looked at."""
+    await asyncio.to_thread(control.operator.stop)
+    begun = time.monotonic()
+    control.operator.start()
+    await until(lambda: all(j.asked_at > begun for j in pods.jobs.values()), 300, "all jobs asked")
+    return max(job.asked_at for job in pods.jobs.values()) - begun
+
+
+async def steady_state(control: Control, session: aiohttp.ClientSession, window_s: float) -> dict[str, float]:
+    """What the operator uses while nothing happens."""
+    begun, cpu_s, requests = time.monotonic(), control.operator.cpu_s(), await sent(session)
+    await asyncio.sleep(window_s)
+    seconds = time.monotonic() - begun
+    return {
+        "cpu_cores": round((control.operator.cpu_s() - cpu_s) / seconds, 3),
+        "rss_mib": round(control.operator.rss_mib(), 1),
+        "api_requests_per_s": round((await sent(session) - requests) / seconds, 1),
+    }
+
+
+async def deletions(session: aiohttp.ClientSession, pods: Pods, count: int) -> list[float]:
+    """Delete pods by force, two a second, each of another job; return milliseconds to each replacement."""
+    gone: dict[tuple[Key, int], float] = {}
+    delays: dict[tuple[Key, int], float] = {}
+
+    def on_event(kind: str, key: Key, incarnation: int) -> None:
+        now = time.monotonic()
+        if kind == "DELETED":
+            gone.setdefault((key, incarnation + 1), now)
+        elif kind == "ADDED" and (key, incarnation) in gone:
+            delays[key, incarnation] = 1000 * (now - gone[key, incarnation])
+
+    pods.on_event = on_event
+    rng = random.Random(1)
+    for namespace, job in rng.sample(sorted(pods.jobs), min(count, len(pods.jobs))):
+        role, index = rng.choice([("shard", 1), ("shard", 3), ("trainer", 1), ("trainer", 0)])
+        pod = pods.running[namespace, job, role, index]
+        stem = f"{job}-{pod.job_uid[:5]}-{role}-{index}-{pod.incarnation}"
+        path = f"/api/v1/namespaces/{namespace}/pods/{stem}"
+        async with session.delete(path, json={"gracePeriodSeconds": 0}) as answer:
+            answer.raise_for_status()
+        await asyncio.sleep(0.5)
+    await until(lambda: len(gone) > 0 and delays.keys() == gone.keys(), 120, "all are replaced")
+    return list(delays.values())
+
+
+async def sent(session: aiohttp.ClientSession) -> float:
+    """Requests of the operator that the API server has answered."""
+    async with session.get("/metrics") as answer:
+        text = await answer.text()
+    schema = f'flow_schema="{OPERATOR_USER}"'
+    lines = re.findall(r"^apiserver_flowcontrol_dispatched_requests_total\{(.*)\} (\S+)$", text, re.MULTILINE)
+    return sum(float(value) for labels, value in lines if schema in labels)
+
+
+async def create(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> None:
+    """POST an object."""
+    async with session.post(path, json=body) as answer:
+        if answer.status != 201:  # noqa: PLR2004 -- Created
+            raise RuntimeError(f"{path}: {answer.status}: {await answer.text()}")
+
+
+async def patch(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> None:
+    """PATCH an object by JSON merge patch."""
+    headers = {"Content-Type": "application/merge-patch+json"}
+    async with session.patch(path, data=json.dumps(body), headers=headers) as answer:
+        answer.raise_for_status()
+
+
+async def all_at_once(work: Iterator[Awaitable[None]]) -> None:
+    """Run all; the session's connector bounds how many are under way."""
+    await asyncio.gather(*work)
+
+
+async def until(met: Callable[[], Any], within_s: float, what: str) -> None:
+    """Wait until `met()` is true; it may be a coroutine function. Raises TimeoutError."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = met()
+        if await answer if asyncio.iscoroutine(answer) else answer:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s:.0f} s: {what}")
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    binaries = [str(ROOT / "tests" / "cluster" / "binaries.sh"), "kubernetes", "etcd", "kwok"]
+    subprocess.run(binaries, check=True)  # noqa: S603 -- our own script
+    main()

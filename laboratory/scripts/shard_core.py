@@ -1,0 +1,308 @@
+"""What one core of a shard serves, beside what memory and the loopback allow: laboratory/scripts/shard_core.py.
+
+A real shard process with one processor answers lookups and takes pushes of real batches as fast as one trainer on
+another processor can send them. Its own processor time per row says how many cores any number of trainers need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_trainer.access import Access, find_access
+from cpr_trainer.arrays import Ints
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.exchange import PendingLookup
+from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.store import Uris
+from cprjob_bench.commands.train.machine import usage
+from cprjob_bench.commands.train.presets import document
+from cprjob_bench.options import TrainPreset
+from cprjob_bench.roles.snapshot.serving import Trainer
+from cprjob_bench.roles.snapshot.shard_process import running_shard
+from cprjob_bench.roles.snapshot.workload import gradients_for
+
+PATIENCE_S = 60.0
+#: Batches that are drawn beforehand, and used in turn.
+BATCHES = 32
+IN_FLIGHT = 2
+GIB = 1 << 30
+TRAINERS = (10, 100, 1000)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rate:
+    """Rows in a second of the clock, and the shard's processor time for a million of them.
+
+    rows_per_core_s: in a second of its processor. One trainer does not keep it busy.
+    """
+
+    rows_per_s: float
+    cpu_s_per_million: float
+
+    @property
+    def rows_per_core_s(self) -> float:
+        """See above."""
+        return 1e6 / self.cpu_s_per_million
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one preset. The bytes are those on the wire, per sample; `gather_rows_per_s` is of memory alone.
+
+    hot_accesses, hot_rows: the portions that the hottest hundredth of all rows have of the accesses, and of the rows
+    that batches ask for once each.
+    """
+
+    rows_per_sample: float
+    hot_accesses: float
+    hot_rows: float
+    bytes_per_sample: float
+    lookup: Rate
+    push: Rate
+    vector_bytes: int
+    gather_rows_per_s: float
+
+
+def job_of(preset: TrainPreset, rows: int, folder: Path, precision: str, data: Path | None) -> JobSpec:
+    """A job of one trainer and one shard over Criteo rows, or synthetic samples, that never end."""
+    manifest = document(
+        preset,
+        rows=rows,
+        trainers=1,
+        shards=1,
+        workers=1,
+        precision="bf16" if precision == "bf16" else "fp32",
+        samples=folder,
+        store=folder,
+        interval_s=3600,
+    )
+    source = {"format": "Synthetic"} if data is None else {"format": "Criteo", "uri": str(data.resolve())}
+    batch_size = manifest["spec"]["data"]["batchSize"]
+    manifest["spec"]["data"] = {**source, "samples": 1 << 40, "batchSize": batch_size}
+    return to_job_spec(parse_spec(manifest["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
+
+
+def batches_of(job: JobSpec) -> Iterator[Access]:
+    """Yield which rows some batches need."""
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    order, placement = BatchOrder.of(job.data, dataset.layout), Placement.of(job.model, 1)
+    for step in range(1, BATCHES + 1):
+        access = find_access(placement, dataset.take(order.batch_indices(step)).ids)
+        assert isinstance(access, Access)  # noqa: S101 -- the tables of presets are of one dim
+        yield access
+
+
+def hot(batches: Sequence[Access], total: int) -> tuple[float, float]:
+    """Return what the hottest hundredth of all rows, by the first half of the batches, have of the second half."""
+    seen, coming = batches[: len(batches) // 2], batches[len(batches) // 2 :]
+    counts = np.zeros(total, np.int64)
+    for batch in seen:
+        counts[batch.unique.places] += uses(batch)
+    hottest = np.zeros(total, np.bool_)
+    hottest[np.argsort(counts)[-(total // 100) :]] = True
+    accesses = sum(int(uses(batch)[hottest[batch.unique.places]].sum()) for batch in coming)
+    rows = sum(int(np.count_nonzero(hottest[batch.unique.places])) for batch in coming)
+    return accesses / sum(int(uses(b).sum()) for b in coming), rows / sum(len(b.unique) for b in coming)
+
+
+def uses(batch: Access) -> Ints:
+    """How often a batch uses each of its rows, int64 [u]."""
+    return np.bincount(batch.inverse.numpy().ravel(), minlength=len(batch.unique))
+
+
+def rate(work: Callable[[float], int], seconds: float) -> Rate:
+    """Time `work`, which goes on until an instant of the monotonic clock and returns how many rows it did."""
+    before, began_s = usage()["shard"].cpu_s, time.monotonic()
+    rows = work(began_s + seconds)
+    wall_s, cpu_s = time.monotonic() - began_s, usage()["shard"].cpu_s - before
+    return Rate(rows / wall_s, cpu_s / rows * 1e6)
+
+
+def look_up(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> int:
+    """Ask for one batch after the other, some of them at a time."""
+    done, asked = 0, deque[tuple[int, PendingLookup]]()
+    for rows in itertools.cycle(batches):
+        lookup = trainer.exchange.lookup(trainer.step + 1, rows)
+        asked.append((len(rows), lookup))
+        if len(asked) == IN_FLIGHT:
+            count, oldest = asked.popleft()
+            oldest.result(PATIENCE_S)
+            done += count
+            if time.monotonic() > until_s:
+                break
+    return done
+
+
+def push(trainer: Trainer, batches: Sequence[UniqueRows], until_s: float) -> int:
+    """Push one batch after the other; as many are on their way as a trainer may have."""
+    done, dim = 0, trainer.job.model.embedding_dim
+    gradients = [gradients_for(rows, dim) for rows in batches]
+    for rows, values in itertools.cycle(zip(batches, gradients, strict=True)):
+        trainer.step += 1
+        trainer.exchange.push(trainer.step, rows, values, 0, PATIENCE_S)
+        done += len(rows)
+        if time.monotonic() > until_s:
+            break
+    trainer.exchange.settle(PATIENCE_S)
+    return done
+
+
+def gather_rows_per_s(batches: Sequence[UniqueRows], total: int, dim: int, seconds: float) -> float:
+    """How fast one core reads the same rows from memory into one block."""
+    table = np.ones((total, dim), np.float32)
+    done, began_s = 0, time.perf_counter()
+    for rows in itertools.cycle(batches):
+        table.take(rows.places, axis=0)
+        done += len(rows)
+        if time.perf_counter() - began_s > seconds:
+            break
+    return done / (time.perf_counter() - began_s)
+
+
+def loopback_gib_s(seconds: float) -> float:
+    """How fast one connection carries bytes from one thread to another."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+
+        def send() -> None:
+            block = bytes(1 << 20)
+            end_s = time.monotonic() + seconds
+            while time.monotonic() < end_s:
+                sender.sendall(block)
+            sender.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=send)
+        got, room, began_s = 0, bytearray(1 << 20), time.monotonic()
+        with receiver:
+            thread.start()
+            while count := receiver.recv_into(room):
+                got += count
+            thread.join()
+        return got / GIB / (time.monotonic() - began_s)
+
+
+def measure(preset: TrainPreset, options: argparse.Namespace) -> Figures:
+    """Measure one preset."""
+    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        job = job_of(preset, options.rows, folder, options.precision, options.data)
+        accesses = tuple(batches_of(job))
+        batches = [access.unique for access in accesses]
+        rows = sum(map(len, batches)) / len(batches)
+        with (
+            closing(PortBlocks(random.Random())) as ports,
+            running_shard(job, os.environ, ports.take(), folder) as shard,
+            Trainer.of(job, shard) as trainer,
+        ):
+            for task in Path(f"/proc/{shard.pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {last})
+            look_up(trainer, batches, time.monotonic() + 0.5)
+            looked_up = rate(lambda until_s: look_up(trainer, batches, until_s), options.seconds)
+            pushed = rate(lambda until_s: push(trainer, batches, until_s), options.seconds)
+        dim, total = job.model.embedding_dim, Placement.of(job.model, 1).total
+        value_bytes = dim * (2 if options.precision == "bf16" else 4)
+        os.sched_setaffinity(0, {first})
+        gathered = gather_rows_per_s(batches, total, dim, options.seconds)
+        os.sched_setaffinity(0, {first, last})
+    hot_accesses, hot_rows = hot(accesses, total)
+    return Figures(
+        rows_per_sample=rows / job.data.batch_size,
+        hot_accesses=hot_accesses,
+        hot_rows=hot_rows,
+        bytes_per_sample=rows / job.data.batch_size * (8 + 2 * value_bytes),
+        lookup=looked_up,
+        push=pushed,
+        vector_bytes=value_bytes,
+        gather_rows_per_s=gathered,
+    )
+
+
+def shard_cores(found: Figures, samples_per_s: float) -> float:
+    """How many cores of shards so many samples a second keep busy."""
+    a_row = (found.lookup.cpu_s_per_million + found.push.cpu_s_per_million) / 1e6
+    return samples_per_s * found.rows_per_sample * a_row
+
+
+def show(console: Console, found: dict[str, Figures], loopback: float, samples_per_s: float) -> None:
+    """Print what one core does, and what follows for many trainers."""
+    core = Table("one core", "lookups/s", "GiB/s", "of gather", "updates/s", "lookups/s of one trainer", "updates/s")
+    skew = Table("a sample", "rows", "bytes", "accesses by the hottest 1 %", "rows among them")
+    fleet = Table("cores of shards, GiB/s", *(f"{count:,} trainers" for count in TRAINERS))
+    for name, figures in found.items():
+        core.add_row(
+            name,
+            _millions(figures.lookup.rows_per_core_s),
+            f"{figures.lookup.rows_per_core_s * figures.vector_bytes / GIB:.2f}",
+            f"{figures.lookup.rows_per_core_s / figures.gather_rows_per_s:.0%}",
+            _millions(figures.push.rows_per_core_s),
+            _millions(figures.lookup.rows_per_s),
+            _millions(figures.push.rows_per_s),
+        )
+        skew.add_row(
+            name,
+            f"{figures.rows_per_sample:.1f}",
+            f"{figures.bytes_per_sample:,.0f}",
+            f"{figures.hot_accesses:.0%}",
+            f"{figures.hot_rows:.0%}",
+        )
+        needs = (
+            f"{shard_cores(figures, count * samples_per_s):,.0f}, "
+            f"{count * samples_per_s * figures.bytes_per_sample / GIB:,.1f}"
+            for count in TRAINERS
+        )
+        fleet.add_row(name, *needs)
+    console.print(core, f"One connection over the loopback: {loopback:.2f} GiB/s.", skew, fleet, sep="\n")
+
+
+def _millions(value: float) -> str:
+    return f"{value / 1e6:.1f} M"
+
+
+def main() -> None:
+    """Measure all presets and print them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=100_000, help="the most rows that a table has")
+    parser.add_argument("--data", type=Path, help="Criteo rows; else samples are synthetic")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--samples-per-s", type=float, default=32_000.0, help="of one trainer, for the second table")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    presets = track(TrainPreset, "presets", console=Console(stderr=True))
+    found = {str(preset): measure(preset, options) for preset in presets}
+    loopback = loopback_gib_s(options.seconds)
+    if options.json:
+        json.dump({"loopback_gib_s": loopback, **{k: dataclasses.asdict(v) for k, v in found.items()}}, sys.stdout)
+    else:
+        show(Console(), found, loopback, options.samples_per_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What workers of a trainer bring (`trainers.workers`): .venv/bin/python laboratory/scripts/workers.py.
+
+Computes steps of a preset's network on the same random batches in three ways, in turn: one worker on all cores; as many
+workers as there are cores, which compute parts of each batch side by side and wait for each other (CPRJob's way); and
+as many that take whole batches, change the same parameters and do not wait (Hogwild). Only ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract.spec import ModelSpec, Precision
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec
+from cpr_trainer.access import AnyAccess, find_access
+from cpr_trainer.data.batch import Batch
+from cpr_trainer.model.replica import DenseReplica
+from cpr_trainer.placement import Placement
+from cpr_trainer.trainer.compute import compute
+from cpr_trainer.trainer.crew import Crew
+from cprjob_bench.commands.train.presets import BATCH_SIZE, document
+from cprjob_bench.options import TrainPreset
+
+BATCHES, ROWS, SKEW = 8, 1000, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """A batch, the rows that it needs, and their vectors, [u, D]."""
+
+    batch: Batch
+    access: AnyAccess
+    vectors: Tensor
+
+
+def model_of(preset: TrainPreset) -> ModelSpec:
+    """The model of a preset, with small tables."""
+    nowhere = Path("/nowhere")
+    manifest = document(
+        preset,
+        rows=ROWS,
+        trainers=1,
+        shards=1,
+        workers=1,
+        precision="fp32",
+        samples=nowhere,
+        store=nowhere,
+        interval_s=1,
+    )
+    return to_job_spec(parse_spec(manifest["spec"]), uid="bench", name="bench").model
+
+
+def work_of(model: ModelSpec) -> list[Work]:
+    """Random batches; some rows are used far more often than others."""
+    rng, placement = np.random.default_rng(1), Placement.of(model, 1)
+    works = []
+    for _ in range(BATCHES):
+        least = min(table.rows for table in model.tables)
+        ids = (least * rng.random((BATCH_SIZE, len(model.tables))) ** SKEW).astype(np.int64)
+        dense, labels = rng.normal(size=(BATCH_SIZE, 13)), rng.integers(0, 2, BATCH_SIZE)
+        access = find_access(placement, ids)
+        batch = Batch(dense.astype(np.float32), ids, labels.astype(np.float32))
+        works.append(Work(batch, access, torch.randn(len(access.unique), model.embedding_dim)))
+    return works
+
+
+def train(replica: DenseReplica, works: Sequence[Work], crew: Crew, end_s: float) -> int:
+    """Take steps until an instant of the monotonic clock; return how many."""
+    steps = 0
+    while time.monotonic() < end_s:
+        work = works[steps % len(works)]
+        compute(replica, work.batch, work.access, work.vectors.detach, BATCH_SIZE, crew)
+        steps += 1
+        replica.step(steps)
+    return steps
+
+
+def race(replicas: Sequence[DenseReplica], works: Sequence[Work], end_s: float) -> int:
+    """Let all replicas, which share their parameters, train at once; return the steps of all."""
+    taken = [0] * len(replicas)
+
+    def run(worker: int) -> None:
+        taken[worker] = train(replicas[worker], works, Crew(), end_s)
+
+    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(len(replicas))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(taken)
+
+
+def sharing(model: ModelSpec, precision: Precision, count: int) -> list[DenseReplica]:
+    """Return replicas with gradients of their own and the parameters of the first."""
+    replicas = [DenseReplica(model, 1, precision=precision) for _ in range(count)]
+    for other in replicas[1:]:
+        other.parameters = replicas[0].parameters
+        for mine, shared in zip(other.model.parameters(), replicas[0].model.parameters(), strict=True):
+            mine.data = shared.data
+    return replicas
+
+
+def main() -> None:
+    """Measure all three in turn, and print medians, and ratios of windows of the same repeat."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--preset", type=TrainPreset, choices=list(TrainPreset), default=TrainPreset.KAGGLE)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    options = parser.parse_args()
+    model, cores = model_of(options.preset), os.cpu_count() or 1
+    works, replicas = work_of(model), sharing(model, options.precision, cores)
+    alone, crew = Crew(), Crew(cores)
+
+    def samples_per_s(way: str) -> float:
+        torch.set_num_threads(1 if way == "hogwild" else cores)
+        end_s = time.monotonic() + options.seconds
+        if way == "hogwild":
+            steps = race(replicas, works, end_s)
+        else:
+            steps = train(replicas[0], works, alone if way == "one" else crew, end_s)
+        return float(steps * BATCH_SIZE / (options.seconds + time.monotonic() - end_s))
+
+    ways = ["one", "side by side", "hogwild"]
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for way in ways:
+        samples_per_s(way)  # warm
+    for repeat in range(options.repeats):
+        for place in range(len(ways)):
+            way = ways[(repeat + place) % len(ways)]
+            found[way].append(samples_per_s(way))
+    ratios = {way: [mine / one for mine, one in zip(found[way], found["one"], strict=True)] for way in ways[1:]}
+    figures = {
+        "precision": options.precision,
+        "workers": cores,
+        "samples_per_s": {way: round(statistics.median(rates)) for way, rates in found.items()},
+        "ratio_to_one": {way: round(statistics.median(each), 3) for way, each in ratios.items()},
+    }
+    json.dump(figures, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

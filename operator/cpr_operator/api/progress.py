@@ -1,0 +1,71 @@
+"""How far training is and how good the model: `status.progress`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from pydantic import Field
+
+from cpr_contract.reports import HeldOutScores
+from cpr_operator.api.model import MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp
+
+
+class HeldOut(Model):
+    """An evaluation on held-out rows, of the first label."""
+
+    step: Count
+    """The step whose model was scored."""
+    samples: Count
+    """The samples that it was trained on."""
+    scored: Count
+    """The held-out samples that it was scored on."""
+    auc: float | None = None
+    """Area under the ROC curve."""
+    logloss: float | None = None
+    """Log loss in nats."""
+    normalised_entropy: float | None = None
+    """Log loss divided by that of the best constant: below 1 if the model has learnt something."""
+    calibration: float | None = None
+    """Mean prediction divided by the portion of ones: above 1 if the model predicts too many."""
+
+    @classmethod
+    def of(cls, scores: HeldOutScores) -> HeldOut:
+        """Those of a report."""
+        return cls.model_validate(asdict(scores))
+
+
+class Progress(Model):
+    """The progress of training, by the leader's last report."""
+
+    step: Count = 0
+    """Complete steps."""
+    samples: Count = 0
+    """Complete samples."""
+    total_samples: Count = 0
+    """Total number of samples; 0 until the data is read."""
+    percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """samples / totalSamples in percent, rounded down."""
+    samples_per_second: Seconds | None = None
+    """Training speed over the last seconds."""
+    loss: float | None = None
+    """Training loss, smoothed."""
+    auc: float | None = None
+    """Area under the ROC curve. Each sample is scored before it is trained, and the first 20 % are left out."""
+    logloss: float | None = None
+    """Log loss over the same samples."""
+    metrics: Annotated[dict[FigureName, float], Field(max_length=MAX_METRICS)] = Field(default={})
+    """Other figures over the same samples, by name: calibration of a single label, or LABEL.auc, LABEL.logloss and
+    LABEL.calibration of several, and the network's own metrics."""
+    held_out: HeldOut | None = None
+    """The last evaluation on held-out rows, if spec.evaluation asks for any."""
+    eta_seconds: Seconds | None = None
+    """Expected remaining time at the present speed."""
+    degraded_samples: Count = 0
+    """Samples trained without a shard (onShardLoss Degrade), including those that a rollback undid."""
+    replayed_samples: Count = 0
+    """Samples that trainers pushed again to replaced shards, by shard."""
+    protected_samples: Count | None = None
+    """Samples up to which every shard can be had again, by parity or by its last save. Absent without redundancy."""
+    updated: Timestamp | None = None
+    """When the report was received."""

@@ -1,9 +1,0 @@
-"""`cprjob bench recovery`: how long training stands still when a member is lost, on this machine.
-
-`design` says which members are killed and in which job, `outage` finds the pause in a trace of steps, `show` prints
-the result; `command` is all of it in order.
-"""
-
-from cpr_operator.cli.bench.recovery.command import RecoveryOptions, bench_recovery
-
-__all__ = ["RecoveryOptions", "bench_recovery"]

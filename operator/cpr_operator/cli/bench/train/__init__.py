@@ -1,9 +1,0 @@
-"""`cprjob bench train`: how fast CPRJob trains on this machine, beside other programs.
-
-`presets` are the models, `contenders` start what is compared, `windows` are what is measured of them, `machine` is what
-else there is to know of that time, `show` tells it; `command` is all of it in order.
-"""
-
-from cpr_operator.cli.bench.train.command import TrainOptions, bench_train
-
-__all__ = ["TrainOptions", "bench_train"]

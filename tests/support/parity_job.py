@@ -1,0 +1,116 @@
+"""All shards of a job with parity, on threads of the test, and its trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cpr_contract.spec import JobSpec
+from cpr_trainer.access import find_access
+from cpr_trainer.exchange import Exchange, ShardsAwayError
+from cpr_trainer.exchange.handshake import Identity
+from cpr_trainer.parity.dialogue import Dialogue
+from cpr_trainer.parity.images import Image, View
+from cpr_trainer.parity.ring import Parts, Ring
+from cpr_trainer.placement import Placement
+from cpr_trainer.shard.redundancy import Redundancy
+from support.exchanges import WAIT_S, follow, wait_for
+from support.parity_ring import same
+from support.shard_job import KEY, shard_roster
+from support.shard_thread import ShardThread
+
+SHARDS, K = 4, 2
+
+
+class ParityJob:
+    """All shards of a job, and its trainer."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self.spec = job
+        self.placement = Placement.of(job.model, job.shards)
+        self.ring, self.parts = Ring(SHARDS, K), Parts.of(self.placement, K)
+        self.shards = [ShardThread(job, index) for index in range(SHARDS)]
+        self.exchange = Exchange(job, 0, 1, KEY, 1000)
+        self.step = 0
+        self.follow()
+
+    def follow(self) -> None:
+        peers = tuple(shard.peer for shard in self.shards)
+        for shard in self.shards:
+            roster = shard_roster(index=shard.index, incarnation=shard.incarnation, shards=peers)
+            shard.do(lambda shard=shard, roster=roster: parity_of(shard).follow(roster))
+        follow(self.exchange, *self.shards, roster=self.step + 2)
+        self.exchange.wait_ready(WAIT_S)
+
+    def push(self, *, settle: bool = True) -> None:
+        self.step += 1
+        rng = np.random.default_rng(self.step)
+        ids = np.stack([rng.integers(0, 90, 30), rng.integers(0, 37, 30)], axis=1)
+        rows = find_access(self.placement, ids).unique
+        values = np.full((len(rows), 4), self.step, np.float32)
+        self.patiently(lambda: self.exchange.push(self.step, rows, values, 0, WAIT_S))
+        if settle:
+            self.patiently(lambda: self.exchange.settle(WAIT_S))
+
+    def patiently(self, action: Callable[[], None]) -> None:
+        while True:
+            try:
+                action()
+            except ShardsAwayError:
+                self.exchange.wait_ready(WAIT_S)
+            else:
+                return
+
+    def protect(self) -> None:
+        """Wait until parity holds all that was pushed."""
+        samples = self.step * self.spec.data.batch_size
+        wait_for(lambda: self.told() == (samples,) * SHARDS)
+
+    def told(self) -> tuple[int, ...]:
+        """What the shards told last of what parity holds; they are asked again."""
+        self.exchange.heartbeat(0)
+        return self.exchange.protected()
+
+    def check(self) -> None:
+        """Parity is the XOR of the rows as they are: nothing is pushed now."""
+        for holder in range(SHARDS):
+            for segment in range(len(self.shards[0].arena.segments)):
+                expected = Image.zeros(self.parts.sizes[segment], 4, 1)
+                for part, member in enumerate(self.ring.members(holder)):
+                    view = View.of_part(self.shards[member].arena, self.parts, part, segment)
+                    image = Image.zeros(len(view), 4, 1)
+                    view.read(np.arange(len(view)), image)
+                    expected[: len(view)].add(image)
+                store = parity_of(self.shards[holder])._store
+                assert same(store.read(segment, 0, self.parts.sizes[segment]), expected)
+
+    def replace(self, index: int) -> None:
+        """Another process, with the rows that the last one had."""
+        old = self.shards[index]
+        old.close()
+        new = ShardThread(self.spec, index, old.incarnation + 1, ready=False)
+
+        def serve() -> None:
+            for mine, theirs in zip(new.arena.segments, old.arena.segments, strict=True):
+                mine.rows[...], mine.state[...] = theirs.rows, theirs.state
+            new.arena.epochs.of[...] = old.arena.epochs.of
+            new.ready(applied=self.step)
+
+        new.do(serve)
+        self.shards[index] = new
+
+    def dialogue(self, callee: int, caller: int, incarnation: int = 1, generation: int = 1) -> Dialogue:
+        shard = self.shards[callee]
+        me = Identity(self.spec.job_uid, "shard", caller, incarnation, generation)
+        return Dialogue(shard.peer, KEY, me, shard.identity(), shard.service.encoding, WAIT_S)
+
+    def close(self) -> None:
+        self.exchange.close()
+        for shard in self.shards:
+            shard.close()
+
+
+def parity_of(shard: ShardThread) -> Redundancy:
+    assert shard.redundancy is not None
+    return shard.redundancy

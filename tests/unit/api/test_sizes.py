@@ -1,0 +1,73 @@
+"""The operator's arithmetic of memory is what shards really allocate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
+from cpr_operator.api.validate import parse_spec
+from cpr_operator.desired.names import JobId
+from cpr_operator.desired.pod import PodPlan, pod_manifest
+from cpr_operator.desired.rosters import Document
+from cpr_trainer.parity.ring import Parts
+from cpr_trainer.parity.store import ParityStore
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
+from support.documents import Edits, edited
+from support.shard_job import shard_roster
+
+TABLES: Edits = {
+    "spec.model.tables": [
+        {"name": "a", "rows": 1003},
+        {"name": "b", "rows": 501, "dim": 7, "optimizer": {"kind": "Adam", "learningRate": 0.1}},
+        {"name": "c", "rows": 250, "dim": 7},
+    ],
+    "spec.model.entrypoint": "my.package:Network",
+}
+
+
+def job(shards: int, k: int, edits: Edits) -> Any:
+    redundant: Edits = {
+        "spec.shards": {"replicas": shards},
+        "spec.trainers": {"replicas": 1},
+        "spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": k}},
+    }
+    return edited(edits | redundant)["spec"]
+
+
+@pytest.mark.parametrize("edits", [{}, TABLES])
+@pytest.mark.parametrize(("shards", "k"), [(2, 1), (3, 2), (7, 4)])
+def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) -> None:
+    spec = parse_spec(job(shards, k, edits))
+    contract = to_job_spec(spec, "uid", "name")
+    placement = Placement.of(contract.model, shards)
+    arenas = [Arena.empty(contract, *placement.sizes(index)) for index in range(shards)]
+    segments = zip(Parts.of(placement, k).sizes, arenas[0].segments, strict=True)
+    parity = ParityStore.size_bytes([(rows, each.dim, each.state.shape[1]) for rows, each in segments])
+    largest = [max(each) for each in zip(*(placement.sizes(index) for index in range(shards)), strict=True)]
+    row_bytes = [segment.row_bytes for segment in arenas[0].segments]
+    assert rows_bytes(spec) == sum(rows * size for rows, size in zip(largest, row_bytes, strict=True))
+    assert redundancy_bytes(spec) == parity + sum(largest) + (72 << 20)
+
+
+def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
+    roster = Document.of(shard_roster(index=1))
+
+    def memory(spec: Any) -> str:
+        plan = PodPlan(JobId("here", "job", "uid"), parse_spec(spec), "image", "{}", 30)
+        (main,) = pod_manifest(plan, roster)["spec"]["containers"]
+        assert main["resources"]["requests"] == main["resources"]["limits"]
+        found: str = main["resources"]["requests"]["memory"]
+        return found
+
+    assert memory(edited({})["spec"]) == "2Gi"
+    assert memory(job(3, 2, {})) == f"{2048 + 72 + 1}Mi", "parity of few rows, logs and flushes"
+    own = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"memory": "64Mi"}}}]}}
+    named = job(3, 2, {})
+    named["shards"]["template"] = own
+    plan = PodPlan(JobId("here", "job", "uid"), parse_spec(named), "image", "{}", 30)
+    (main,) = pod_manifest(plan, roster)["spec"]["containers"]
+    assert main["resources"] == {"requests": {"memory": "64Mi"}}

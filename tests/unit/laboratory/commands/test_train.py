@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cpr_contract import processor
+from cpr_contract.codec import to_json
+from cpr_contract.spec import JobSpec
+from cpr_contract.trace import TracedStep
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.app import app
+from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.trials import TrialError
+from cprjob_bench.commands.train import command
+from cprjob_bench.commands.train.contenders import Program, peer_commands, read_trace
+from cprjob_bench.commands.train.machine import processor_s, usage
+from cprjob_bench.commands.train.presets import document
+from cprjob_bench.commands.train.show import result
+from cprjob_bench.commands.train.windows import Machine, TooShortError, Window, summarise, time_stages, time_steps
+from cprjob_bench.options import TrainPreset
+
+MACHINE = Machine(100.0, 0.0)
+
+
+def job(preset: TrainPreset = TrainPreset.KAGGLE) -> dict[str, Any]:
+    places = {"samples": Path("/data/samples.tsv"), "store": Path("/data/store")}
+    return document(preset, rows=1000, trainers=1, shards=2, workers=2, precision="bf16", interval_s=5, **places)
+
+
+def spec() -> JobSpec:
+    return to_job_spec(parse_spec(job()["spec"]), uid="u", name="n")
+
+
+def window(samples_per_s: float, p99_ms: float = 9.0, rss: int = 2**20) -> Window:
+    return Window(
+        samples_per_s, 4.0, p99_ms, {"trainer": {"compute": 3.0}}, {"trainer": 2.0}, {"trainer": rss}, 1, MACHINE
+    )
+
+
+@pytest.mark.parametrize("preset", list(TrainPreset))
+def test_each_preset_is_a_valid_job_of_26_tables_of_no_more_rows_than_asked(preset: TrainPreset) -> None:
+    made = job(preset)
+    assert not validate(made)
+    parsed = to_job_spec(parse_spec(made["spec"]), uid="u", name="n")
+    rows = [table.rows for table in parsed.model.tables]
+    assert len(rows) == 26
+    assert max(rows) == 1000
+    assert min(rows) == 3
+    assert (parsed.precision, parsed.workers) == ("bf16", 2)
+
+
+# --- windows
+
+
+def test_a_window_times_the_steps_that_end_in_it() -> None:
+    steps = [TracedStep(n, 0.1 * n, {"compute": 0.02, "save": 0.5 if n == 150 else 0.0}) for n in range(1, 301)]
+    steps[-1] = TracedStep(300, 99.0, {"compute": 9.0})
+    timing = time_steps(steps, 10.0, 30.0, batch_size=50)
+    assert timing.samples_per_s == pytest.approx(500)
+    assert timing.p50_ms == pytest.approx(100)
+    assert timing.p99_ms == pytest.approx(100)
+    stages = time_stages({"trainer": steps, "shard": []}, 10.0, 30.0)
+    assert stages == {"trainer": {"compute": pytest.approx(20), "save": pytest.approx(500 / 200)}, "shard": {}}
+
+
+def test_slow_steps_show_in_the_high_percentile_and_in_the_rate() -> None:
+    ends = [0.1 * n + (1.0 if n >= 100 else 0.0) for n in range(200)]
+    timing = time_steps([TracedStep(n, end, {}) for n, end in enumerate(ends)], 0.0, 100.0, batch_size=1)
+    assert timing.p50_ms == pytest.approx(100)
+    assert timing.samples_per_s == pytest.approx(199 / 20.9)
+    assert max(timing.p99_ms, timing.p50_ms) < 1100
+
+
+def test_a_window_with_few_steps_says_so() -> None:
+    with pytest.raises(TooShortError, match="only 5 steps in 5 s"):
+        time_steps([TracedStep(n, float(n), {}) for n in range(20)], 5.0, 10.0, batch_size=1)
+
+
+def test_windows_are_compared_repeat_by_repeat() -> None:
+    """The second repeat met a machine of half the speed: the ratio does not."""
+    single, ours = [window(100.0), window(50.0), window(98.0)], [window(90.0), window(45.0), window(49.0)]
+    summary = summarise(ours, single)
+    assert summary.ratio == pytest.approx(0.9)
+    assert summary.samples_per_s == 49.0
+
+
+def test_json_has_the_figures_of_each_contender() -> None:
+    found = result({"precision": "fp32"}, {"single": [window(100.0)], "cprjob": [window(97.0, rss=3 * 2**20)]}).document
+    assert found["precision"] == "fp32"
+    assert found["ratio_to_single"] == {"cprjob": 0.97}
+    ours = found["contenders"]["cprjob"]
+    assert (ours["samples_per_s"], ours["step_p50_ms"], ours["step_p99_ms"], ours["rss_mib"]) == (97.0, 4.0, 9.0, 3.0)
+    assert json.loads(json.dumps(found))["windows"]["single"][0]["machine"]["gauge_gflops"] == 100.0
+
+
+# --- contenders
+
+
+def test_the_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    whole = TracedStep(1, 2.5, {"compute": 0.25})
+    (tmp_path / "trace").write_text(whole.to_line() + '{"step": 2, "ended')
+    assert read_trace(tmp_path / "trace") == [whole]
+    assert read_trace(tmp_path / "none") == read_trace(None) == []
+
+
+def test_any_program_can_take_part(tmp_path: Path) -> None:
+    """It reads the job, writes a line for each step, and is stopped."""
+    script = tmp_path / "peer.py"
+    script.write_text(
+        "import json, os, time\n"
+        "job = json.loads(os.environ['CPR_SPEC'])\n"
+        "with open(os.environ['CPR_STEP_TRACE'], 'a') as trace:\n"
+        "    trace.write(json.dumps({'step': job['shards'], 'ended_s': 1.5, 'stages_s': {}}) + '\\n')\n"
+        "time.sleep(600)\n"
+    )
+
+    async def take_part() -> list[TracedStep]:
+        async with Program("peer", (sys.executable, str(script)), spec(), {}).started(tmp_path) as run:
+            while not run.traces()["peer"]:
+                await run.check()
+                await asyncio.sleep(0.01)
+            assert await run.saves() is None
+            assert usage()["peer"].rss_bytes > 2**20
+            return run.traces()["peer"]
+
+    assert asyncio.run(take_part()) == [TracedStep(2, 1.5, {})]
+
+
+def test_peers_are_commands_by_name() -> None:
+    found = peer_commands(("a=sh -c 'exit 1'", f"b={sys.executable} x=y"))
+    assert Path(found["a"][0]).is_absolute()
+    assert found["a"][1:] == ("-c", "exit 1")
+    assert found["b"] == (sys.executable, "x=y")
+
+
+@pytest.mark.parametrize(
+    ("peers", "why"),
+    [
+        (("sh",), "NAME=COMMAND"),
+        (("=sh",), "NAME=COMMAND"),
+        (("a= ",), "NAME=COMMAND"),
+        (("a=sh 'x",), "No closing quotation"),
+        (("single=sh",), "the name single is already in use"),
+        (("a=sh", "a=sh"), "the name a is already in use"),
+        (("a=no-such-program -x",), "the program no-such-program was not found"),
+    ],
+)
+def test_a_peer_that_cannot_run_is_refused(peers: tuple[str, ...], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        peer_commands(peers)
+
+
+def test_a_program_that_ends_says_why(tmp_path: Path) -> None:
+    async def take_part() -> None:
+        program = Program("peer", (sys.executable, "-c", "import sys; sys.exit('no such model')"), spec(), {})
+        async with program.started(tmp_path) as run:
+            while True:
+                await run.check()
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(TrialError, match="no such model"):
+        asyncio.run(take_part())
+
+
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, *options: str) -> tuple[int, str]:
+    """What the command ends with on a processor with these flags; it goes as far as its samples."""
+
+    def write_samples(*_: object) -> None:
+        raise TrialError("samples are written")
+
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(command, "_write_samples", write_samples)
+    result = CliRunner().invoke(app, ["bench", "train", *options])
+    return result.exit_code, result.output
+
+
+def test_a_precision_that_this_processor_emulates_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = bench(tmp_path, monkeypatch, "fpu avx512f", "--precision", "bf16")
+    assert code == 2
+    for words in ("--precision bf16: this processor has no instructions for it", "AVX512-BF16", "fp32"):
+        assert words in said
+
+
+@pytest.mark.parametrize(("flags", "precision"), [("fpu avx512_bf16", "bf16"), ("fpu avx512f", "fp32")])
+def test_a_precision_that_this_processor_has_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, precision: str
+) -> None:
+    code, said = bench(tmp_path, monkeypatch, flags, "--precision", precision)
+    assert (code, "samples are written" in said) == (1, True)
+
+
+def test_figures_of_the_machine_only_grow() -> None:
+    before, (all_s, stolen_s) = usage()["cprjob"], processor_s()
+    sum(range(3_000_000))
+    after, (all_end_s, stolen_end_s) = usage()["cprjob"], processor_s()
+    assert after.cpu_s >= before.cpu_s > 0
+    assert after.rss_bytes > 2**20
+    assert all_end_s >= all_s
+    assert stolen_end_s >= stolen_s >= 0
+    assert to_json(spec())

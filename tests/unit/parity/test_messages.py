@@ -1,0 +1,102 @@
+"""What shards tell each other survives the wire, and what is no such thing is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.flush import Delta, Flush, Point
+from cpr_trainer.parity.images import Image
+from cpr_trainer.parity.messages import (
+    Read,
+    Rows,
+    Stand,
+    document_of,
+    most_bytes,
+    pack,
+    pack_flush,
+    pack_rows,
+    unpack_flush,
+    unpack_image,
+)
+from support.parity_ring import same
+
+SHAPES = [(40, 5, 1), (9, 2, 0), (30, 3, 6)]
+
+
+def image_of(count: int, dim: int, width: int, seed: int) -> Image:
+    rng = np.random.default_rng(seed)
+    rows, state = (rng.integers(0, 2**32, (count, values), np.uint32) for values in (dim, width))
+    return Image(rows, state, rng.integers(0, 2, count, np.uint8))
+
+
+def flush_of(counts: tuple[int, ...], mark: str = "{}", seed: int = 0) -> Flush:
+    deltas = tuple(
+        Delta(np.arange(count, dtype=np.uint32), image_of(count, dim, width, seed))
+        for count, (_, dim, width) in zip(counts, SHAPES, strict=True)
+    )
+    return Flush(Point(3), Point(3, 2**53 - 1, 7), True, mark, deltas)  # noqa: FBT003 -- complete
+
+
+def frame_of(header: Header, parts: list[object]) -> Frame:
+    payload = b"".join(bytes(memoryview(part)) for part in parts)  # type: ignore[arg-type]
+    assert header.payload_bytes == len(payload)
+    return Frame(header, memoryview(payload))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.tuples(*(st.integers(0, rows) for rows, _, _ in SHAPES)), st.text(max_size=40))
+def test_a_flush_survives_the_wire(counts: tuple[int, ...], mark: str) -> None:
+    flush = flush_of(counts, mark, sum(counts))
+    header, parts = pack_flush(5, flush)
+    assert header.operation is Operation.FLUSH
+    assert header.generation == 5
+    assert header.payload_bytes <= most_bytes(SHAPES)
+    found = unpack_flush(frame_of(header, parts), SHAPES)
+    assert (found.before, found.after, found.complete, found.mark) == (flush.before, flush.after, True, mark)
+    for mine, theirs in zip(found.deltas, flush.deltas, strict=True):
+        assert np.array_equal(mine.at, theirs.at)
+        assert same(mine.change, theirs.change)
+
+
+def test_rows_survive_the_wire_and_are_a_copy() -> None:
+    image = image_of(7, *SHAPES[2][1:], 3)
+    payload = bytearray(b"".join(map(bytes, (parts := pack_rows(1, Rows(True), image))[1])))  # noqa: FBT003 -- known
+    found = unpack_image(Frame(parts[0], memoryview(payload)), 7, SHAPES[2])
+    payload[:] = bytes(len(payload))
+    assert same(found, image)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 100, 700])
+def test_a_flush_that_lacks_bytes_or_has_more_is_refused(cut: int) -> None:
+    frame = frame_of(*pack_flush(1, flush_of((20, 4, 10))))
+    with pytest.raises(FrameError, match="bytes"):
+        unpack_flush(Frame(frame.header, frame.payload[:-cut]), SHAPES)
+    with pytest.raises(FrameError, match="after the last"):
+        unpack_flush(Frame(frame.header, memoryview(bytes(frame.payload) + bytes(8))), SHAPES)
+    with pytest.raises(FrameError, match="segments"):
+        unpack_flush(frame, SHAPES[:2])
+
+
+def test_what_is_no_document_is_refused() -> None:
+    header, parts = pack(Operation.READ, 1, Read(0, 0, 1))
+    frame = frame_of(header, parts)
+    assert document_of(Read, frame) == Read(0, 0, 1)
+    with pytest.raises(FrameError):
+        document_of(Read, Frame(replace(header, count=2**20), frame.payload))
+    with pytest.raises(FrameError):
+        document_of(Read, frame_of(*pack(Operation.READ, 1, Stand((1, 2)))))
+
+
+def test_counts_below_zero_are_refused() -> None:
+    header, parts = pack_flush(1, flush_of((20, 4, 10)))
+    text = bytes(parts[0]).replace(b'"counts":[20,4,10]', b'"counts":[-20,4,1]')
+    assert text != bytes(parts[0])
+    parts[0] = text.ljust(len(parts[0]))
+    with pytest.raises(FrameError):
+        unpack_flush(frame_of(header, parts), SHAPES)

@@ -1,0 +1,96 @@
+"""The states in which a flush is under way, one by one: storms meet them too rarely to rely on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.parity_ring import ParityRing, banded_job, same_rows
+
+
+@pytest.fixture
+def ring() -> ParityRing:
+    """Three shards that have all of each other's rows, after some steps over every row."""
+    ring = ParityRing(banded_job(3), 2)
+    for index in range(3):
+        ring.connect_all(index)
+        push(ring, index)
+    for _ in range(40):
+        for index in range(3):
+            flush(ring, index)
+    assert all(shard.journal.intact for shard in ring.shards)
+    return ring
+
+
+def push(ring: ParityRing, index: int) -> None:
+    ring.push(index, np.random.default_rng(len(ring.marks)), every=True)
+
+
+def flush(ring: ParityRing, index: int) -> None:
+    ring.seal(index)
+    for part in (0, 1):
+        ring.deliver(index, part)
+
+
+def assert_rebuilt(ring: ParityRing, index: int, mark: str | None) -> None:
+    found = ring.recover(index)
+    assert found is not None
+    assert found == mark
+    assert same_rows(ring.shards[index].arena, ring.marks[found])
+    ring.connect_all(index)
+    ring.check()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_holder_that_has_a_flush_more_takes_its_rows_back(ring: ParityRing, ahead: int) -> None:
+    mark = ring.shards[0].journal.protected
+    push(ring, 0)
+    ring.seal(0)
+    ring.deliver(0, ahead)
+    assert_rebuilt(ring, 0, mark)
+
+
+def test_a_flush_that_all_holders_have_counts_though_nobody_told_the_shard(ring: ParityRing) -> None:
+    mark = ring.shards[0].journal.protected
+    push(ring, 0)
+    ring.seal(0)
+    for part in (0, 1):
+        ring.deliver(0, part, answered=False)
+    assert ring.shards[0].journal.protected == mark
+    assert_rebuilt(ring, 0, list(ring.marks)[-1])
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_member_tells_rows_as_they_are_in_the_parity_whatever_came_later(
+    ring: ParityRing, *, delivered: bool
+) -> None:
+    """Each row of shard 1 changes before a flush and after it, which the parity has not, or has."""
+    mark = ring.shards[0].journal.protected
+    push(ring, 1)
+    ring.seal(1)
+    push(ring, 1)
+    ring.check()
+    if delivered:
+        for part in (0, 1):
+            ring.deliver(1, part, answered=False)
+    assert_rebuilt(ring, 0, mark)
+
+
+def test_a_flush_that_comes_twice_is_taken_once(ring: ParityRing) -> None:
+    push(ring, 1)
+    ring.seal(1)
+    for part in (0, 1):
+        sent = ring.shards[1].sent[part]
+        sent.append(sent[0])
+        ring.deliver(1, part, answered=False)
+        ring.deliver(1, part)
+    assert ring.shards[1].journal.intact
+    ring.check()
+
+
+def test_what_changed_before_a_flush_is_told_by_the_next_one_too(ring: ParityRing) -> None:
+    for _ in range(3):
+        push(ring, 2)
+        flush(ring, 2)
+        ring.check()
+    assert_rebuilt(ring, 2, list(ring.marks)[-1])

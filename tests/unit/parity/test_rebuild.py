@@ -1,0 +1,189 @@
+"""A shard is lost, and its successor gets its rows from the neighbours, then what came later from the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpr_contract.roster import Counters
+from cpr_trainer.parity.account import FlushAccount, Rebuilt
+from cpr_trainer.parity.decode import GoneError, rows_of
+from cpr_trainer.parity.flush import Point
+from cpr_trainer.parity.images import Image
+from cpr_trainer.parity.messages import Standing
+from cpr_trainer.parity.rebuild import common_moment
+from cpr_trainer.shard import redundancy
+from cpr_trainer.shard.catch_up import CatchUp
+from cpr_trainer.shard.losses import Losses
+from cpr_trainer.shard.service import Progress
+from support.exchanges import WAIT_S, wait_for
+from support.parity_job import SHARDS, K, ParityJob, parity_of
+from support.parity_ring import same_rows
+from support.shard_job import shard_roster, small_job
+from support.shard_thread import ShardThread
+
+JOB = replace(
+    small_job(Path("unused"), shards=SHARDS, rows=(90, 37)), replay_bytes=1 << 20, parity_shards=K, silence_s=2.0
+)
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParityJob]:
+    monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
+    running = ParityJob(JOB)
+    yield running
+    running.close()
+
+
+def rebuild(running: ParityJob, index: int, floor: int = 0) -> tuple[ShardThread, tuple[FlushAccount, Rebuilt] | None]:
+    """Replace a shard that is closed; its successor does not serve yet."""
+    number = running.shards[index].incarnation + 1
+    new = ShardThread(running.spec, index, number, ready=False)
+    peers = tuple(shard.peer for shard in running.shards)
+    roster = shard_roster(index=index, incarnation=number, newest_incarnation=number, shards=peers, floor_samples=floor)
+    return new, parity_of(new).rebuild(roster, lambda: False)
+
+
+def serve(running: ParityJob, new: ShardThread, account: FlushAccount, rebuilt: Rebuilt) -> None:
+    def start() -> None:
+        new.service.counters = Counters(1, 1, 1)
+        parity_of(new).adopt(rebuilt)
+        progress = Progress(1, account.applied, Losses.restored(account.lost, 1), account.row_updates)
+        progress.catch_up = CatchUp.begun(1)
+        new.service.start(progress)
+
+    new.do(start)
+    running.shards[new.index] = new
+    running.follow()
+
+
+def test_a_lost_shard_comes_back_bit_for_bit(running: ParityJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no flush holds comes from the trainer; and once more, from the parity that its successor has flushed to."""
+    for _ in range(2):
+        running.push()
+        running.protect()
+        protected = running.step
+        monkeypatch.setattr(redundancy, "INTERVAL_S", 1e9)
+        for _ in range(3):
+            running.push()
+        lost = running.shards[1]
+        lost.close()
+        new, found = rebuild(running, 1)
+        assert found is not None
+        account, rebuilt = found
+        assert account.applied == (protected,)
+        assert account.samples == protected * JOB.data.batch_size
+        serve(running, new, account, rebuilt)
+        running.exchange.settle(WAIT_S)
+        assert same_rows(new.arena, lost.arena)
+        monkeypatch.setattr(redundancy, "INTERVAL_S", 0.05)
+        running.protect()
+        running.check()
+
+
+def test_a_holder_with_one_flush_more_takes_it_back(running: ParityJob) -> None:
+    running.push()
+    running.protect()
+    protected = running.step
+    behind = running.shards[1]  # of the holders of shard 0, which are 1 and 2
+    behind.freeze()
+    running.push(settle=False)
+    wait_for(lambda: ahead(running) == 1)
+    running.shards[0].close()
+    behind.do(behind.break_connections)  # and with them the flush that it has not read
+    behind.thaw()
+    new, found = rebuild(running, 0)
+    new.close()
+    assert found is not None
+    assert found[0].applied == (protected,)
+    assert ahead(running) == 0
+
+
+def test_two_that_are_too_close_are_not_in_the_parity(running: ParityJob) -> None:
+    running.push()
+    running.protect()
+    running.shards[0].close()
+    running.shards[1].close()
+    new, found = rebuild(running, 0)
+    new.close()
+    assert found is None
+
+
+def test_rows_below_the_floor_are_not_taken(running: ParityJob) -> None:
+    running.push()
+    running.protect()
+    running.shards[3].close()
+    new, found = rebuild(running, 3, floor=running.step * JOB.data.batch_size + 1)
+    new.close()
+    assert found is None
+
+
+def ahead(running: ParityJob) -> int:
+    """Flushes of shard 0 that shard 2 has and shard 1 has not."""
+    stores = [parity_of(running.shards[holder])._store for holder in (2, 1)]
+    return stores[0].standing(0).point.number - stores[1].standing(1).point.number
+
+
+def standing(number: int, former: int | None, author: int = 7) -> Standing:
+    return Standing(Point(3, author, number), True, "", None if former is None else (author, former))  # noqa: FBT003
+
+
+@pytest.mark.parametrize(
+    ("standings", "expected"),
+    [
+        ((standing(4, 3), standing(4, 3)), (7, 4)),
+        ((standing(4, 3), standing(3, 2)), (7, 3)),
+        ((standing(3, 2), standing(4, 3)), (7, 3)),
+        ((standing(3, None), standing(4, 3)), (7, 3)),
+        ((standing(3, None), standing(4, None)), None),
+        ((standing(5, 4), standing(3, 2)), None),
+        ((standing(4, 3), standing(4, 3, author=8)), None),
+        ((standing(0, None, author=0), standing(0, None, author=0)), None),
+    ],
+)
+def test_the_newest_moment_that_all_holders_have(standings: tuple[Standing, ...], expected: object) -> None:
+    assert common_moment(standings) == expected
+
+
+class Moving:
+    """A stripe of two members, of which the other one goes on `moves` times while it is read."""
+
+    def __init__(self, moves: int, *, mine: Point | None = None) -> None:
+        self.moves, self.mine, self.asked = moves, mine or Point(1, 5, 9), 0
+
+    def image(self, value: int) -> Image:
+        image = Image.zeros(3, 2, 1)
+        image.rows[...], image.state[...], image.touched[...] = value, value, 1
+        return image
+
+    def parity(self, segment: int, rows: range) -> tuple[Image, Sequence[Point]]:
+        self.asked += 1
+        parity = self.image(0b1100 ^ self.asked)
+        parity.touched[...] = 0
+        return parity, (self.mine, Point(1, 6, self.asked))
+
+    def member(self, part: int, point: Point, segment: int, rows: range) -> Image | None:
+        assert part == 1
+        return None if self.asked <= self.moves else self.image(point.number)
+
+
+def test_rows_are_asked_for_again_where_a_member_has_moved_on() -> None:
+    stripe = Moving(moves=3)
+    image = rows_of(stripe, 0, Point(1, 5, 9), 0, range(3))
+    assert stripe.asked == 4
+    assert np.array_equal(image.rows, np.full((3, 2), 0b1100))
+    assert image.touched.all()
+
+
+def test_a_stripe_that_never_holds_still_is_given_up() -> None:
+    with pytest.raises(GoneError, match="do not have the rows"):
+        rows_of(Moving(moves=10_000), 0, Point(1, 5, 9), 0, range(3))
+
+
+def test_a_parity_that_was_built_anew_is_noticed() -> None:
+    with pytest.raises(GoneError, match="built anew"):
+        rows_of(Moving(moves=0, mine=Point(2)), 0, Point(1, 5, 9), 0, range(3))

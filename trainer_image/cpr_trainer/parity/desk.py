@@ -1,0 +1,112 @@
+"""What a shard answers to other shards: it takes flushes into its parity, and gives out rows. No sockets.
+
+One thread calls everything here, the one that changes the rows: so an answer is of one moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.journal import Journal
+from cpr_trainer.parity.messages import (
+    Read,
+    Rows,
+    Shapes,
+    Stand,
+    Standing,
+    document_of,
+    most_bytes,
+    pack,
+    pack_rows,
+    unpack_flush,
+)
+from cpr_trainer.parity.ring import Ring
+from cpr_trainer.parity.store import ParityStore
+
+
+class Caller(Protocol):
+    """The connection of another shard. `rank` is its index."""
+
+    @property
+    def rank(self) -> int:
+        """The index of the shard that calls."""
+        ...
+
+    def send(self, header: Header, *payload: Any) -> None:
+        """Send a frame; never blocks, never raises."""
+        ...
+
+
+class Desk:
+    """Serves the neighbours of shard `index`. `generation` is the one that its rows are of, None while it has none."""
+
+    def __init__(self, ring: Ring, index: int, shapes: Shapes, store: ParityStore, journal: Journal) -> None:
+        self.generation: int | None = None
+        self._ring = ring
+        self._index = index
+        self._shapes = shapes
+        self._store = store
+        self._journal = journal
+
+    @property
+    def limit_bytes(self) -> int:
+        """How long the payload of a frame may be."""
+        return most_bytes(self._shapes)
+
+    def on_frame(self, caller: Caller, frame: Frame) -> None:
+        """Answer one frame. Raises FrameError for what no shard sends."""
+        if frame.header.generation != self.generation:
+            # One of the two has yet to hear of a rollback. The caller asks again.
+            caller.send(Header(Operation.NOT_READY, generation=self.generation or 0))
+            return
+        match frame.header.operation:
+            case Operation.FLUSH:
+                part = self._part_of(caller)
+                try:
+                    self._store.take(part, unpack_flush(frame, self._shapes))
+                except ValueError as error:
+                    raise FrameError(str(error)) from error
+                self._tell_standing(caller, part)
+            case Operation.STAND:
+                part = self._part_of(caller)
+                asked = document_of(Stand, frame)
+                if asked.moment is not None:
+                    self._store.take_back(part, asked.moment)
+                self._tell_standing(caller, part)
+            case Operation.READ:
+                self._read(caller, document_of(Read, frame))
+            case operation:
+                raise FrameError(f"a shard does not send {operation.name}")
+
+    def _part_of(self, caller: Caller) -> int:
+        members = self._ring.members(self._index)
+        if caller.rank not in members:
+            raise FrameError(f"shard {self._index} keeps no parity for shard {caller.rank}")
+        return members.index(caller.rank)
+
+    def _tell_standing(self, caller: Caller, part: int) -> None:
+        mine = self._store.standing(part)
+        former = None if mine.former is None else mine.former.point.moment
+        standing = Standing(mine.point, mine.complete, mine.mark, former)
+        self._send(caller, *pack(Operation.STANDING, self.generation or 0, standing))
+
+    def _read(self, caller: Caller, asked: Read) -> None:
+        if not (0 <= asked.segment < len(self._shapes) and 0 <= asked.part < self._ring.data_shards):
+            raise FrameError(f"no segment {asked.segment} of part {asked.part}")
+        if not 0 <= asked.first <= asked.end <= self._shapes[asked.segment][0]:
+            raise FrameError(f"no rows [{asked.first}, {asked.end}) in segment {asked.segment}")
+        if asked.point is None:
+            image = self._store.read(asked.segment, asked.first, asked.end)
+            answer = Rows(known=True, points=self._store.points)
+        else:
+            rows = range(asked.first, asked.end)
+            found = self._journal.as_of(asked.part, asked.point, asked.segment, rows)
+            if found is None:
+                self._send(caller, *pack_rows(self.generation or 0, Rows(known=False)))
+                return
+            image, answer = found, Rows(known=True)
+        self._send(caller, *pack_rows(self.generation or 0, answer, image))
+
+    def _send(self, caller: Caller, header: Header, payload: list[Any]) -> None:
+        caller.send(header, *payload)

@@ -1,0 +1,84 @@
+"""A connection to another shard, on which questions and answers take turns. It blocks: it is for threads aside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from types import TracebackType
+from typing import Any, Self
+
+from cpr_contract.env import DATA_PORT
+from cpr_contract.roster import Peer
+from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Identity, Initiator
+from cpr_trainer.exchange.wire import FrameReader, FrameWriter
+
+_GREETING_S = 3.0
+
+
+class NotReadyError(Exception):
+    """The other shard is of another generation, for now, or has no rows yet."""
+
+
+class Dialogue:
+    """A connection to a shard that has proved who it is. `answer_s` bounds each wait for the network.
+
+    Whatever raises OSError (TimeoutError among it), FrameError or HandshakeError has ended it.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- who talks to whom, and how
+        self, peer: Peer, key: bytes, me: Identity, callee: Identity, encoding: Encoding, answer_s: float
+    ) -> None:
+        address = (peer.host, peer.port_base + DATA_PORT)
+        self._connection = socket.create_connection(address, min(_GREETING_S, answer_s))
+        self._reader, self._writer = FrameReader(LIMIT_BYTES), FrameWriter()
+        try:
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet(Initiator(key, me, callee, os.urandom(NONCE_BYTES), encoding))
+        except BaseException:
+            self._connection.close()
+            raise
+        self._reader.limit_bytes = 2**32
+        self._connection.settimeout(answer_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def ask(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
+        """Send a frame and return the answer, which is valid until the next one. Raises NotReadyError."""
+        self._writer.add(header, *payload)
+        self._writer.flush(self._connection)
+        frame = self._receive()
+        if frame.header.operation is Operation.NOT_READY:
+            raise NotReadyError
+        if frame.header.operation is not expected:
+            raise FrameError(f"{frame.header.operation.name} in answer to {header.operation.name}")
+        return frame
+
+    def hang_up(self) -> None:
+        """End it: whoever waits in `ask` is told at once. Any thread may call it."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _greet(self, initiator: Initiator) -> None:
+        challenge = self._exchange(Operation.HELLO, initiator.hello(), Operation.CHALLENGE)
+        proof, _ = initiator.prove(bytes(challenge.payload))
+        self._exchange(Operation.PROOF, proof, Operation.WELCOME)
+
+    def _exchange(self, operation: Operation, payload: bytes, expected: Operation) -> Frame:
+        return self.ask(Header(operation, payload_bytes=len(payload)), [payload], expected)
+
+    def _receive(self) -> Frame:
+        frame = self._reader.read(self._connection)
+        if frame is None:  # a socket that blocks says so by an error
+            raise TimeoutError("no answer")
+        if frame.header.operation is Operation.ERROR:
+            raise HandshakeError(bytes(frame.payload).decode(errors="replace"))
+        return frame

@@ -1,0 +1,160 @@
+"""What shards tell each other, as payloads of frames: a document, then arrays, little-endian.
+
+FLUSH a flush, STAND and READ what is asked, STANDING and ROWS what is answered. The header's `count` is the length of
+the document; arrays begin at the next multiple of 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
+from cpr_trainer.parity.images import Image
+
+Document = TypeVar("Document")
+#: Rows of a part, dim and width of the state, by segment.
+Shapes = Sequence[tuple[int, int, int]]
+
+#: No document is longer: the account that a flush stands for is the longest.
+DOCUMENT_BYTES = 1 << 20
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where does my part stand in your parity? With a `moment`: take it back to there first, if it can be done."""
+
+    moment: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """There. complete, mark: what its last flush said. `former`: the moment to which it can be taken back."""
+
+    point: Point
+    complete: bool
+    mark: str
+    former: Moment | None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows [first, end) of a segment: of your parity, or with a `point` of your `part` as it is in a parity there."""
+
+    segment: int
+    first: int
+    end: int
+    part: int = 0
+    point: Point | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Those rows follow, unless they are not `known`. Of a parity, `points` are where its members stand in it."""
+
+    known: bool
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _FlushHead:
+    before: Point
+    after: Point
+    complete: bool
+    mark: str
+    counts: tuple[int, ...]
+
+
+def most_bytes(shapes: Shapes) -> int:
+    """Return how long the payload of a flush may be: every row of a part, and its number."""
+    return DOCUMENT_BYTES + sum(rows * (4 * (1 + dim + width) + 1 + 4 * _ALIGNMENT) for rows, dim, width in shapes)
+
+
+def pack(operation: Operation, generation: int, document: object, *arrays: NDArray[Any]) -> tuple[Header, list[Any]]:
+    """Return the header of a frame and the parts of its payload. arrays: C-contiguous."""
+    text = to_json(document).encode()
+    parts: list[Any] = [text, b" " * (-len(text) % _ALIGNMENT)]
+    for array in arrays:
+        parts += [array, bytes(-array.nbytes % _ALIGNMENT)]
+    size = sum(memoryview(part).nbytes for part in parts)
+    return Header(operation, generation=generation, count=len(text), payload_bytes=size), parts
+
+
+def pack_flush(generation: int, flush: Flush) -> tuple[Header, list[Any]]:
+    """Return a FLUSH; the flush must stay as it is until that is sent."""
+    counts = tuple(len(delta.at) for delta in flush.deltas)
+    head = _FlushHead(flush.before, flush.after, flush.complete, flush.mark, counts)
+    arrays = [each for delta in flush.deltas for each in (delta.at, *_arrays(delta.change))]
+    return pack(Operation.FLUSH, generation, head, *arrays)
+
+
+def pack_rows(generation: int, answer: Rows, image: Image | None = None) -> tuple[Header, list[Any]]:
+    """Return ROWS with the image that they are."""
+    return pack(Operation.ROWS, generation, answer, *(_arrays(image) if image is not None else ()))
+
+
+def document_of(cls: type[Document], frame: Frame) -> Document:
+    """Return the document of a frame. Raises FrameError."""
+    if frame.header.count > min(DOCUMENT_BYTES, frame.payload.nbytes):
+        raise FrameError(f"a document of {frame.header.count} bytes in a frame of {frame.payload.nbytes}")
+    try:
+        return from_json(cls, bytes(frame.payload[: frame.header.count]))
+    except ContractError as error:
+        raise FrameError(str(error)) from error
+
+
+def unpack_flush(frame: Frame, shapes: Shapes) -> Flush:
+    """Return the flush in a FLUSH; its arrays are a copy. Raises FrameError."""
+    head, reader = document_of(_FlushHead, frame), _Arrays(frame)
+    if len(head.counts) != len(shapes):
+        raise FrameError(f"a flush of {len(head.counts)} segments, not {len(shapes)}")
+    deltas = tuple(
+        Delta(reader.take((count,), np.uint32), reader.image(count, dim, width))
+        for count, (_, dim, width) in zip(head.counts, shapes, strict=True)
+    )
+    reader.end()
+    return Flush(head.before, head.after, head.complete, head.mark, deltas)
+
+
+def unpack_image(frame: Frame, count: int, shape: tuple[int, int, int]) -> Image:
+    """Return the rows in a ROWS, a copy. Raises FrameError."""
+    reader = _Arrays(frame)
+    image = reader.image(count, *shape[1:])
+    reader.end()
+    return image
+
+
+class _Arrays:
+    """Takes arrays from a frame, one after the other, out of a copy of its payload."""
+
+    def __init__(self, frame: Frame) -> None:
+        count = frame.header.count
+        self._payload = bytearray(frame.payload[count + -count % _ALIGNMENT :])
+        self._at = 0
+
+    def take(self, shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:
+        count = int(np.prod(shape))
+        size = count * np.dtype(dtype).itemsize
+        first, self._at = self._at, self._at + size + -size % _ALIGNMENT
+        if min(shape) < 0 or self._at > len(self._payload):
+            raise FrameError(f"arrays of more than the {len(self._payload)} bytes that there are")
+        return np.frombuffer(self._payload, dtype, count, first).reshape(shape)
+
+    def image(self, count: int, dim: int, width: int) -> Image:
+        rows, state = (self.take((count, values), np.uint32) for values in (dim, width))
+        return Image(rows, state, self.take((count,), np.uint8))
+
+    def end(self) -> None:
+        if self._at != len(self._payload):
+            raise FrameError(f"{len(self._payload) - self._at} bytes after the last array")
+
+
+def _arrays(image: Image) -> tuple[NDArray[Any], ...]:
+    return image.rows, image.state, image.touched

@@ -1,0 +1,112 @@
+"""The parity that a shard keeps for others: the XOR of one part of each member of its stripe. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cpr_trainer.parity.flush import Flush, Moment, Point
+from cpr_trainer.parity.images import Image
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Up to where a parity has one member's part: at a `point`, of which `complete` and `mark` say what its flush said.
+
+    `last` is that flush, and `former` where it stood before, as long as it can be taken back.
+    """
+
+    point: Point
+    complete: bool = False
+    mark: str = ""
+    last: Flush | None = None
+    former: Standing | None = None
+
+    def after(self, flush: Flush) -> Standing:
+        """Return where the parity stands with one flush more."""
+        former = replace(self, last=None, former=None)
+        return Standing(flush.after, flush.complete, flush.mark, flush, former)
+
+
+class ParityStore:
+    """The parity of one stripe. `build` names it: one that begins anew, from zeros, has another name.
+
+    Names must not come again in another process: let the first be random. One thread.
+    """
+
+    def __init__(self, data_shards: int, shapes: Sequence[tuple[int, int, int]], build: int) -> None:
+        """Keep parity of `data_shards` parts. shapes: rows of a part, their dim and width of state, by segment."""
+        self.build = build
+        self._shapes = tuple(shapes)
+        self._images = self._zeros()
+        self._standings = [Standing(Point(build))] * data_shards
+
+    @classmethod
+    def size_bytes(cls, shapes: Sequence[tuple[int, int, int]]) -> int:
+        """Return how much memory a parity takes."""
+        return sum(rows * (4 * (dim + width) + 1) for rows, dim, width in shapes)
+
+    def standing(self, part: int) -> Standing:
+        """Return up to where the part of the `part`-th member is in here."""
+        return self._standings[part]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Where the part of each member stands."""
+        return tuple(standing.point for standing in self._standings)
+
+    def take(self, part: int, flush: Flush) -> None:
+        """Take a member's flush into the parity.
+
+        Nothing happens if it is in here already, or goes into a parity of before. If it does not follow what is in
+        here, that cannot be told from the rest of the parity, which begins anew. `standing` says which it was.
+        Raises ValueError for a flush of other rows than there are.
+        """
+        standing = self._standings[part]
+        self._check(flush)
+        if flush.before.build != self.build or flush.after == standing.point:
+            return
+        if flush.before != standing.point:
+            self.start_over()
+            return
+        self._add(flush)
+        self._standings[part] = standing.after(flush)
+
+    def take_back(self, part: int, moment: Moment) -> bool:
+        """Go back to a member's flush of a moment, its last or the one before; whether that can be done."""
+        standing = self._standings[part]
+        if standing.point.moment == moment:
+            return True
+        if standing.last is None or standing.former is None or standing.former.point.moment != moment:
+            return False
+        self._add(standing.last)
+        self._standings[part] = standing.former
+        return True
+
+    def start_over(self) -> None:
+        """Begin anew, from zeros: all members have to send their parts again."""
+        self.build += 1
+        self._standings = [Standing(Point(self.build))] * len(self._standings)
+        self._images = ()  # goes first: there is no room for two
+        self._images = self._zeros()
+
+    def read(self, segment: int, first: int, end: int) -> Image:
+        """Return a copy of some rows, which goes with `points` as they are now."""
+        return self._images[segment][first:end].copy()
+
+    def _zeros(self) -> tuple[Image, ...]:
+        """New memory, which is touched as flushes come: to overwrite old memory would keep trainers waiting."""
+        return tuple(Image.zeros(*shape) for shape in self._shapes)
+
+    def _add(self, flush: Flush) -> None:
+        for image, delta in zip(self._images, flush.deltas, strict=True):
+            image.add_at(delta.at, delta.change)
+
+    def _check(self, flush: Flush) -> None:
+        if len(flush.deltas) != len(self._images):
+            raise ValueError(f"a flush has {len(flush.deltas)} segments, and this parity {len(self._images)}")
+        for image, delta in zip(self._images, flush.deltas, strict=True):
+            change = delta.change
+            fits = change.rows.shape[1:] == image.rows.shape[1:] and change.state.shape[1:] == image.state.shape[1:]
+            if not fits or (len(delta.at) and int(delta.at.max()) >= len(image)):
+                raise ValueError("a flush has rows that this parity does not have")
