@@ -419,7 +419,9 @@ RULES = (
         )
     ),
     *(
-        Case(f"{where}.schedule", {at: optimizer | {"schedule": [good]}}, {at: optimizer | {"schedule": [bad]}}, says)
+        Case(
+            f"{where}.schedule[0]", {at: optimizer | {"schedule": [good]}}, {at: optimizer | {"schedule": [bad]}}, says
+        )
         for where, at, optimizer in (
             ("spec.model.denseOptimizer", "spec.model.denseOptimizer", {}),
             ("spec.model.sparseOptimizer", "spec.model.sparseOptimizer", {}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from cpr_operator.api.model import SpecModel
-from cpr_operator.api.rules import budget as rules
+from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY
 
 
 class AucDrop(SpecModel):
@@ -19,18 +19,10 @@ class AucDrop(SpecModel):
     """AUC lost per unit of the portion of lost samples: losing 1 % of all samples costs a hundredth of this value.
     `cprjob calibrate` measures it. If absent, the plan uses a cautious guess and says so."""
 
-    @field_validator("sensitivity")
-    @classmethod
-    def _within_what_is_known(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if "limit" in info.data:
-            slope = rules.GUESSED_SENSITIVITY if value is None else value
-            rules.AUC_DROP_LIMIT.require(info.data["limit"] <= rules.MOST_PORTION * slope)
-        return value
-
     @property
     def portion(self) -> float:
         """PLS = limit / sensitivity: AUC falls about linearly with PLS (Maeng et al., MLSys 2021)."""
-        return self.limit / (self.sensitivity or rules.GUESSED_SENSITIVITY)
+        return self.limit / (self.sensitivity or GUESSED_SENSITIVITY)
 
 
 class AccuracyBudget(SpecModel):
@@ -43,20 +35,6 @@ class AccuracyBudget(SpecModel):
     would exceed the budget rolls the whole job back instead."""
     auc_drop: AucDrop | None = None
     """The AUC that may be lost, and the AUC that lost samples cost."""
-
-    @field_validator("portion_of_lost_samples")
-    @classmethod
-    def _portion_as_type_says(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if "type" in info.data:
-            rules.PORTION_BUDGET.require((info.data["type"] == "PortionOfLostSamples") == (value is not None))
-        return value
-
-    @field_validator("auc_drop")
-    @classmethod
-    def _drop_as_type_says(cls, value: AucDrop | None, info: ValidationInfo) -> AucDrop | None:
-        if "type" in info.data:
-            rules.AUC_DROP_BUDGET.require((info.data["type"] == "AUCDrop") == (value is not None))
-        return value
 
     @property
     def portion(self) -> float:
@@ -74,5 +52,5 @@ class AccuracyBudget(SpecModel):
         allowed = f"An AUC drop of {drop.limit:g} allows a portion of lost samples of {drop.portion:.3g}"
         if drop.sensitivity is not None:
             return f"{allowed}, by the stated sensitivity of {drop.sensitivity:g}."
-        guess = f"a sensitivity of {rules.GUESSED_SENSITIVITY:g}, which is only a guess"
+        guess = f"a sensitivity of {GUESSED_SENSITIVITY:g}, which is only a guess"
         return f"{allowed}, by {guess}: measure it with cprjob calibrate."

@@ -114,15 +114,17 @@ def _schema() -> Schema:
     for rule in (*rules.STATIC, *transitions.TRANSITIONS):
         if rule.cel:
             at = _descend(root, rule.at)
-            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.text})
+            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.priced, "message": rule.text})
     return root
 
 
 def _descend(root: Schema, path: str) -> Schema:
-    """The node at a path of API names; the root for an empty path. A list stands for its elements."""
+    """The node at the path of a rule; the root for an empty path."""
     node = root
     for name in path.split(".") if path else ():
-        node = node.get("items", node)["properties"][name]
+        node = node["properties"][name.removesuffix("[]")]
+        if name.endswith("[]"):
+            node = node["items"]
     return node
 
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from cpr_contract.spec import MAX_NUMERIC, MAX_PREDICTED, MAX_TABLES, DataFormat
 from cpr_operator.api.model import ColumnName, SpecModel
-from cpr_operator.api.rules import data as rules
-
-#: Data whose columns are mapped.
-TEXT_FORMATS = frozenset({"CSV", "TSV"})
-TABLE_FORMATS = TEXT_FORMATS | {"Parquet"}
 
 
 class Columns(SpecModel):
@@ -31,22 +26,6 @@ class Columns(SpecModel):
     pooling takes lists of them. With model.features there are none, because features name their columns."""
     separator: Annotated[str, Field(max_length=1, pattern=r'^[^"\r\n]$')] | None = None
     """The character between the ids of a bag in CSV and TSV. Parquet has lists."""
-
-    @field_validator("targets")
-    @classmethod
-    def _predicted_differ(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if "labels" in info.data:
-            predicted = (*info.data["labels"], *value)
-            rules.PREDICTED.require(1 <= len(predicted) <= MAX_PREDICTED)
-            rules.PREDICTED_ONCE.require(len(set(predicted)) == len(predicted))
-        return value
-
-    @field_validator("counts", "numbers", "categories")
-    @classmethod
-    def _label_is_no_feature(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        predicted = {*info.data.get("labels", ()), *info.data.get("targets", ())}
-        rules.LABEL[str(info.field_name)].require(predicted.isdisjoint(value))
-        return value
 
 
 class Data(SpecModel):
@@ -77,34 +56,3 @@ class Data(SpecModel):
     windows in memory."""
     hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0
     """The portion of rows at the end of the data that is never trained. `cprjob evaluate` scores the model on it."""
-
-    @field_validator("uri")
-    @classmethod
-    def _uri_as_format_says(cls, value: str | None, info: ValidationInfo) -> str | None:
-        rules.FILES_URI.require(info.data.get("format", "Synthetic") == "Synthetic" or value is not None)
-        rules.SYNTHETIC_URI.require(info.data.get("format") != "Synthetic" or value is None)
-        return value
-
-    @field_validator("columns")
-    @classmethod
-    def _columns_as_format_says(cls, value: Columns | None, info: ValidationInfo) -> Columns | None:
-        if "format" in info.data:
-            rules.COLUMNS.require((info.data["format"] in TABLE_FORMATS) == (value is not None))
-            has_separator = value is not None and value.separator is not None
-            rules.SEPARATOR.require(not has_separator or info.data["format"] in TEXT_FORMATS)
-        return value
-
-    @field_validator("header")
-    @classmethod
-    def _header_of_text(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 -- pydantic calls it
-        rules.HEADER.require(value or info.data.get("format") in TEXT_FORMATS)
-        return value
-
-    @field_validator("samples")
-    @classmethod
-    def _epochs_or_samples(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if "epochs" in info.data:
-            epochs = info.data["epochs"]
-            rules.SYNTHETIC.require(info.data.get("format") != "Synthetic" or epochs is None)
-            rules.EPOCHS_OR_SAMPLES.require((epochs is None) != (value is None))
-        return value

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
 from cpr_operator.api.model import ColumnName, SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
 from cpr_operator.api.rules import model as rules
+from cpr_operator.api.rules.rule import Rule
 
 #: package.module:factory, in Python identifiers.
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
-#: Stands for a field that is invalid itself and has been reported.
-_UNKNOWN = object()
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
@@ -48,18 +48,6 @@ class Table(SpecModel):
     """Width of this table's vectors. A DLRM projects them to embeddingDim. An entrypoint gets them unchanged. Default:
     embeddingDim."""
 
-    @field_validator("out_of_range")
-    @classmethod
-    def _only_row_numbers_have_a_range(cls, value: OutOfRange | None, info: ValidationInfo) -> OutOfRange | None:
-        rules.OUT_OF_RANGE.require(value is None or info.data.get("ids", "RowNumber") == "RowNumber")
-        return value
-
-    @field_validator("hash_seed")
-    @classmethod
-    def _only_some_hashes_have_a_seed(cls, value: int | None, info: ValidationInfo) -> int | None:
-        rules.HASH_SEED.require(value is None or info.data.get("ids", "XXH64") in rules.SEEDED_IDS)
-        return value
-
 
 class Feature(SpecModel):
     """What the network gets by one name: the vectors of the ids in a column. Several features may share a table."""
@@ -80,17 +68,14 @@ class Feature(SpecModel):
     """The column with a list of weights, one for each id. Sum multiplies the vectors by them, and a sequence brings
     them along. Default: no weights."""
 
-    @field_validator("max_length")
-    @classmethod
-    def _only_bags_have_a_length(cls, value: int | None, info: ValidationInfo) -> int | None:
-        rules.MAX_LENGTH.require(value is None or info.data.get("pooling", "None") is not None)
-        return value
 
-    @field_validator("weights")
-    @classmethod
-    def _only_some_bags_have_weights(cls, value: str | None, info: ValidationInfo) -> str | None:
-        rules.WEIGHTS.require(value is None or info.data.get("pooling", "None") in rules.WEIGHTED)
-        return value
+Named = TypeVar("Named", Table, Feature)
+
+
+def _named_once(rule: Rule, value: tuple[Named, ...]) -> tuple[Named, ...]:
+    if len({each.name for each in value}) < len(value):
+        rule.fail()
+    return value
 
 
 class ModelSpec(SpecModel):
@@ -113,12 +98,14 @@ class ModelSpec(SpecModel):
     tables: Annotated[
         tuple[Table, ...],
         Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_NAME),
+        AfterValidator(partial(_named_once, rules.TABLES)),
     ]
     """The embedding tables. Without features, they are in the order of the data's categorical columns."""
     features: (
         Annotated[
             tuple[Feature, ...],
             Field(min_length=1, max_length=MAX_FEATURES, json_schema_extra=BY_NAME),
+            AfterValidator(partial(_named_once, rules.FEATURE_NAMES)),
         ]
         | None
     ) = None
@@ -131,39 +118,3 @@ class ModelSpec(SpecModel):
     """The optimizer of the dense network."""
     sparse_optimizer: SparseOptimizer = SparseOptimizer()
     """The optimizer of the embedding tables that have no optimizer of their own."""
-
-    @field_validator("bottom_mlp")
-    @classmethod
-    def _bottom_ends_in_dim(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
-        fits = value is not None and value[-1] == info.data.get("embedding_dim", value[-1])
-        rules.BOTTOM_MLP.require(fits or info.data.get("entrypoint", _UNKNOWN) is not None)
-        return value
-
-    @field_validator("top_mlp")
-    @classmethod
-    def _top_ends_in_one(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
-        fits = value is not None and value[-1] == 1
-        rules.TOP_MLP.require(fits or info.data.get("entrypoint", _UNKNOWN) is not None)
-        return value
-
-    @field_validator("tables")
-    @classmethod
-    def _names_differ(cls, value: tuple[Table, ...]) -> tuple[Table, ...]:
-        rules.TABLES.require(len({table.name for table in value}) == len(value))
-        return value
-
-    @field_validator("features")
-    @classmethod
-    def _features_fit_the_tables(
-        cls, value: tuple[Feature, ...] | None, info: ValidationInfo
-    ) -> tuple[Feature, ...] | None:
-        if value is None:
-            return value
-        rules.FEATURE_NAMES.require(len({feature.name for feature in value}) == len(value))
-        if "tables" in info.data:
-            tables: tuple[Table, ...] = info.data["tables"]
-            rules.FEATURE_TABLES.require({feature.table for feature in value} <= {table.name for table in tables})
-            rules.TABLE_POOLING.require(all(table.pooling is None for table in tables))
-        sequences = any(feature.pooling == "None" for feature in value)
-        rules.SEQUENCES.require(not sequences or info.data.get("entrypoint", _UNKNOWN) is not None)
-        return value

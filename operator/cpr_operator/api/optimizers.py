@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from cpr_operator.api.model import SpecModel
-from cpr_operator.api.rules import optimizers as rules
 
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -40,37 +39,8 @@ class Phase(SpecModel):
 Schedule = Annotated[tuple[Phase, ...], Field(max_length=8)]
 
 
-def _checked(where: str, schedule: Schedule) -> Schedule:
-    warmup, decay, polynomial, step = rules.SCHEDULE[where]
-    for phase in schedule:
-        warmup.require(phase.kind == "Warmup" or phase.start is None)
-        decay.require(phase.kind in {"Linear", "Cosine", "Polynomial"} or phase.end is None)
-        polynomial.require((phase.kind == "Polynomial") == (phase.power is not None))
-        step.require(all((phase.kind == "Step") == (value is not None) for value in (phase.every, phase.factor)))
-    return schedule
-
-
-class _Optimizer(SpecModel):
-    """The rules that all optimizers share. `where` is the path of the field, such as `spec.model.denseOptimizer`."""
-
-    where: ClassVar[str]
-
-    @field_validator("schedule", check_fields=False)
-    @classmethod
-    def _phases_have_what_is_theirs(cls, value: Schedule) -> Schedule:
-        return _checked(cls.where, value)
-
-    @field_validator("epsilon", check_fields=False)
-    @classmethod
-    def _sgd_divides_by_nothing(cls, value: float | None, info: ValidationInfo) -> float | None:
-        rules.EPSILON[cls.where].require(value is None or info.data.get("kind") != "SGD")
-        return value
-
-
-class DenseOptimizer(_Optimizer):
+class DenseOptimizer(SpecModel):
     """The optimizer of the dense network. Its arithmetic is that of torch.optim."""
-
-    where: ClassVar[str] = rules.DENSE_OPTIMIZER
 
     kind: Literal["SGD", "Adagrad", "Adam", "AdamW"] = "SGD"
     """The algorithm. For each parameter, SGD keeps nothing, or one value with a momentum, Adagrad one, Adam and AdamW
@@ -98,30 +68,9 @@ class DenseOptimizer(_Optimizer):
     """Gradients whose norm over all parameters is larger are scaled down to this norm before each step. Default: no
     limit."""
 
-    @field_validator("momentum")
-    @classmethod
-    def _only_sgd_has_momentum(cls, value: float | None, info: ValidationInfo) -> float | None:
-        rules.MOMENTUM.require(value is None or info.data.get("kind", "SGD") == "SGD")
-        return value
 
-    @field_validator("nesterov")
-    @classmethod
-    def _nesterov_needs_momentum(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 -- pydantic calls it
-        rules.NESTEROV.require(not value or info.data.get("momentum", 0.0) is not None)
-        return value
-
-    @field_validator("beta1", "beta2")
-    @classmethod
-    def _only_adam_has_moments(cls, value: float | None, info: ValidationInfo) -> float | None:
-        kind = info.data.get("kind", "Adam")
-        rules.BETAS[f"{rules.DENSE_OPTIMIZER}.{info.field_name}"].require(value is None or kind in rules.ADAMS)
-        return value
-
-
-class TableOptimizer(_Optimizer):
+class TableOptimizer(SpecModel):
     """The optimizer of one embedding table."""
-
-    where: ClassVar[str] = rules.TABLE_OPTIMIZER
 
     kind: SparseKind
     """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none. All
@@ -139,18 +88,9 @@ class TableOptimizer(_Optimizer):
     beta2: Decay | None = None
     """Adam's decay rate of the mean of squared gradients. Default: 0.999."""
 
-    @field_validator("beta1", "beta2")
-    @classmethod
-    def _only_adam_has_moments(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if "kind" in info.data:
-            rules.BETAS[f"{cls.where}.{info.field_name}"].require(value is None or info.data["kind"] == "Adam")
-        return value
-
 
 class SparseOptimizer(TableOptimizer):
     """The optimizer of the embedding tables that have no optimizer of their own."""
-
-    where: ClassVar[str] = rules.SPARSE_OPTIMIZER
 
     kind: SparseKind = "RowWiseAdagrad"
     """The algorithm. For a row of D values, RowWiseAdagrad keeps one value of state, Adagrad D, Adam 2 D, SGD none.

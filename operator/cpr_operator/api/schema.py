@@ -33,6 +33,25 @@ def structural(model: type[Model], *, defaults: bool) -> Schema:
     return _node(source, source.get("$defs", {}), defaults=defaults)
 
 
+def stored(value: Any, schema: Schema) -> Any:
+    """A JSON value as the API server stores it: without nulls, with defaults, and with numbers of the schema's type.
+
+    What is not as the schema says stays as it is.
+    """
+    match value:
+        case dict() if "properties" in schema:
+            known = schema["properties"]
+            stated = {name: each for name, each in value.items() if each is not None}
+            defaults = {name: below["default"] for name, below in known.items() if "default" in below}
+            return {name: stored(each, known.get(name, {})) for name, each in (defaults | stated).items()}
+        case list() if "items" in schema:
+            return [stored(each, schema["items"]) for each in value]
+        case int() if schema.get("type") == "number" and not isinstance(value, bool):
+            return float(value)
+        case _:
+            return value
+
+
 def _node(node: Schema, definitions: Mapping[str, Schema], *, defaults: bool) -> Schema:
     """One node with all below it."""
     below = partial(_node, definitions=definitions, defaults=defaults)

@@ -2,19 +2,18 @@
 
 `model` and `data` have modules of their own.
 
-Each validator here has a counterpart in CEL, and both come from one `Rule` of `rules`. Validators
-belong to fields, not to models, so that one validation names every invalid field.
+What lies between fields is in `rules`, in CEL.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, field_validator
 
-from cpr_contract.spec import DENSE_FEATURES, DenseSync, Device
+from cpr_contract.spec import DenseSync, Device
 from cpr_operator.api.budget import AccuracyBudget
-from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.data_spec import Data
 from cpr_operator.api.model import (
     MAX_ANCHORS,
     MAX_DATA_SHARDS,
@@ -27,9 +26,6 @@ from cpr_operator.api.model import (
     SpecModel,
 )
 from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.rules import budget as budget_rules
-from cpr_operator.api.rules import inputs
-from cpr_operator.api.rules import job as rules
 from cpr_operator.api.templates import misshapen
 
 GROUP = "cprjob.io"
@@ -80,14 +76,6 @@ class RecoveryPolicy(SpecModel):
     """Parity among shards. A lost shard is computed from its neighbours as it was up to a second before, and trainers
     push again what came later. Needs replay, and has no effect where replay has none. Default: none."""
 
-    @field_validator("redundancy")
-    @classmethod
-    def _redundancy_needs_replay(cls, value: Redundancy | None, info: ValidationInfo) -> Redundancy | None:
-        replay: Replay | None = info.data.get("replay")
-        if replay is not None:
-            budget_rules.REDUNDANCY_NEEDS_REPLAY.require(value is None or replay.mode == "Auto")
-        return value
-
 
 class Trainers(SpecModel):
     """The trainers. Each holds a copy of the dense network."""
@@ -117,23 +105,11 @@ class Trainers(SpecModel):
     """A PodTemplateSpec for resources, node selectors, volumes and the like. The operator merges its own fields into
     the container `main`, and they take precedence."""
 
-    @field_validator("workers")
-    @classmethod
-    def _one_on_a_gpu(cls, value: int, info: ValidationInfo) -> int:
-        rules.WORKERS.require(value == 1 or info.data.get("device") != "cuda")
-        return value
-
     @field_validator("template")
     @classmethod
     def _can_be_merged(cls, value: dict[str, Any]) -> dict[str, Any]:
         if (part := misshapen(value)) is not None:
             part.fail("spec.trainers.template")
-        return value
-
-    @field_validator("dense_sync")
-    @classmethod
-    def _shadow_needs_two(cls, value: DenseSync, info: ValidationInfo) -> DenseSync:
-        rules.DENSE_SYNC.require(value == "AllReduce" or info.data.get("replicas", 2) > 1)
         return value
 
 
@@ -196,13 +172,6 @@ class Interval(SpecModel):
     seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
     """Training time between two cuts, for mode Fixed."""
 
-    @field_validator("seconds")
-    @classmethod
-    def _fixed_needs_seconds(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if "mode" in info.data:
-            rules.FIXED_INTERVAL.require((info.data["mode"] == "Fixed") == (value is not None))
-        return value
-
 
 class Quantisation(SpecModel):
     """The precision of rows in saves. The flush of a drained shard and the finished model are always exact."""
@@ -212,13 +181,6 @@ class Quantisation(SpecModel):
     restores allows. Fixed: `bits`."""
     bits: Literal[8, 4, 3, 2] | None = None
     """Bits per value of a row, for mode Fixed."""
-
-    @field_validator("bits")
-    @classmethod
-    def _fixed_needs_bits(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if "mode" in info.data:
-            rules.FIXED_BITS.require((info.data["mode"] == "Fixed") == (value is not None))
-        return value
 
 
 class Snapshots(SpecModel):
@@ -319,102 +281,3 @@ class CPRJobSpec(SpecModel):
     """Where and how often the job is saved."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What to expect of failures, and when to give up."""
-
-    @field_validator("data")
-    @classmethod
-    def _columns_fit_the_model(cls, value: Data, info: ValidationInfo) -> Data:
-        model: ModelSpec | None = info.data.get("model")
-        if model is not None and value.columns is not None:
-            _require_columns(value.columns, model)
-        if model is not None:
-            inputs.FEATURE_COLUMNS.require(model.features is None or value.columns is not None)
-            inputs.NUMERIC_COLUMNS.require(model.numeric is None or value.columns is not None)
-            pools = any(each.pooling for each in model.features or model.tables)
-            has_separator = value.columns is not None and value.columns.separator is not None
-            inputs.BAGS.require(not pools or value.format == "Parquet" or has_separator)
-            inputs.POOLED.require(pools or not has_separator)
-            hashed = all(table.ids == "CPR64" for table in model.tables)
-            inputs.SYNTHETIC_IDS.require(value.format != "Synthetic" or hashed)
-        return value
-
-    @field_validator("evaluation")
-    @classmethod
-    def _evaluation_has_rows(cls, value: Evaluation, info: ValidationInfo) -> Evaluation:
-        data: Data | None = info.data.get("data")
-        trainers: Trainers | None = info.data.get("trainers")
-        if data is not None:
-            rules.EVALUATION_ROWS.require(value.every_samples == 0 or data.hold_out > 0)
-        if trainers is not None:
-            rules.EVALUATION_LOCKSTEP.require(value.every_samples == 0 or trainers.dense_sync == "AllReduce")
-        return value
-
-    @field_validator("recovery")
-    @classmethod
-    def _partial_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
-        budget: AccuracyBudget | None = info.data.get("accuracy_budget")
-        if budget is not None:
-            budget_rules.PARTIAL_NEEDS_BUDGET.require(value.mode != "Partial" or budget.portion > 0)
-        return value
-
-    @field_validator("recovery")
-    @classmethod
-    def _degrade_needs_budget(cls, value: RecoveryPolicy, info: ValidationInfo) -> RecoveryPolicy:
-        budget: AccuracyBudget | None = info.data.get("accuracy_budget")
-        if budget is not None:
-            loses = value.mode != "Full" and budget.portion > 0
-            budget_rules.DEGRADE_NEEDS_BUDGET.require(value.on_shard_loss == "Pause" or loses)
-        return value
-
-    @field_validator("shards")
-    @classmethod
-    def _degrade_needs_shards(cls, value: Shards, info: ValidationInfo) -> Shards:
-        recovery: RecoveryPolicy | None = info.data.get("recovery")
-        if recovery is not None:
-            budget_rules.DEGRADE_NEEDS_SHARDS.require(recovery.on_shard_loss == "Pause" or value.replicas > 1)
-        return value
-
-    @field_validator("shards")
-    @classmethod
-    def _more_shards_than_have_one_parity(cls, value: Shards, info: ValidationInfo) -> Shards:
-        recovery: RecoveryPolicy | None = info.data.get("recovery")
-        if recovery is not None and recovery.redundancy is not None:
-            budget_rules.REDUNDANCY_SHARDS.require(recovery.redundancy.data_shards < value.replicas)
-        return value
-
-    @field_validator("snapshots")
-    @classmethod
-    def _growth_needs_accumulators(cls, value: Snapshots, info: ValidationInfo) -> Snapshots:
-        model: ModelSpec | None = info.data.get("model")
-        if model is not None:
-            kinds = {(table.optimizer or model.sparse_optimizer).kind for table in model.tables}
-            rules.GROWTH.require(value.strategy != "Growth" or kinds == {"RowWiseAdagrad"})
-        return value
-
-    @field_validator("snapshots")
-    @classmethod
-    def _priority_needs_lockstep(cls, value: Snapshots, info: ValidationInfo) -> Snapshots:
-        trainers: Trainers | None = info.data.get("trainers")
-        if trainers is not None:
-            rules.PRIORITY_LOCKSTEP.require(value.strategy == "Full" or trainers.dense_sync == "AllReduce")
-        return value
-
-    @field_validator("shards")
-    @classmethod
-    def _a_row_for_each_shard(cls, value: Shards, info: ValidationInfo) -> Shards:
-        model: ModelSpec | None = info.data.get("model")
-        if model is not None:
-            rules.ROWS.require(sum(table.rows for table in model.tables) >= value.replicas)
-        return value
-
-
-def _require_columns(columns: Columns, model: ModelSpec) -> None:
-    """Raise pydantic's error unless the columns are those that the model takes."""
-    wanted = len(model.tables) if model.features is None else 0
-    inputs.CATEGORIES.require(len(columns.categories) == wanted)
-    one_label = len(columns.labels) == 1 and not columns.targets
-    inputs.ONE_LABEL.require(one_label or model.entrypoint is not None)
-    numeric = len(columns.counts) + len(columns.numbers)
-    inputs.NUMERIC.require(numeric <= DENSE_FEATURES if model.numeric is None else numeric == model.numeric)
-    predicted = {*columns.labels, *columns.targets}
-    read = {name for feature in model.features or () for name in (feature.column, feature.weights)}
-    inputs.FEATURE_PREDICTED.require(predicted.isdisjoint(read))

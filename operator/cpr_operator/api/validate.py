@@ -8,19 +8,21 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import cache, reduce
+from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from cpr_contract.packing import LONGEST
 from cpr_operator.api.model import Model
-from cpr_operator.api.rules import job as rules
-from cpr_operator.api.rules import rule
-from cpr_operator.api.schema import structural
+from cpr_operator.api.rules import OF_SPEC, STATIC, rule
+from cpr_operator.api.rules.evaluation import broken
+from cpr_operator.api.rules.rule import Rule
+from cpr_operator.api.schema import Schema, stored, structural
 from cpr_operator.api.size import has_long_description, longest_spec
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
@@ -53,15 +55,9 @@ class InvalidStatusError(ValueError):
 
 
 class _Metadata(Model):
-    """The metadata, of which only the name is validated."""
+    """The metadata, of which only the name is validated, by a rule."""
 
-    name: Annotated[str, Field(min_length=1)]
-
-    @field_validator("name")
-    @classmethod
-    def _label(cls, value: str) -> str:
-        rules.NAME.require(len(value) <= rules.MAX_NAME and rules.NAME_PATTERN.fullmatch(value))
-        return value
+    name: str
 
 
 class _Manifest(Model):
@@ -79,10 +75,7 @@ class _Manifest(Model):
 def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
     """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
     text = _json(spec)
-    try:
-        parsed = CPRJobSpec.model_validate_json(text, strict=True, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise InvalidSpecError(_explain(error, CPRJobSpec, ("spec",))) from error
+    parsed = _parsed(CPRJobSpec, text, OF_SPEC, "spec")
     if too_large := _too_large(parsed, len(text)):
         raise InvalidSpecError(too_large)
     return parsed
@@ -107,10 +100,11 @@ def validate(document: object) -> tuple[Invalid, ...]:
     """Every invalid field of a CPRJob document, in plain values as parsed from YAML; empty if it is valid."""
     if not isinstance(document, dict):
         return (Invalid("", "is not an object", f"start with apiVersion: {API_VERSION} and kind: {KIND}"),)
+    text = _json(document)
     try:
-        manifest = _Manifest.model_validate_json(_json(document), strict=True, by_alias=True, by_name=False)
-    except ValidationError as error:
-        return _explain(error, _Manifest, ())
+        manifest = _parsed(_Manifest, text, STATIC)
+    except InvalidSpecError as error:
+        return error.invalid
     return _too_large(manifest.spec, len(_json(document["spec"]))) or _too_long(manifest.spec)
 
 
@@ -140,9 +134,33 @@ def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, default=str)
 
 
-def _explain(error: ValidationError, model: type[Model], prefix: tuple[str, ...]) -> tuple[Invalid, ...]:
-    found = (_invalid(details, model, prefix) for details in error.errors(include_url=False))
-    return tuple(dict.fromkeys(found))
+M = TypeVar("M", bound=Model)
+
+
+def _parsed(model: type[M], text: str, rules: Iterable[Rule], *at: str) -> M:
+    """JSON text as a model, which lies at that field of the document. Raises `InvalidSpecError` with all that is wrong.
+
+    Each field is named once, and none that contains another one.
+    """
+    parsed, found = None, {}
+    try:
+        parsed = model.model_validate_json(text, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        shapes = (_invalid(details, model, at) for details in error.errors(include_url=False))
+        found = {each.field: each for each in shapes}
+    document = reduce(lambda below, name: {name: below}, reversed(at), json.loads(text))
+    unfit = {re.sub(r"\[\d+\]", "", field).rpartition(".")[2] for field in found}
+    for one, field in broken(rules, stored(document, _schema()), unfit=unfit):
+        found.setdefault(field, Invalid(field, one.message, one.remedy))
+    if parsed is None or found:
+        within = {field[: end.start()] for field in found for end in re.finditer(r"[.\[]", field)}
+        raise InvalidSpecError(tuple(each for field, each in found.items() if field not in within))
+    return parsed
+
+
+@cache
+def _schema() -> Schema:
+    return {"properties": {"spec": structural(CPRJobSpec, defaults=True)}}
 
 
 def _invalid(details: ErrorDetails, model: type[Model], prefix: tuple[str, ...]) -> Invalid:

@@ -1,7 +1,7 @@
-"""Rules that a schema cannot express. Each is checked in CEL by the API server and in Python by the models.
+"""Rules that a schema cannot express. Each is an expression of CEL, with a message that names field and remedy.
 
-A rule names the field and the remedy, and both sides give the same message. The models' validators
-call `require`, and `crd` writes the CEL. Rules about changes are in `transitions`, and their Python side in `changes`.
+`crd` writes them for the API server, and `evaluation` checks the same expressions here. Rules about changes are in
+`transitions`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from cpr_operator.api.rules import budget, data, inputs, job, model, optimizers
 
 #: All rules about one spec, in the order in which they stand in the CRD.
-STATIC = (
+OF_SPEC = (
     *job.RULES,
     *model.RULES,
     *optimizers.RULES,
@@ -17,3 +17,5 @@ STATIC = (
     *inputs.RULES,
     *budget.RULES,
 )
+#: All rules about one document.
+STATIC = (job.NAME, *OF_SPEC)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from cpr_operator.api.rules.rule import Rule
 
 #: A job's name begins its pods' names, which end in uid, role, index and incarnation.
 MAX_NAME = 40
-NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME = Rule(
     "",
     "metadata.name",
     f"must be a DNS-1035 label of at most {MAX_NAME} characters",
     "start with a letter, use only a-z, 0-9 and -, and leave room for the pods' suffixes",
-    f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('{NAME_PATTERN.pattern}')",
+    f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('{NAME_PATTERN}')",
 )
 ROWS = Rule(
     "spec",
@@ -81,7 +79,6 @@ GROWTH = Rule(
     "(has(t.optimizer) ? t.optimizer.kind : self.model.sparseOptimizer.kind) == 'RowWiseAdagrad')",
 )
 RULES = (
-    NAME,
     ROWS,
     DENSE_SYNC,
     WORKERS,

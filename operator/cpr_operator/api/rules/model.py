@@ -26,19 +26,18 @@ TABLES = Rule(
     "",  # the API server enforces it by the list type `map`
 )
 OUT_OF_RANGE = Rule(
-    "spec.model.tables",
+    "spec.model.tables[]",
     "spec.model.tables.outOfRange",
     "only the ids RowNumber have a range",
     "remove it, or set ids to RowNumber",
-    "self.all(t, t.ids == 'RowNumber' || !has(t.outOfRange))",
+    "self.ids == 'RowNumber' || !has(self.outOfRange)",
 )
-SEEDED_IDS = ("XXH64", "Murmur3")
 HASH_SEED = Rule(
-    "spec.model.tables",
+    "spec.model.tables[]",
     "spec.model.tables.hashSeed",
     "only the hashes XXH64 and Murmur3 have a seed",
     "remove it, or set ids to one of these",
-    f"self.all(t, t.ids in {list(SEEDED_IDS)} || !has(t.hashSeed))",
+    "self.ids in ['XXH64', 'Murmur3'] || !has(self.hashSeed)",
 )
 FEATURE_NAMES = Rule(
     "",
@@ -52,9 +51,9 @@ FEATURE_TABLES = Rule(
     "spec.model.features",
     "a feature names a table that there is not",
     "correct its table, or add that to spec.model.tables",
-    # Of larger models the API server would not pay the comparisons: the operator tells of them (InvalidSpec).
-    "!has(self.features) || self.features.size() * self.tables.size() > 100000"
-    " || sets.contains(self.tables.map(t, t.name), self.features.map(f, f.table))",
+    "!has(self.features) || sets.contains(self.tables.map(t, t.name), self.features.map(f, f.table))",
+    # Of larger models the operator tells (InvalidSpec).
+    unless="has(self.features) && self.features.size() * self.tables.size() > 100000",
 )
 TABLE_POOLING = Rule(
     "spec.model",
@@ -71,19 +70,18 @@ SEQUENCES = Rule(
     "!has(self.features) || has(self.entrypoint) || !self.features.exists(f, has(f.pooling) && f.pooling == 'None')",
 )
 MAX_LENGTH = Rule(
-    "spec.model.features",
+    "spec.model.features[]",
     "spec.model.features.maxLength",
     "only bags and sequences have a length",
     "remove it, or state pooling",
-    "self.all(f, has(f.pooling) || !has(f.maxLength))",
+    "has(self.pooling) || !has(self.maxLength)",
 )
-WEIGHTED = ("Sum", "None")
 WEIGHTS = Rule(
-    "spec.model.features",
+    "spec.model.features[]",
     "spec.model.features.weights",
     "only sums and sequences take weights",
     "remove it, or set pooling to Sum or None; divide weights by their sum in the data for a weighted mean",
-    f"self.all(f, !has(f.weights) || (has(f.pooling) && f.pooling in {list(WEIGHTED)}))",
+    "!has(self.weights) || (has(self.pooling) && self.pooling in ['Sum', 'None'])",
 )
 RULES = (
     BOTTOM_MLP,

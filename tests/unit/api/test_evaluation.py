@@ -1,0 +1,51 @@
+"""Rules in CEL, evaluated here: which elements they name, and what becomes of those that cannot be evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpr_operator.api.rules.evaluation import broken
+from cpr_operator.api.rules.rule import Rule
+
+POSITIVE = Rule("spec.tables[]", "spec.tables.rows", "must be positive", "raise it", "self.rows > 0")
+
+
+def fields(rule: Rule, document: dict[str, Any], **options: Any) -> list[str]:
+    return [field for _, field in broken([rule], document, **options)]
+
+
+def test_each_element_that_breaks_a_rule_is_named() -> None:
+    document = {"spec": {"tables": [{"rows": 0}, {"rows": 1}, {"rows": -1}]}}
+    assert fields(POSITIVE, document) == ["spec.tables[0].rows", "spec.tables[2].rows"]
+
+
+@pytest.mark.parametrize("document", [{}, {"spec": {}}, {"spec": {"tables": []}}])
+def test_what_is_absent_breaks_no_rule(document: dict[str, Any]) -> None:
+    assert fields(POSITIVE, document) == []
+
+
+def test_a_rule_that_cannot_be_evaluated_is_an_error_of_the_rule() -> None:
+    with pytest.raises(RuntimeError, match=r"spec.tables\[0\]: self.rows > 0"):
+        fields(POSITIVE, {"spec": {"tables": [{}]}})
+
+
+def test_a_rule_is_not_asked_about_a_field_of_the_wrong_shape() -> None:
+    document = {"spec": {"tables": [{"rows": -1}, {"rows": "many"}]}}
+    assert fields(POSITIVE, document, unfit={"rows"}) == []
+    assert fields(POSITIVE, document, unfit={"name"}) == ["spec.tables[0].rows"]
+
+
+def test_a_rule_that_compares_sees_both_documents() -> None:
+    frozen = Rule("", "spec.image", "is frozen", "undo it", "self.spec.image == oldSelf.spec.image")
+    before = {"spec": {"image": "a"}}
+    assert fields(frozen, {"spec": {"image": "b"}}, before=before) == ["spec.image"]
+    assert fields(frozen, before, before=before) == []
+
+
+def test_a_rule_that_is_too_dear_for_the_api_server_is_checked_here() -> None:
+    known = Rule("", "features", "unknown", "name it", "sets.contains(self.tables, self.features)", unless="true")
+    assert known.priced == "true || sets.contains(self.tables, self.features)"
+    assert fields(known, {"tables": ["a", "b"], "features": ["b", "c"]}) == ["features"]
+    assert fields(known, {"tables": ["a", "b"], "features": ["b"]}) == []
