@@ -19,10 +19,10 @@ from cpr_operator.reconcile import reconcile
 from cpr_operator.reconcile.apply_reports import with_shown
 from support.bound_cases import BOUNDS
 from support.change_cases import CHANGES, Change
-from support.documents import Document, edited
+from support.documents import Case, Document, edited
 from support.large_job import a_shard_is_lost
 from support.limits import largest
-from support.rule_cases import RULES, Case
+from support.rule_cases import RULES
 
 pytestmark = pytest.mark.apiserver
 

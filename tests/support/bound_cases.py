@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from support.documents import AUC_DROP, BAG, CRITEO, CSV, FEATURES, GONE, NUMBERED, OWN_MODEL, PARQUET, Edits
-from support.rule_cases import Case
+from support.documents import AUC_DROP, BAG, CRITEO, CSV, FEATURES, GONE, NUMBERED, OWN_MODEL, PARQUET, Case, Edits
 
 
 def many_features(count: int) -> Edits:

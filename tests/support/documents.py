@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 Document = dict[str, Any]
@@ -10,6 +11,20 @@ Edits = dict[str, Any]
 
 #: As an edit's value: take the field away.
 GONE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One rule: edits of the minimal manifest that keep it and that break it.
+
+    `field` is the one that `validate` names; `says` what both pydantic and the API server answer (empty: only the field
+    is compared, because each says it in its own words).
+    """
+
+    field: str
+    good: Edits
+    bad: Edits
+    says: str = ""
 
 
 def minimal() -> Document:

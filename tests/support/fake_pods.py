@@ -11,13 +11,14 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
 from cpr_contract.reports import Result, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
-from support.fake_processes import CELLS, FLUSH_S, LOAD_S, TERMINATED, Cells, Plane, Save, Shard, Trainer
+from support.fake_processes import FLUSH_S, LOAD_S, TERMINATED, Save, Shard, Trainer
 from support.fake_reports import shard_report, spare_report, trainer_report
+from support.fake_saves import Saving
 
 __all__ = ["FLUSH_S", "DataPlane"]
 
 
-class DataPlane(Plane):
+class DataPlane(Saving):
     """What the processes of one job do."""
 
     def start(self, pod: str, roster: ShardRoster | TrainerRoster, now: float) -> None:
@@ -127,30 +128,6 @@ class DataPlane(Plane):
         self.store.heirs[shard.generation, roster.index] = roster.incarnation
         if roster.incarnation > 1:
             shard.restored, shard.resumed = save.samples, None
-
-    def _candidates(self, roster: ShardRoster) -> list[Save]:
-        anchor = roster.anchor
-        key, base = (anchor.key, anchor.samples) if anchor else ("", 0)
-        first = Save(base, (), key, cells=self._anchored_cells(key, roster.index))
-        saves = self.store.shards.get((roster.counters.generation, roster.index), [])
-        return [first, *(save for save in saves if save.key not in self.store.damaged)]
-
-    def _anchored_cells(self, anchor: str, index: int) -> Cells:
-        """What an anchor holds for a shard, whatever shards wrote it."""
-        mine = slice(index * CELLS // self.spec.shards, (index + 1) * CELLS // self.spec.shards)
-        held = [cell for cells in self.store.anchored[anchor][0] for cell in cells] if anchor else CELLS * [0]
-        return tuple(held[mine])
-
-    def _save_shard(self, shard: Shard) -> SaveRef:
-        roster = shard.roster
-        prefix = f"{self.spec.job_uid}/gen-{shard.generation:04d}/shard-{roster.index:04d}"
-        key = f"{prefix}/inc-{roster.incarnation:04d}/{shard.samples}"
-        saves = self.store.shards.setdefault((shard.generation, roster.index), [])
-        heir = self.store.heirs.get((shard.generation, roster.index), 0)
-        if heir <= roster.incarnation and (not saves or saves[-1].samples < shard.samples):
-            saves.append(Save(shard.samples, shard.lost, key, cells=shard.cells))
-        shard.newest = SaveRef(key, self.step(shard.samples), shard.samples)
-        return shard.newest
 
     def _served(self, shard: Shard) -> bool:
         """Whether the trainers have pushed to it since its restore."""
@@ -390,16 +367,6 @@ class DataPlane(Plane):
             return line[-1]
         self._cut(leader, shards, samples)
         return self.store.anchors[-1]
-
-    def _save_dense(self, leader: Trainer, samples: int) -> str:
-        key = f"{self.spec.job_uid}/gen-{leader.generation:04d}/dense/{samples}"
-        self.store.dense.setdefault(leader.generation, []).append(Save(samples, leader.lost, key, leader.steps))
-        return key
-
-    def _line(self, roster: TrainerRoster) -> list[AnchorRef]:
-        base = roster.anchor.samples if roster.anchor else 0
-        generation = roster.counters.generation
-        return [a for a in self.store.anchors if a.generation == generation or a.samples <= base]
 
     def _result(self, leader: Trainer) -> str:
         report = trainer_report(self, leader)

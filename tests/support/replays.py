@@ -16,7 +16,7 @@ from cpr_trainer.exchange import Exchange
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.service import Progress
+from cpr_trainer.shard.progress import Progress
 from support.exchanges import WAIT_S, follow
 from support.shard_thread import ShardThread
 

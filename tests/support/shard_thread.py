@@ -18,9 +18,10 @@ from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server, listen
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.seeding import Seeding

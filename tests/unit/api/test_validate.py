@@ -7,8 +7,8 @@ import yaml
 
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from support.bound_cases import BOUNDS
-from support.documents import GONE, edited
-from support.rule_cases import RULES, Case
+from support.documents import GONE, Case, edited
+from support.rule_cases import RULES
 
 EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
 

@@ -23,7 +23,8 @@ from cpr_trainer.checkpoint.write.writer_thread import WriterThread
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import make_tracker, population_of

@@ -19,7 +19,7 @@ from cpr_trainer.parity.rebuild import common_moment
 from cpr_trainer.shard import redundancy
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
-from cpr_trainer.shard.service import Progress
+from cpr_trainer.shard.progress import Progress
 from support.exchanges import WAIT_S, wait_for
 from support.parity_job import SHARDS, K, ParityJob, parity_of
 from support.parity_ring import same_rows

@@ -19,7 +19,8 @@ from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from support.row_dims import with_dims

@@ -7,10 +7,10 @@ wait has a time-out, so that the caller can look after other things in between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding, Values
 from cpr_trainer.exchange.heritage import STANDING, Form, last_run
-from cpr_trainer.exchange.link import Link, LinkState, SaveState
-from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError
+from cpr_trainer.exchange.link import Link
+from cpr_trainer.exchange.link_state import LinkState, SaveState
+from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError, by_band
 from cpr_trainer.exchange.loop import LinkLoop
 from cpr_trainer.exchange.outbox import Push
-from cpr_trainer.exchange.ring import Block, Ring, padded
+from cpr_trainer.exchange.ring import Block, Ring, room_bytes
 from cpr_trainer.exchange.session import Session
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
@@ -110,12 +111,7 @@ class Exchange:
 
     def by_band(self, rows: UniqueRows, vectors: Values) -> tuple[Values, ...]:
         """Return what a lookup of these rows put into `room`, of each band [u_b, D_b], in the order of its rows."""
-        if len(self._dims) == 1:
-            return (vectors,)
-        ends = rows.extents(self._dims)
-        cells = [vectors[start:end] for start, end in pairwise(ends)]
-        bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
-        return tuple(_joined(band).reshape(-1, dim) for band, dim in zip(bands, self._dims, strict=True))
+        return by_band(rows, vectors, self._dims)
 
     def lookup(self, step: int, rows: UniqueRows, vectors: Values | None = None) -> PendingLookup:
         """Ask for the vectors of `rows` at once, and return without waiting for them.
@@ -341,7 +337,7 @@ class Exchange:
         if self._ring is None:
             return
         with self._loop.changed:
-            coming = self._ring.prepare(_room_bytes(arrays))
+            coming = self._ring.prepare(room_bytes(arrays))
         if coming is not None:
             coming.result()
 
@@ -352,7 +348,7 @@ class Exchange:
         """
         if self._ring is None:
             return None
-        size_bytes = _room_bytes(arrays)
+        size_bytes = room_bytes(arrays)
         links = self._loop.links
         while (block := self._ring.take(size_bytes, step)) is None:
             oldest = min((each for link in links if (each := link.pushes.oldest_retained) is not None), default=None)
@@ -400,13 +396,3 @@ class Exchange:
         """Let the thread send what the sockets did not take at once."""
         if any(link.wants_write for link in self._loop.links):
             self._loop.wake()
-
-
-def _room_bytes(arrays: Sequence[NDArray[Any]]) -> int:
-    """The room that these arrays take in a block."""
-    return sum(padded(array.nbytes) for array in arrays)
-
-
-def _joined(values: list[Values]) -> Values:
-    """Return what came from several shards in one piece; no copy of what came from one."""
-    return values[0] if len(values) == 1 else cast(Values, np.concatenate(values))

@@ -6,14 +6,13 @@ breaks.
 
 from __future__ import annotations
 
-import enum
 import errno
 import logging
 import os
 import random
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from cpr_contract.env import DATA_PORT
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
+from cpr_trainer.exchange.link_state import CONNECTED, LinkState, SaveState
 from cpr_trainer.exchange.lookup import PendingLookup
 from cpr_trainer.exchange.outbox import Outbox, Push
 from cpr_trainer.exchange.session import Session
@@ -34,35 +34,6 @@ PING_S = 1.0
 _GREETING_S = 3.0  # for a connection to be made and both sides to prove the key
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 0.3  # a replaced shard is back within seconds: finding it must not take another
-
-
-class LinkState(enum.Enum):
-    """How far a connection is."""
-
-    DOWN = enum.auto()
-    CONNECTING = enum.auto()
-    GREETING = enum.auto()
-    PROVED = enum.auto()  # the shard's proof holds, ours is on its way
-    JOINED = enum.auto()  # both sides proved the key; the shard does not serve this generation (yet)
-    REPLAYING = enum.auto()  # the shard serves it, and is sent what it does not have before anything else
-    READY = enum.auto()
-
-
-#: Both sides proved the key.
-_CONNECTED = frozenset({LinkState.JOINED, LinkState.REPLAYING, LinkState.READY})
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """A shard's newest committed save, -1 while unknown, and the step of the cut that it gave up last, 0 for none.
-
-    `step` is the last one of this trainer's rank that the save holds. `incarnation` of the shard said so.
-    """
-
-    step: int = -1
-    samples: int = -1
-    given_up_step: int = 0
-    incarnation: int = -1
 
 
 class Link:
@@ -207,7 +178,7 @@ class Link:
             if self.peer.host and now >= self._next_attempt:
                 self._connect(now)
             return
-        joined = self.state in _CONNECTED
+        joined = self.state in CONNECTED
         if not joined and now > self._patience_until:
             self._drop(now, "no answer")
         elif joined and self.silent(now, self._session.silence_s):
@@ -275,7 +246,7 @@ class Link:
 
     def _drop(self, now: float, why: str) -> None:
         shard = (self.peer.index, self.peer.incarnation)
-        if self.state in _CONNECTED:
+        if self.state in CONNECTED:
             _LOG.info("lost shard %d (incarnation %d): %s", *shard, why)
         elif why != self._said:  # tried several times a second
             _LOG.info("no connection to shard %d (incarnation %d) at %s: %s", *shard, self.peer.host, why)
@@ -285,7 +256,7 @@ class Link:
 
     def _stand_back(self) -> None:
         """Stop using the connection until the shard says that it is ready."""
-        if self.state in _CONNECTED:
+        if self.state in CONNECTED:
             self.state = LinkState.JOINED
         self.pushes.connection_lost()
         for lookup in self._lookups.values():
@@ -299,7 +270,7 @@ class Link:
             self._on_greeting(frame, now)
         else:
             self._on_answer(frame.header)
-        if self.state in _CONNECTED:
+        if self.state in CONNECTED:
             self.last_heard = now
             self._session.newest_roster_seen = max(self._session.newest_roster_seen, frame.header.roster)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
+from typing import cast
+
+import numpy as np
 
 from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.rows import UniqueRows
@@ -68,3 +71,20 @@ class PendingLookup:
     def fail(self, shard: int) -> None:
         """Note that a shard will not answer."""
         self._away.add(shard)
+
+
+def by_band(rows: UniqueRows, vectors: Values, dims: Sequence[int]) -> tuple[Values, ...]:
+    """Return what a lookup of these rows filled, of each band [u_b, D_b], in the order of its rows.
+
+    What came from one shard alone is not copied.
+    """
+    if len(dims) == 1:
+        return (vectors,)
+    ends = rows.extents(dims)
+    cells = [vectors[start:end] for start, end in pairwise(ends)]
+    bands: Iterator[list[Values]] = (cells[band :: rows.bands] for band in range(rows.bands))
+    return tuple(_joined(band).reshape(-1, dim) for band, dim in zip(bands, dims, strict=True))
+
+
+def _joined(values: list[Values]) -> Values:
+    return values[0] if len(values) == 1 else cast(Values, np.concatenate(values))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,6 +35,11 @@ _HEAD_BYTES = 24
 def padded(size_bytes: int) -> int:
     """Return the room that an array of this size takes in a block."""
     return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def room_bytes(arrays: Sequence[NDArray[Any]]) -> int:
+    """Return the room that these arrays take in a block."""
+    return sum(padded(array.nbytes) for array in arrays)
 
 
 class _Segment:

@@ -41,7 +41,8 @@ from cpr_trainer.shard.kept import Kept, Page
 from cpr_trainer.shard.lives import go_on, kept_of
 from cpr_trainer.shard.losses import Losses, order_of
 from cpr_trainer.shard.metrics import Metrics
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.service import Service
 
 _LOG = logging.getLogger(__name__)
 

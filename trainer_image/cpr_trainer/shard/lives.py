@@ -12,7 +12,8 @@ from cpr_trainer.checkpoint.restore.restorer import Restored
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.exchange.frames import Header
 from cpr_trainer.shard.kept import Account, Kept
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.service import Service
 
 
 def kept_of(service: Service, saving: ShardCheckpointer, progress: Progress, restored: Restored) -> Kept:

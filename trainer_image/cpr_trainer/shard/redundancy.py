@@ -25,7 +25,8 @@ from cpr_trainer.parity.neighbours import Neighbours
 from cpr_trainer.parity.rebuild import rebuild
 from cpr_trainer.parity.ring import Parts, Ring
 from cpr_trainer.parity.store import ParityStore
-from cpr_trainer.shard.service import Progress, Service
+from cpr_trainer.shard.progress import Progress
+from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.home import Home
 
 _LOG = logging.getLogger(__name__)

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol, assert_never
 
-from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec, samples_at, steps_in
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.write.cuts import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.encoding import Encoding
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import Trace
-from cpr_trainer.shard.catch_up import CatchUp
-from cpr_trainer.shard.losses import Losses, after_push, order_of
+from cpr_trainer.shard.losses import after_push, order_of
 from cpr_trainer.shard.metrics import Metrics
+from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 from cpr_trainer.tables.arena import Arena
 
@@ -52,45 +50,6 @@ class Client(Protocol):
     def refuse(self, why: str) -> None:
         """Tell the trainer why its connection is closed, and close it once this frame is handled."""
         ...
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where the rows stand, in one generation. `dirty` says that no save holds what was applied last.
-
-    `replayed` samples were pushed again since the restore, as ranks had promised in `catch_up`: from `replay_began` on
-    (None: none yet), in `replay_s` seconds (None: not all yet). `order` is the place of the last push among those of
-    all ranks; `in_order` says that none was applied after one that came later before.
-    """
-
-    generation: int
-    applied: tuple[int, ...]
-    losses: Losses
-    row_updates: RowUpdates
-    total_samples: int = 0
-    cuts: Cuts = Cuts()  # noqa: RUF009 -- frozen
-    dirty: bool = False
-    catch_up: CatchUp = CatchUp()  # noqa: RUF009 -- frozen
-    replayed: int = 0
-    replay_began: float | None = None
-    replay_s: float | None = None
-    order: int = 0
-    in_order: bool = True
-
-    @property
-    def step(self) -> int:
-        """The step that a save made now is named after.
-
-        The last that any rank's push was applied of; where cuts are loose, one that all ranks have reached.
-        """
-        if not self.cuts.loose:
-            return max(self.applied)
-        return self.cuts.pending if self.cuts.due(self.applied) else min(self.applied)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether every rank pushes again, and has sent what it kept: so what is lost since the restore is known."""
-        return self.losses.resumed and self.catch_up.over
 
 
 class Service:

@@ -1,0 +1,225 @@
+"""Rules of data, columns and features: for each a document that keeps it and one that breaks it."""
+
+from __future__ import annotations
+
+from support.documents import (
+    BAG,
+    COLUMNS,
+    CRITEO,
+    CSV,
+    FEATURES,
+    GONE,
+    LISTED,
+    NUMBERED,
+    OWN_MODEL,
+    PARQUET,
+    SEPARATED,
+    Case,
+    Edits,
+)
+
+THIRTEEN = [str(number) for number in range(1, 14)]
+BAGS: Edits = {"spec.model.features.1.pooling": "Sum"}
+SEQUENCE: Edits = {"spec.model.features.1.pooling": "None"}
+SEVEN, EIGHT = ([f"bought_{number}" for number in range(count)] for count in (7, 8))
+
+DATA = (
+    Case(
+        "spec.data.samples",
+        CRITEO,
+        {**CRITEO, "spec.data.samples": 10},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {**CRITEO, "spec.data.epochs": GONE, "spec.data.samples": 10},
+        {"spec.data.samples": GONE},
+        "exactly one of epochs and samples",
+    ),
+    Case(
+        "spec.data.samples",
+        {"spec.data.samples": 1},
+        {"spec.data.samples": GONE, "spec.data.epochs": 1},
+        "Synthetic data needs samples",
+    ),
+    Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
+    Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": GONE}, "data in files needs a uri"),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "CSV, TSV and Parquet need columns"),
+    Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
+    Case(
+        "spec.data.header",
+        CSV | {"spec.data.header": False},
+        PARQUET | {"spec.data.header": False},
+        "only CSV and TSV files can lack a header",
+    ),
+    Case(
+        "spec.data",
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.data.columns.numbers": GONE},
+        CSV | {"spec.data.columns.counts": THIRTEEN},
+        "or 13 at most if that is absent",
+    ),
+    Case(
+        "spec.data",
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.model.numeric": 14},
+        CSV | {"spec.data.columns.counts": THIRTEEN, "spec.model.numeric": 13},
+        "must be as many as spec.model.numeric",
+    ),
+    Case("spec.data", CSV | {"spec.model.numeric": 2}, {"spec.model.numeric": 13}, "have 13 numeric features"),
+    Case("spec.model.features", FEATURES, FEATURES | {"spec.model.features.1.name": "one"}),
+    Case(
+        "spec.model.features",
+        FEATURES | {"spec.model.features.1.table": "b"},
+        FEATURES | {"spec.model.features.1.table": "c"},
+        "a feature names a table that there is not",
+    ),
+    Case(
+        "spec.model.features",
+        FEATURES | BAGS,
+        FEATURES | BAGS | {"spec.model.tables.0.pooling": "Sum"},
+        "with features, tables have no pooling",
+    ),
+    Case(
+        "spec.model.features",
+        FEATURES | SEQUENCE | OWN_MODEL,
+        FEATURES | SEQUENCE,
+        "the DLRM takes no sequences",
+    ),
+    Case(
+        "spec.model.features[1].maxLength",
+        FEATURES | BAGS | {"spec.model.features.1.maxLength": 50},
+        FEATURES | {"spec.model.features.1.maxLength": 50},
+        "only bags and sequences have a length",
+    ),
+    Case(
+        "spec.model.features[1].weights",
+        FEATURES | BAGS | {"spec.model.features.1.weights": "w"},
+        FEATURES | {"spec.model.features.1.weights": "w"},
+        "only sums and sequences take weights",
+    ),
+    Case(
+        "spec.model.features[1].weights",
+        FEATURES | OWN_MODEL | SEQUENCE | {"spec.model.features.1.weights": "w"},
+        FEATURES | {"spec.model.features.1.pooling": "Mean", "spec.model.features.1.weights": "w"},
+        "only sums and sequences take weights",
+    ),
+    Case(
+        "spec.data",
+        FEATURES,
+        FEATURES | {"spec.data.columns.categories": ["user", "item"]},
+        "with features there are none",
+    ),
+    Case("spec.data", FEATURES, LISTED | CRITEO, "features need data with columns"),
+    Case(
+        "spec.data",
+        FEATURES,
+        FEATURES | {"spec.model.features.1.column": "click"},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.model.features.1.weights": "price"},
+        FEATURES | BAGS | {"spec.model.features.1.weights": "click"},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.data.format": "CSV"} | SEPARATED,
+        FEATURES | BAGS | {"spec.data.format": "CSV"},
+        "a table with pooling needs bags of ids",
+    ),
+    Case(
+        "spec.data",
+        FEATURES | BAGS | {"spec.data.format": "TSV"} | SEPARATED,
+        FEATURES | {"spec.data.format": "TSV"} | SEPARATED,
+        "a separator of ids needs a table with pooling",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV,
+        CSV | {"spec.data.columns.labels": GONE},
+        "a model predicts 1 to 8 columns",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": SEVEN, "spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.labels": EIGHT, "spec.data.columns.targets": ["dwell"]},
+        "a model predicts 1 to 8 columns",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "buy"]},
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "click"]},
+        "a column can be predicted only once",
+    ),
+    Case(
+        "spec.data.columns.labels",
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["click"]},
+        "a column can be predicted only once",
+    ),
+    Case(
+        "spec.data",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": ["click", "buy"]},
+        CSV | {"spec.data.columns.labels": ["click", "buy"]},
+        "the DLRM predicts one label",
+    ),
+    Case(
+        "spec.data",
+        CSV | OWN_MODEL | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
+        CSV | {"spec.data.columns.labels": GONE, "spec.data.columns.targets": ["dwell"]},
+        "the DLRM predicts one label",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"]},
+        CSV | OWN_MODEL | {"spec.data.columns.targets": ["dwell"], "spec.data.columns.numbers": ["dwell"]},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.counts",
+        CSV | {"spec.data.columns.counts": ["clicks"]},
+        CSV | {"spec.data.columns.counts": ["click"]},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.numbers",
+        CSV | {"spec.data.columns.numbers": []},
+        CSV | {"spec.data.columns.numbers": ["price", "click"]},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data.columns.categories",
+        CSV,
+        CSV | {"spec.data.columns.categories.1": "click"},
+        "a predicted column cannot be a feature",
+    ),
+    Case(
+        "spec.data",
+        PARQUET,
+        PARQUET | {"spec.data.columns.categories": ["user"]},
+        "each table needs exactly one category",
+    ),
+    Case(
+        "spec.data.columns",
+        CSV | BAG | SEPARATED,
+        PARQUET | BAG | SEPARATED,
+        "only CSV and TSV have a separator of ids",
+    ),
+    Case("spec.data", CRITEO | NUMBERED, NUMBERED, "Synthetic data has texts as ids"),
+    Case(
+        "spec.model.tables[0].outOfRange",
+        CRITEO | NUMBERED | {"spec.model.tables.0.outOfRange": "DefaultRow"},
+        CRITEO | {"spec.model.tables.0.outOfRange": "Fail"},
+        "only the ids RowNumber have a range",
+    ),
+    Case(
+        "spec.model.tables[0].hashSeed",
+        CRITEO | {"spec.model.tables.0.ids": "Murmur3", "spec.model.tables.0.hashSeed": 7},
+        CRITEO | {"spec.model.tables.0.hashSeed": 7},
+        "only the hashes XXH64 and Murmur3 have a seed",
+    ),
+    Case("spec.data", PARQUET | BAG, BAG, "a table with pooling needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | BAG, "a table with pooling needs bags of ids"),
+    Case("spec.data", CSV | BAG | SEPARATED, CSV | SEPARATED, "a separator of ids needs a table with pooling"),
+)
