@@ -45,7 +45,19 @@ DATA = (
     Case("spec.data.uri", CRITEO, {"spec.data.uri": "s3://clicks/day"}, "Synthetic data is made by the trainers"),
     Case("spec.data.uri", CRITEO, CRITEO | {"spec.data.uri": GONE}, "data in files needs a uri"),
     Case("spec.data.uri", PARQUET, PARQUET | {"spec.data.uri": GONE}, "data in files needs a uri"),
-    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "CSV, TSV and Parquet need columns"),
+    Case(
+        "spec.data.entrypoint",
+        PARQUET | {"spec.data.format": "Custom", "spec.data.entrypoint": "mine:Rows", "spec.data.uri": GONE},
+        PARQUET | {"spec.data.format": "Custom"},
+        "Custom data needs an entrypoint",
+    ),
+    Case(
+        "spec.data.entrypoint",
+        PARQUET | BAG | {"spec.data.format": "Custom", "spec.data.entrypoint": "mine:Rows"},
+        PARQUET | {"spec.data.entrypoint": "mine:Rows"},
+        "other formats have none",
+    ),
+    Case("spec.data.columns", PARQUET, PARQUET | {"spec.data.columns": GONE}, "Parquet and Custom need columns"),
     Case("spec.data.columns", CSV, CRITEO | {"spec.data.columns": COLUMNS}, "other formats have none"),
     Case(
         "spec.data.header",

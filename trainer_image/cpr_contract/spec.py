@@ -203,15 +203,16 @@ class ColumnsSpec:
     targets: tuple[str, ...] = ()
 
 
-DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic"]
+DataFormat = Literal["Criteo", "CSV", "TSV", "Parquet", "Synthetic", "Custom"]
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """Where samples come from. `batch_size` is global: it does not depend on the number of trainers.
 
-    Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `columns` are those of
-    CSV, TSV and Parquet; `header` says whether text files begin with their names. Rows are shuffled in windows of
+    Exactly one of `epochs` and `samples` is set; `Synthetic` data needs `samples` and no `uri`. `Custom` data comes
+    from `entrypoint`, "package.module:factory", which is called with `uri`. `columns` are those of CSV, TSV, Parquet
+    and Custom; `header` says whether text files begin with their names. Rows are shuffled in windows of
     `shuffle_rows`; the last portion `hold_out` of them is never trained.
     """
 
@@ -226,6 +227,7 @@ class DataSpec:
     header: bool = True
     shuffle_rows: int = 2**19
     hold_out: float = 0.0
+    entrypoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

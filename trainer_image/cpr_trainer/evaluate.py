@@ -47,7 +47,8 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     def pinned(find: Find) -> Sequence[Index]:
         """The rows held out are those of the data that was trained, if it is the same data."""
         found = read_data(store, request.anchor.partition("/")[0])
-        return find() if found is None or found.uri != job.data.uri else to_indices(found)
+        same = found is not None and (found.uri == job.data.uri or found.uris == (job.data.entrypoint,))
+        return to_indices(found) if found is not None and same else find()
 
     dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store, credentials, authority), pinned)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)

@@ -121,6 +121,7 @@ def _data(data: Data) -> contract.DataSpec:
         header=data.header,
         shuffle_rows=data.shuffle_rows,
         hold_out=data.hold_out,
+        entrypoint=data.entrypoint,
     )
 
 

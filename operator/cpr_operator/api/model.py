@@ -35,6 +35,10 @@ MAX_METRICS = limits.MAX_METRICS
 #: A column of the data.
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
+#: package.module:factory, in Python identifiers.
+_ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+Entrypoint = Annotated[str, Field(max_length=256, pattern=_ENTRYPOINT)]
+
 #: Integers beyond this are not exact in every JSON reader.
 EXACT = 2**53 - 1
 

@@ -8,13 +8,11 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field
 
 from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
-from cpr_operator.api.model import ColumnName, SpecModel
+from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
 from cpr_operator.api.rules import model as rules
 from cpr_operator.api.rules.rule import Rule
 
-#: package.module:factory, in Python identifiers.
-ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[tuple[Width, ...], Field(min_length=1, max_length=16)]
@@ -86,7 +84,7 @@ class ModelSpec(SpecModel):
 
     embedding_dim: Dim
     """Width of the embedding vectors of tables without a dim, and of all vectors in a DLRM's interaction."""
-    entrypoint: Annotated[str, Field(max_length=256, pattern=ENTRYPOINT)] | None = None
+    entrypoint: Entrypoint | None = None
     """package.module:factory in the image, which builds the dense network: a torch.nn.Module from numeric features and
     embeddings to logits. Default: a DLRM."""
     bottom_mlp: Layers | None = None

@@ -19,6 +19,7 @@ SMALL = (
     "spares.yaml",
     "parquet.yaml",
     "own_model/job.yaml",
+    "own_data/job.yaml",
     "two_labels/job.yaml",
 )
 #: Of 2 cores and 4 GiB; what kubelet, CNI, operator and a store take is off.

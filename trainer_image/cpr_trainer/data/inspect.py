@@ -17,7 +17,7 @@ from cpr_trainer.data.figures import ColumnSummary
 from cpr_trainer.data.layout import Layout
 from cpr_trainer.data.order import BatchOrder, held_out
 from cpr_trainer.data.rows import decode
-from cpr_trainer.data.source import format_of
+from cpr_trainer.data.source import format_of, index_data
 from cpr_trainer.data.tables import index_files, layout_of
 from cpr_trainer.data.unpacking import Text
 from cpr_trainer.errors import DataError
@@ -49,11 +49,11 @@ def inspect_files(uri: str, files: Files) -> DataFigures:
 
 def inspect_job(job: JobSpec, files: Files) -> DataFigures:
     """Return the figures of the columns that a job reads, and what it makes of them. Raises DataError."""
-    if job.data.uri is None:
+    if job.data.format == "Synthetic":
         raise DataError("Synthetic data is made while it is trained: there is nothing to inspect.", "Name a file.")
     columns = columns_of(job.data, job.model)
     form = format_of(job.data, columns, files)
-    return _gather(job.data, form, index_files(files.find(job.data.uri), form), columns)
+    return _gather(job.data, form, index_data(job.data, form, files), columns)
 
 
 def guess(uri: str, files: Files) -> DataSpec:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cpr_trainer.data.arrow_types import check_types
 from cpr_trainer.data.blocks import Block, Files, Index, Parsed, SourceFile, unreadable
 from cpr_trainer.data.columns import Columns, check_names
 from cpr_trainer.data.open_files import OpenFiles
@@ -37,9 +38,7 @@ class ParquetFormat:
                 raise unreadable(uri, error, _REMEDY) from error
             if self._columns is not None:
                 check_names(self._columns, table.schema_arrow.names, uri)
-                _check_numbers(self._columns, table.schema_arrow, uri)
-                for each in self._columns.inputs:
-                    _check_category(each.column, table.schema_arrow.field(each.column).type, uri, bag=each.has_bags)
+                check_types(self._columns, table.schema_arrow, uri)
             blocks, first = [], 0
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
@@ -81,45 +80,3 @@ class _OpenTable:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-
-def _check_numbers(columns: Columns, schema: Any, uri: str) -> None:
-    """Raise DataError for a column whose values are no single numbers, or no lists of weights, where they have to."""
-    for name in columns.numeric:
-        if not _is_number(kind := schema.field(name).type):
-            raise DataError(f"{uri}: column {name} is {kind}, not a number.", "Correct data.columns.")
-    for name in columns.weights:
-        if not (_is_list(kind := schema.field(name).type) and _is_number(kind.value_type)):
-            raise DataError(f"{uri}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
-
-
-def _check_category(name: str, kind: Any, uri: str, *, bag: bool) -> None:
-    """Raise DataError for a category that is no text and no integer, or no list of them where it has to be one."""
-    if bag and not (_is_list(kind) and _is_category(kind.value_type)):
-        raise DataError(
-            f"{uri}: column {name} is {kind}, not a list of texts or integers.",
-            "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists.",
-        )
-    if not bag and not _is_category(kind):
-        raise DataError(
-            f"{uri}: column {name} is {kind}, not text or an integer.",
-            "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling.",
-        )
-
-
-def _is_list(kind: Any) -> bool:
-    types = pa.types
-    return any((types.is_list(kind), types.is_large_list(kind), types.is_fixed_size_list(kind)))
-
-
-def _is_number(kind: Any) -> bool:
-    types = pa.types
-    return any((types.is_integer(kind), types.is_floating(kind), types.is_boolean(kind), types.is_decimal(kind)))
-
-
-def _is_category(kind: Any) -> bool:
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _is_category(kind.value_type)
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return types.is_integer(kind) or types.is_boolean(kind) or any(is_text(kind) for is_text in texts)

@@ -9,6 +9,7 @@ from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Format, Index
 from cpr_trainer.data.columns import Columns, check_bags, check_fixed_layout, columns_of, dialect_of
 from cpr_trainer.data.features import check_tables
+from cpr_trainer.data.own import OwnFormat
 from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.tables import TableDataset, index_files
@@ -33,20 +34,29 @@ def open_dataset(
             raise DataError("Synthetic data has no length of its own.", "State data.samples.")
         check_fixed_layout(data, model)
         return SyntheticDataset(data.samples, data.seed, model.tables)
-    if data.uri is None:
-        raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
-    uri, columns = data.uri, columns_of(data, model)
+    columns = columns_of(data, model)
     check_tables(model.tables, len(model.tables) if model.features else len(columns.inputs))
     form = format_of(data, columns, files)
 
     def find() -> Sequence[Index]:
-        return index_files(files.find(uri), form)
+        return index_data(data, form, files)
 
     return TableDataset(data, columns, model, form, find() if pinned is None else pinned(find))
 
 
+def index_data(data: DataSpec, form: Format, files: Files) -> Sequence[Index]:
+    """Find the blocks of what `data` names. Raises DataError, and what `files` raise."""
+    if data.entrypoint is not None:
+        return index_files((data.entrypoint,), form)
+    if data.uri is None:
+        raise DataError(f"{data.format} data needs a place to be read from.", "State data.uri.")
+    return index_files(files.find(data.uri), form)
+
+
 def format_of(data: DataSpec, columns: Columns | None, files: Files) -> Format:
-    """Return what reads some columns of the files that `data` names, or all (None)."""
+    """Return what reads some columns of what `data` names, or all (None). Raises DataError and OSError of own data."""
+    if data.entrypoint is not None:
+        return OwnFormat(data.entrypoint, data.uri, columns)
     if data.format == "Parquet":
         return ParquetFormat(files, columns)
     return TextFormat(files, dialect_of(data), columns)

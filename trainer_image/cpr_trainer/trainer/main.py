@@ -117,7 +117,9 @@ def _pinning(environment: Environment, watch: Watch, board: Board) -> Pinning:
         return watch.current is not None and watch.current.leader == watch.current.index
 
     job = environment.job
-    return Pinning(job.job_uid, job.data.uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count))
+    # Data that comes from code has no files, so none are added.
+    uri = job.data.uri if job.data.entrypoint is None else None
+    return Pinning(job.job_uid, uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count))
 
 
 def _follow(watch: Watch) -> None:

@@ -62,7 +62,7 @@ class Pinning:
             for _ in range(_ASK_SLICES):
                 attend_for_a_slice(self._attend)
         else:
-            if self._leads():
+            if self._uri and self._leads():
                 self._count(files, pinned)
         _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
         self.pinned, self._files = pinned, files
@@ -73,7 +73,7 @@ class Pinning:
 
         The leader's committer calls it after each anchor. A listing that fails is logged and repeated later.
         """
-        if self._files is None or self.pinned is None or monotonic() < self._list_at_s:
+        if not self._uri or self._files is None or self.pinned is None or monotonic() < self._list_at_s:
             return
         self._list_at_s = monotonic() + _LIST_EVERY_S
         try:

@@ -31,14 +31,21 @@ FILES_URI = Rule(
     "spec.data.uri",
     "data in files needs a uri",
     "state the location of the files, as s3://bucket/key or file:///path",
-    "self.format == 'Synthetic' || has(self.uri)",
+    "self.format in ['Synthetic', 'Custom'] || has(self.uri)",
+)
+ENTRYPOINT = Rule(
+    "spec.data",
+    "spec.data.entrypoint",
+    "Custom data needs an entrypoint, and other formats have none",
+    "state spec.data.entrypoint with the format Custom only",
+    "(self.format == 'Custom') == has(self.entrypoint)",
 )
 COLUMNS = Rule(
     "spec.data",
     "spec.data.columns",
-    "CSV, TSV and Parquet need columns, and other formats have none",
+    "CSV, TSV, Parquet and Custom need columns, and other formats have none",
     "state spec.data.columns with these formats only",
-    "(self.format in ['CSV', 'TSV', 'Parquet']) == has(self.columns)",
+    "(self.format in ['CSV', 'TSV', 'Parquet', 'Custom']) == has(self.columns)",
 )
 HEADER = Rule(
     "spec.data",
@@ -76,7 +83,7 @@ SEPARATOR = Rule(
     "spec.data",
     "spec.data.columns",
     "only CSV and TSV have a separator of ids",
-    "remove spec.data.columns.separator, because bags are lists in Parquet",
+    "remove spec.data.columns.separator, because bags are lists in Parquet and Custom data",
     "!has(self.columns) || !has(self.columns.separator) || self.format in ['CSV', 'TSV']",
 )
 RULES = (
@@ -84,6 +91,7 @@ RULES = (
     SYNTHETIC,
     SYNTHETIC_URI,
     FILES_URI,
+    ENTRYPOINT,
     COLUMNS,
     HEADER,
     PREDICTED,

@@ -42,7 +42,7 @@ FEATURE_COLUMNS = Rule(
     "spec",
     "spec.data",
     "features need data with columns",
-    "use CSV, TSV or Parquet, or remove spec.model.features",
+    "use CSV, TSV, Parquet or Custom, or remove spec.model.features",
     "!has(self.model.features) || has(self.data.columns)",
 )
 FEATURE_PREDICTED = Rule(
@@ -70,8 +70,10 @@ BAGS = Rule(
     "spec",
     "spec.data",
     "a table with pooling needs bags of ids",
-    "use Parquet with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from spec.model.tables",
-    f"!{_POOLS} || self.data.format == 'Parquet' || (has(self.data.columns) && has(self.data.columns.separator))",
+    "use Parquet or Custom with lists, use CSV or TSV with spec.data.columns.separator, or remove pooling from"
+    " spec.model.tables",
+    f"!{_POOLS} || self.data.format in ['Parquet', 'Custom']"
+    " || (has(self.data.columns) && has(self.data.columns.separator))",
 )
 POOLED = Rule(
     "spec",

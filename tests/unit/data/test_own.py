@@ -1,0 +1,166 @@
+"""Data from code of the user's: the samples of a file of the same rows, and errors that say whose they are."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cpr_contract.spec import DataSpec
+from cpr_trainer.bags import Bags
+from cpr_trainer.data.blocks import Index
+from cpr_trainer.data.inspect import inspect_job
+from cpr_trainer.data.own import BLOCK_ROWS
+from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.errors import DataError
+from cpr_trainer.trainer.pinning import Pinning
+from support.bag_data import COLUMNS, TABLES, as_table, bag_clicks, write_bags
+from support.memory_store import MemoryStore
+from support.table_data import FILES, everything, model_of, read
+
+ROWS = as_table(bag_clicks(300))
+#: Makes the entrypoint give a dataset; returns the uris that it is called with.
+Installed = Callable[[Any], list[str | None]]
+OWN = DataSpec("Custom", None, 1, None, 8, 1, 0, columns=COLUMNS, entrypoint="mine:Rows")
+
+
+class Rows:
+    """A dataset that gives slices of a table as `given` makes them."""
+
+    def __init__(self, table: pa.Table = ROWS, given: Callable[[pa.Table], Any] = lambda part: part) -> None:
+        self.table, self.given = table, given
+        self.asked: list[slice] = []
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, rows: slice) -> Any:
+        self.asked.append(rows)
+        return self.given(self.table.slice(rows.start, rows.stop - rows.start))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
+    def install(dataset: Any) -> list[str | None]:
+        uris: list[str | None] = []
+
+        def make(uri: str | None) -> Any:
+            uris.append(uri)
+            return dataset
+
+        monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(Rows=make))
+        return uris
+
+    return install
+
+
+@pytest.mark.parametrize("given", [lambda part: part, lambda part: part.to_pydict()], ids=["table", "mapping"])
+def test_it_gives_the_samples_of_a_file_of_the_same_rows(
+    tmp_path: Path, installed: Installed, given: Callable[[pa.Table], Any]
+) -> None:
+    uris = installed(Rows(given=given))
+    own, file = (everything(read(data, TABLES)) for data in (OWN, write_bags(bag_clicks(300), tmp_path, "parquet")))
+    assert uris == [None]
+    assert np.array_equal(own.dense, file.dense)
+    assert np.array_equal(own.labels, file.labels)
+    assert isinstance(own.ids, Bags)
+    assert isinstance(file.ids, Bags)
+    assert np.array_equal(own.ids.ids, file.ids.ids)
+    assert np.array_equal(own.ids.offsets, file.ids.offsets)
+
+
+def test_it_is_called_with_the_uri_and_asked_for_blocks(installed: Installed) -> None:
+    many = pa.concat_tables([ROWS] * 60)
+    dataset = Rows(many)
+    assert installed(dataset) == []
+    uris = installed(dataset)
+    opened = read(replace(OWN, uri="s3://mine/here", shuffle_rows=1024), TABLES)
+    assert uris == ["s3://mine/here"]
+    assert opened.layout.rows == many.num_rows == 18_000
+    opened.take(np.array([many.num_rows - 1, 0]))
+    assert slice(2 * BLOCK_ROWS, 18_000) in dataset.asked
+    assert all(each.stop - each.start <= BLOCK_ROWS for each in dataset.asked)
+
+
+def test_inspect_shows_what_it_gives(installed: Installed) -> None:
+    installed(Rows())
+    job = SimpleNamespace(data=OWN, model=model_of(TABLES))
+    figures = inspect_job(job, FILES)  # type: ignore[arg-type]  # all that it reads of a job
+    assert (figures.rows, figures.bad) == (300, 0)
+    assert {each.name for each in figures.columns} == set(ROWS.column_names)
+
+
+def failing(error: Exception) -> Callable[[pa.Table], Any]:
+    def fail(_: pa.Table) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (failing(KeyError("shard 3")), r"mine:Rows failed at \[0:300\]: KeyError: 'shard 3'"),
+        (lambda part: part.slice(1), "299 rows came instead of 300"),
+        (lambda _: 5, "TypeError"),
+        (lambda _: {"click": [1, 0], "price": [1.0]}, "ArrowInvalid"),
+        (lambda part: part.drop_columns(["price"]), "no columns 'price'"),
+        (lambda part: part.set_column(1, "price", pa.array(["x"] * part.num_rows)), "price is string, not a number"),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_the_rows(
+    installed: Installed, given: Callable[[pa.Table], Any], words: str
+) -> None:
+    installed(Rows(given=given))
+    with pytest.raises(DataError, match=words):
+        read(OWN, TABLES)
+
+
+def test_a_network_that_fails_is_waited_for_as_a_store_is(installed: Installed) -> None:
+    installed(Rows(given=failing(OSError(errno.ECONNRESET, "reset"))))
+    with pytest.raises(OSError, match="reset"):
+        read(OWN, TABLES)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "words"),
+    [
+        ("no.such:Rows", "cannot be imported"),
+        ("mine:Nothing", "cannot be imported"),
+        ("mine:Rows", "failed: TypeError"),
+    ],
+)
+def test_an_entrypoint_that_makes_no_dataset_is_named(installed: Installed, entrypoint: str, words: str) -> None:
+    installed(object())
+    with pytest.raises(DataError, match=f"The entrypoint {entrypoint} {words}"):
+        read(replace(OWN, entrypoint=entrypoint), TABLES)
+
+
+def test_a_dataset_of_another_length_than_the_job_began_with_is_refused(installed: Installed) -> None:
+    store = MemoryStore()
+
+    def opened() -> Any:
+        pinning = Pinning("uid", None, lambda: True, lambda: None)
+
+        def pinned(find: Find) -> Any:
+            found: list[Index] = list(pinning.indices(store, FILES, find))
+            return found
+
+        dataset = open_dataset(OWN, model_of(TABLES), FILES, pinned)
+        pinning.count_new_files()
+        assert pinning.new_files == 0
+        return dataset
+
+    installed(Rows())
+    assert len(everything(opened())) == 300
+    installed(Rows(pa.concat_tables([ROWS, ROWS])))
+    with pytest.raises(DataError, match="has 600 rows, and the job began with 300"):
+        everything(opened())

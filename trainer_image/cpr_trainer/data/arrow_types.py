@@ -1,0 +1,54 @@
+"""Which types of Arrow may be a number, a category, a bag or its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from cpr_trainer.data.columns import Columns
+from cpr_trainer.errors import DataError
+
+
+def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
+    """Raise DataError for a column of an Arrow schema whose values cannot be what the job takes them for."""
+    for name in columns.numeric:
+        if not _is_number(kind := schema.field(name).type):
+            raise DataError(f"{where}: column {name} is {kind}, not a number.", "Correct data.columns.")
+    for name in columns.weights:
+        if not (_is_list(kind := schema.field(name).type) and _is_number(kind.value_type)):
+            raise DataError(f"{where}: column {name} is {kind}, not a list of numbers.", "Correct model.features.")
+    for each in columns.inputs:
+        _check_category(each.column, schema.field(each.column).type, where, bag=each.has_bags)
+
+
+def _check_category(name: str, kind: Any, where: str, *, bag: bool) -> None:
+    """Raise DataError for a category that is no text and no integer, or no list of them where it has to be one."""
+    if bag and not (_is_list(kind) and _is_category(kind.value_type)):
+        raise DataError(
+            f"{where}: column {name} is {kind}, not a list of texts or integers.",
+            "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists.",
+        )
+    if not bag and not _is_category(kind):
+        raise DataError(
+            f"{where}: column {name} is {kind}, not text or an integer.",
+            "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling.",
+        )
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return any((types.is_list(kind), types.is_large_list(kind), types.is_fixed_size_list(kind)))
+
+
+def _is_number(kind: Any) -> bool:
+    types = pa.types
+    return any((types.is_integer(kind), types.is_floating(kind), types.is_boolean(kind), types.is_decimal(kind)))
+
+
+def _is_category(kind: Any) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_category(kind.value_type)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return types.is_integer(kind) or types.is_boolean(kind) or any(is_text(kind) for is_text in texts)

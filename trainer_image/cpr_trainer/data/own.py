@@ -1,0 +1,116 @@
+"""Data that code of the user's delivers: `data.entrypoint` names what makes an indexable dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from cpr_trainer.data.arrow_types import check_types
+from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile
+from cpr_trainer.data.columns import Columns, check_names
+from cpr_trainer.errors import DataError
+from cpr_trainer.store import Version
+
+#: Rows that are asked for at once. It is part of the order of samples: other blocks are shuffled in another way.
+BLOCK_ROWS = 2**13
+_DETERMINISTIC = "Every trainer, and every one that replaces it, must get the same rows."
+
+
+class Indexable(Protocol):
+    """A finite number of rows in a fixed order, the same in every process. One thread asks for rows."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> pa.Table | Mapping[str, Sequence[Any]]:
+        """Return the rows of a slice of step 1: a pyarrow table, or the values of each column by its name.
+
+        An OSError with a number (errno), as of a network, is waited out. Any other error fails the job.
+        """
+        ...
+
+
+#: What an entrypoint names: called with `data.uri`, None where the job states none.
+OwnData = Callable[[str | None], Indexable]
+
+
+class OwnFormat:
+    """Reads blocks of `BLOCK_ROWS` rows of a dataset, which `entrypoint` names in messages and where data is pinned."""
+
+    def __init__(self, entrypoint: str, uri: str | None, columns: Columns | None) -> None:
+        """Make the dataset. Raises DataError if that fails, and OSError if what it reads cannot be reached."""
+        self._entrypoint = entrypoint
+        self._columns = columns
+        self._dataset = _make(entrypoint, uri)
+
+    def index(self, uri: str) -> Index:
+        """Find the blocks, and look at the types of the first one. Raises DataError and OSError as `fetch` does."""
+        rows = len(self._dataset)
+        file = SourceFile(uri, Version(rows, ""))
+        firsts = range(0, rows, BLOCK_ROWS)
+        blocks = tuple(Block(file, first, min(BLOCK_ROWS, rows - first), first, 0) for first in firsts)
+        if blocks and self._columns is not None:
+            table = self.fetch(blocks[0])
+            check_names(self._columns, table.column_names, uri)
+            check_types(self._columns, table.schema, uri)
+        return Index(file, blocks, in_turn=False)
+
+    def fetch(self, block: Block) -> Any:
+        """Ask the dataset for the rows of a block, as a pyarrow table. Raises DataError or OSError, see `Indexable`."""
+        if (rows := len(self._dataset)) != block.file.version.size_bytes:
+            raise DataError(
+                f"{self._entrypoint} has {rows} rows, and the job began with {block.file.version.size_bytes}.",
+                f"Let it give what it gave then. {_DETERMINISTIC}",
+            )
+        try:
+            found = self._dataset[block.first : block.first + block.rows]
+            table = found if isinstance(found, pa.Table) else pa.table(dict(found))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise self._wrong(block, f"{type(error).__name__}: {error}") from error
+        if table.num_rows != block.rows:
+            raise self._wrong(block, f"{table.num_rows} rows came instead of {block.rows}")
+        return table
+
+    def parse(self, block: Block, fetched: Any) -> Parsed:
+        """Check that this block has the columns, too. Raises DataError."""
+        if self._columns is not None:
+            check_names(self._columns, fetched.column_names, self.place(block, 0))
+            check_types(self._columns, fetched.schema, self.place(block, 0))
+        return Parsed(fetched, {})
+
+    def place(self, block: Block, row: int) -> str:
+        """Name a row, from 1."""
+        return f"{block.uri}, row {block.first + row + 1}"
+
+    def _wrong(self, block: Block, why: str) -> DataError:
+        rows = f"{block.first}:{block.first + block.rows}"
+        return DataError(
+            f"{self._entrypoint} failed at [{rows}]: {why}.",
+            "Return a pyarrow table, or a mapping of columns, with exactly these rows.",
+        )
+
+
+def _make(entrypoint: str, uri: str | None) -> Indexable:
+    module, _, attribute = entrypoint.partition(":")
+    try:
+        factory: OwnData = getattr(import_module(module), attribute)
+    except Exception as error:  # Importing runs code that is not ours.
+        raise DataError(
+            f"The entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}.",
+            "Put its package on the PYTHONPATH of the image, and correct spec.data.entrypoint.",
+        ) from error
+    try:
+        dataset = factory(uri)
+        len(dataset)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            f"The entrypoint {entrypoint} failed: {type(error).__name__}: {error}.",
+            "It is called with data.uri, and returns what has a length and gives rows by slices.",
+        ) from error
+    return dataset
