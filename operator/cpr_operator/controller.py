@@ -17,6 +17,7 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_operator.ancestor import ancestor_of
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_description, parse_spec, parse_status
 from cpr_operator.cluster.protocol import (
@@ -156,6 +157,7 @@ class Controller:
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
+            ancestor=await ancestor_of(self._cluster, job),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,

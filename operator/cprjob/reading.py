@@ -23,7 +23,7 @@ _UNUSED = (
     (("snapshots", "store", "endpoint"), "file:///none"),
     (("snapshots", "store", "bucket"), "none"),
 )
-_RESTORE = Invalid("spec.snapshots.restoreFrom", "fit starts from first values", "remove it")
+_FIRST_VALUES = ("fit starts from first values", "remove it")
 
 
 def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> JobSpec:
@@ -41,10 +41,15 @@ def read_job(source: str | Path | Mapping[str, Any], *, own_network: bool) -> Jo
     invalid = validate(document)
     if invalid:
         raise InvalidSpecError(invalid)
-    job = to_job_spec(parse_spec(document["spec"]), _NAME, document["metadata"]["name"])
-    if job.snapshots.restore_from is not None:
-        raise InvalidSpecError((_RESTORE,))
-    return job
+    parsed = parse_spec(document["spec"])
+    given = {
+        "spec.snapshots.restoreFrom": parsed.snapshots.restore_from,
+        "spec.restoreFrom": parsed.restore_from,
+    }
+    refused = tuple(Invalid(field, *_FIRST_VALUES) for field, value in given.items() if value is not None)
+    if refused:
+        raise InvalidSpecError(refused)
+    return to_job_spec(parsed, _NAME, document["metadata"]["name"])
 
 
 def _document(source: str | Path | Mapping[str, Any]) -> Any:

@@ -16,10 +16,20 @@ import cpr_contract
 from cpr_contract import CONTRACT_VERSION, env, exits, manifests, reports, roster, spec
 from cpr_contract.codec import from_dict, to_dict, to_json
 from cpr_contract.exits import PERMANENT, ExitCode
-from cpr_contract.manifests import DenseManifest, ManifestRef, Part, RowUpdates, ShardManifest
+from cpr_contract.manifests import (
+    DenseManifest,
+    ManifestRef,
+    Part,
+    RowUpdates,
+    SavedModel,
+    SavedTable,
+    SavedTensor,
+    ShardManifest,
+)
 from cpr_contract.reports import HeldOutScores, ShardState, TrainerState
 from cpr_contract.roster import Allowance, Counters, Peer
 from cpr_contract.spec import (
+    ByNameSpec,
     ColumnsSpec,
     DataSpec,
     EvaluationSpec,
@@ -31,6 +41,7 @@ from cpr_contract.spec import (
     SnapshotSpec,
     SparseOptimizerSpec,
     StoreSpec,
+    TableSourceSpec,
     TableSpec,
     samples_at,
     steps_in,
@@ -142,6 +153,15 @@ def test_what_is_from_before_tables_had_ids_is_hashed_by_cpr64() -> None:
     assert from_dict(DenseManifest, manifest).ids == model.table_ids == ()
 
 
+def test_what_is_from_before_jobs_started_by_name_is_read() -> None:
+    document = json.loads((GOLDEN / "v1" / "job_spec.json").read_text())
+    del document["snapshots"]["by_name"]
+    assert from_dict(JobSpec, document).snapshots.by_name is None
+    manifest = json.loads((GOLDEN / "v1" / "dense_manifest.json").read_text())
+    del manifest["model"]
+    assert from_dict(DenseManifest, manifest).model is None
+
+
 def test_every_document_has_an_example() -> None:
     kinds = {
         kind
@@ -149,9 +169,18 @@ def test_every_document_has_an_example() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind.__module__ == module.__name__
     }
-    inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates}
+    inner = {Counters, Peer, Allowance, Part, ManifestRef, RowUpdates, SavedModel, SavedTable, SavedTensor}
     inner |= {TableSpec, FeatureSpec, OptimizerSpec, SparseOptimizerSpec, PhaseSpec, ModelSpec}
-    inner |= {DataSpec, ColumnsSpec, EvaluationSpec, StoreSpec, SnapshotSpec, HeldOutScores}
+    inner |= {
+        DataSpec,
+        ColumnsSpec,
+        EvaluationSpec,
+        StoreSpec,
+        SnapshotSpec,
+        HeldOutScores,
+        ByNameSpec,
+        TableSourceSpec,
+    }
     assert kinds - inner == {type(example) for example in EXAMPLES.values()}
 
 

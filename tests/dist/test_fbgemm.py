@@ -37,7 +37,7 @@ def test_rows_end_where_fbgemm_leaves_them(
     script = REPOSITORY / "tests" / "support" / "fbgemm_steps.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([PEERS_PYTHON, script, tmp_path / "in.npz", tmp_path / "out.npz"], env=environment, check=True)
-    state = np.zeros((ROWS, state_width(optimizer, DIM)), np.float32)
+    state = np.zeros((ROWS, state_width(optimizer.kind, DIM)), np.float32)
     for step in range(STEPS):
         slots, place = np.unique(ids[step], return_inverse=True)
         summed = np.zeros((len(slots), DIM), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY
-from support.documents import AUC_DROP, Edits
+from support.documents import AUC_DROP, GONE, Edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,23 @@ CHANGES = (
     _frozen("trainers.workers", {"spec.trainers.workers": 2}),
     _frozen("snapshots", {"spec.snapshots.restoreFrom": "a/b"}),
     _frozen("snapshots", {"spec.snapshots.interval": {"mode": "Fixed", "seconds": 5}}),
+    _frozen("restoreFrom", {"spec.restoreFrom": {"anchor": "a/b"}}),
+    Change(
+        "restoreFrom that goes",
+        {"spec.suspend": True},
+        {"spec.restoreFrom": GONE},
+        f"spec.restoreFrom: {FROZEN}",
+        before={"spec.restoreFrom": {"job": "yesterday"}},
+        status=STARTED,
+    ),
+    Change(
+        "restoreFrom of another job",
+        {"spec.suspend": True},
+        {"spec.restoreFrom.job": "today"},
+        f"spec.restoreFrom: {FROZEN}",
+        before={"spec.restoreFrom": {"job": "yesterday"}},
+        status=STARTED,
+    ),
     _frozen("failurePolicy.silenceSeconds", {"spec.failurePolicy.silenceSeconds": 11}),
     _frozen("failurePolicy.restartLimit", {"spec.failurePolicy.restartLimit.count": 11}),
     _frozen("failurePolicy.expectedJobMtbfSeconds", {"spec.failurePolicy.expectedJobMtbfSeconds": 11}),

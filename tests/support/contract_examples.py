@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_contract.exits import Deleted, Problem
-from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, RowUpdates, ShardManifest
+from cpr_contract.manifests import (
+    DataManifest,
+    DenseManifest,
+    ManifestRef,
+    Origin,
+    Part,
+    RowUpdates,
+    SavedModel,
+    SavedTable,
+    SavedTensor,
+    ShardManifest,
+)
 from cpr_contract.reports import HeldOutScores, Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
+    ByNameSpec,
     ColumnsSpec,
     DataSpec,
     EvaluationSpec,
@@ -20,6 +32,7 @@ from cpr_contract.spec import (
     SnapshotSpec,
     SparseOptimizerSpec,
     StoreSpec,
+    TableSourceSpec,
     TableSpec,
 )
 
@@ -86,7 +99,13 @@ EXAMPLES: dict[str, Any] = {
         ),
         trainers=2,
         shards=4,
-        snapshots=SnapshotSpec(StoreSpec("https://s3.example.org", "eu-1", "models", "team"), 2, 30.0, None),
+        snapshots=SnapshotSpec(
+            StoreSpec("https://s3.example.org", "eu-1", "models", "team"),
+            2,
+            30.0,
+            None,
+            by_name=ByNameSpec("Initialise", "Ignore", "Rehash", (TableSourceSpec("page", "site", "Truncate"),)),
+        ),
         silence_s=10.0,
         precision="bf16",
         dense_sync="ShadowMA",
@@ -224,6 +243,15 @@ EXAMPLES: dict[str, Any] = {
         lost=(((1024, 2048),),),
         dense_lost=((0, 512),),
         ids=(("user", "XXH64 with seed 7"), ("page", "RowNumber")),
+        model=SavedModel(
+            7,
+            (
+                SavedTable("user", 100000, 16, "RowWiseAdagrad", "XXH64 with seed 7"),
+                SavedTable("page", 5000, 8, "Adam", "RowNumber"),
+            ),
+            "SGD with momentum",
+            (SavedTensor("top.0.weight", (1, 64)), SavedTensor("top.0.bias", (1,))),
+        ),
     ),
     "origin": Origin(
         contract=1,

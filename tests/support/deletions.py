@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cpr_contract.codec import to_json
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec
 from support.driver import Action, Life, Scenario, spec
 from support.fake_cluster import FakeCluster
 from support.story import after, both, kill, phase, quota, runs, suspend, trained
@@ -37,8 +40,10 @@ def another_restores_from(anchor: str) -> Action:
     """A job that has begun with an anchor of the one that is deleted, and has none of its own yet."""
 
     def act(cluster: FakeCluster) -> None:
-        heir = cluster.add_job("heir", spec(snapshots__restoreFrom=anchor), uid="fedcba98-2222")
-        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        wanted = spec(snapshots__restoreFrom=anchor)
+        heir = cluster.add_job("heir", wanted, uid="fedcba98-2222")
+        told = to_json(to_job_spec(parse_spec(wanted), heir.uid, heir.name))
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "runtime": {"jobSpec": told}}
         cluster.jobs["default", "heir"] = replace(heir, status=status)
 
     return act

@@ -68,7 +68,7 @@ class ParityRing:
     def new_arena(self, index: int) -> Arena:
         """First values."""
         arena = Arena.empty(self.job, *self.placement.sizes(index))
-        arena.seed(self.placement, index, Seeding(self.job.model, self.job.data.seed))
+        arena.seed(self.placement, index, Seeding.of(self.job.model, self.job.data.seed))
         return arena
 
     def push(self, index: int, rng: np.random.Generator, *, every: bool = False) -> None:

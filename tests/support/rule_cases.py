@@ -156,6 +156,40 @@ RULES = (
         "mode Full and a budget of 0 do not allow",
     ),
     Case(
+        "spec.restoreFrom.anchor",
+        {"spec.restoreFrom": {"anchor": "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"}},
+        {"spec.restoreFrom": {"job": "yesterday", "anchor": "key"}},
+        "exactly one of job and anchor is required",
+    ),
+    Case(
+        "spec.restoreFrom.anchor",
+        {"spec.restoreFrom": {"job": "yesterday", "missing": "Initialise", "extra": "Ignore"}},
+        {"spec.restoreFrom": {"missing": "Initialise"}},
+        "exactly one of job and anchor is required",
+    ),
+    Case(
+        "spec.restoreFrom",
+        {"spec.snapshots.restoreFrom": "key"},
+        {"spec.snapshots.restoreFrom": "key", "spec.restoreFrom": {"anchor": "key"}},
+        "spec.snapshots.restoreFrom names an anchor as well",
+    ),
+    Case(
+        "spec.restoreFrom",
+        {
+            "spec.restoreFrom": {
+                "job": "yesterday",
+                "map": [{"table": "a", "from": "old"}, {"table": "b", "from": "old"}],
+            }
+        },
+        {"spec.restoreFrom": {"job": "yesterday", "map": [{"table": "c", "from": "old"}]}},
+        "map names a table that this job has not",
+    ),
+    Case(
+        "spec.restoreFrom.map",
+        {"spec.restoreFrom": {"job": "yesterday", "map": [{"table": "a", "from": "old", "resized": "Rehash"}]}},
+        {"spec.restoreFrom": {"job": "yesterday", "map": 2 * [{"table": "a", "from": "old"}]}},
+    ),
+    Case(
         "spec.recovery.onShardLoss",
         {"spec.recovery": {"onShardLoss": "Pause", "mode": "Full"}},
         {"spec.recovery": {"onShardLoss": "Degrade", "mode": "Full"}},

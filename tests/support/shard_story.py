@@ -109,7 +109,7 @@ class Story:
     def expected(self, *steps: int) -> Arena:
         """The rows after exactly these steps."""
         arena = Arena.empty(self.job, self.placement.size(0))
-        arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
+        arena.seed(self.placement, 0, Seeding.of(self.job.model, self.job.data.seed))
         for step in steps:
             mask = touched(step)
             arena.apply(self.slots[mask], self.rows.numbers[mask], gradients(step)[mask], step)

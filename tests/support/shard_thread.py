@@ -35,11 +35,11 @@ class ShardThread:
         self.job, self.index, self.incarnation, self.generation = job, index, incarnation, 1
         placement = Placement.of(job.model, job.shards)
         self.arena = Arena.empty(job, *placement.sizes(index))
-        self.arena.seed(placement, index, Seeding(job.model, job.data.seed))
+        self.arena.seed(placement, index, Seeding.of(job.model, job.data.seed))
         self.service = Service(job, placement, index, self.arena, Metrics())
         self.redundancy: Redundancy | None = None
         if job.parity_shards:
-            home = Home(self.arena, placement, index, Seeding(job.model, job.data.seed))
+            home = Home(self.arena, placement, index, Seeding.of(job.model, job.data.seed))
             roster = shard_roster(index=index, incarnation=incarnation, newest_incarnation=incarnation)
             self.redundancy = Redundancy(job, roster, home, self.service, KEY, random.Random())
         self.newest = np.zeros(MAX_TRAINERS, np.int64)

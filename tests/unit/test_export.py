@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
 from cpr_contract.export import ExportRequest
-from cpr_contract.manifests import ManifestRef
+from cpr_contract.manifests import ManifestRef, SavedModel
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
     DataSpec,
@@ -38,6 +38,7 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.seeding import initial_rows
 from cpr_trainer.tables.segments import Segment
 from cpr_trainer.trainer.state import DenseState
 from support.saves import draft, full_save, write
@@ -201,8 +202,8 @@ def test_only_the_rows_that_changed_are_written_however_many_shards_there_were(
     assert not (folder / "delta.json").exists(), "a whole export into the same folder is whole"
 
 
-def untouched(job: JobSpec, uid: str, step: int) -> AnchorRef:
-    """An anchor of the job `uid`, of which no save holds any row."""
+def untouched(job: JobSpec, uid: str, step: int, seed: int | None = None) -> AnchorRef:
+    """An anchor of the job `uid`, of which no save holds any row. It may tell its seed."""
     placement, layout = Placement.of(job.model, 1), layout_hash(job.model)
     values = np.zeros((placement.total, DIM), np.float32), np.zeros((placement.total, 1), np.float32)
     arena = Arena([Segment(0, *values)], Assignment((placement.total,), (SparseOptimizerSpec("SGD", 0.1),)))
@@ -210,7 +211,8 @@ def untouched(job: JobSpec, uid: str, step: int) -> AnchorRef:
     save = write(Writer(the_store(job), arena), manifest, arena.capture_changes(0))
     state = DenseState(job, 1000)
     state.begin({})
-    meta = DenseMeta(uid, 1, 1, step, 1000, 1000, layout, ())
+    told = None if seed is None else SavedModel(seed, (), "SGD", ())
+    meta = DenseMeta(uid, 1, 1, step, 1000, 1000, layout, (), model=told)
     return commit_anchor(the_store(job), meta, state.tensors(), (save.ref,), ((),))
 
 
@@ -221,3 +223,17 @@ def test_rows_that_no_save_of_another_job_holds_count_as_changed(job: JobSpec, t
         run(environ(job), ExportRequest(until.key, since=since.key), str(tmp_path / "out"), NO_STREAM)
         counts.append(json.loads((tmp_path / "out" / "delta.json").read_text())["rows"])
     assert counts == [{"user": 0, "a/b": 0, "page": 0}, {"user": 101, "a/b": 1, "page": 57}]
+
+
+@pytest.mark.parametrize(("seed", "changed"), [(0, False), (1, True)])
+def test_rows_that_no_save_of_another_job_holds_follow_from_the_seed_that_it_tells(
+    job: JobSpec, tmp_path: Path, seed: int, *, changed: bool
+) -> None:
+    seed += job.data.seed
+    since, until = untouched(job, "other", 10, seed), untouched(job, "uid", 20)
+    run(environ(job), ExportRequest(until.key, since=since.key), str(tmp_path / "out"), NO_STREAM)
+    counts = json.loads((tmp_path / "out" / "delta.json").read_text())["rows"]
+    assert counts == ({"user": 101, "a/b": 1, "page": 57} if changed else {"user": 0, "a/b": 0, "page": 0})
+    run(environ(job), ExportRequest(since.key), str(tmp_path / "whole"), NO_STREAM)
+    whole = load_file(tmp_path / "whole" / "tables" / "page.safetensors")["weight"].numpy()
+    assert np.array_equal(whole, initial_rows(job.model, seed, 2, np.arange(57)))

@@ -13,9 +13,10 @@ Keys here leave out bucket and prefix: the store adds them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
-from cpr_contract.spec import Bits, Strategy
+from cpr_contract.spec import Bits, RowOptimizer, Strategy
 
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
@@ -129,11 +130,48 @@ class ShardManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedTable:
+    """A table as it was saved. `optimizer` is the kind of its optimizer, `ids` its `id_scheme`."""
+
+    name: str
+    rows: int
+    dim: int
+    optimizer: RowOptimizer
+    ids: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A parameter or buffer of the dense network."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """What a job of another model has to know of a save. Rows that it does not hold have their first values by `seed`.
+
+    `parameters` are in the order of the flat dense state, whose optimizer is `dense_optimizer`.
+    """
+
+    seed: int
+    tables: tuple[SavedTable, ...]
+    dense_optimizer: str
+    parameters: tuple[SavedTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DenseManifest:
     """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
 
     `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
-    `table_ids` of its model.
+    `table_ids` of its model. Saves of earlier versions have no `model`.
     """
 
     contract: int
@@ -149,6 +187,7 @@ class DenseManifest:
     lost: tuple[Ranges, ...] = ()
     dense_lost: Ranges = ()
     ids: TableIds = ()
+    model: SavedModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,11 +65,14 @@ class OptimizerSpec:
     schedule: tuple[PhaseSpec, ...] = ()
 
 
+RowOptimizer = Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
+
+
 @dataclass(frozen=True, slots=True)
 class SparseOptimizerSpec:
     """The optimizer of embedding rows. `epsilon` is for all but SGD, `beta1` and `beta2` are for Adam."""
 
-    kind: Literal["SGD", "RowWiseAdagrad", "Adagrad", "Adam"]
+    kind: RowOptimizer
     learning_rate: float
     epsilon: float = 1e-8
     beta1: float = 0.9
@@ -240,6 +243,35 @@ class StoreSpec:
     prefix: str
 
 
+#: What a table does whose rows are not as many as its source has: row r takes row r mod the source's rows, or row r.
+Resized = Literal["Fail", "Rehash", "Truncate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSourceSpec:
+    """Table `table` of a job starts from `source`, a table of the anchor; `resized` goes before that of all tables."""
+
+    table: str
+    source: str
+    resized: Resized | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByNameSpec:
+    """How a job starts from an anchor of other tables: each takes the rows of the one of its name, or that `map` names.
+
+    `missing` is of what this job has and the anchor has not, `extra` of what only the anchor has: tables, and the dense
+    network's parameters and buffers, which count by name and shape. With `dense` Initialise the network has its first
+    values.
+    """
+
+    missing: Literal["Fail", "Initialise"] = "Fail"
+    extra: Literal["Fail", "Ignore"] = "Fail"
+    resized: Resized = "Fail"
+    map: tuple[TableSourceSpec, ...] = ()
+    dense: Literal["ByName", "Initialise"] = "ByName"
+
+
 Rebase = Literal["Consecutive", "OneShot", "Intermittent"]
 Strategy = Literal["Full", "MFU", "SSU", "SCAR", "Growth"]
 Bits = Literal[32, 8, 4, 3, 2]
@@ -248,6 +280,8 @@ Bits = Literal[32, 8, 4, 3, 2]
 @dataclass(frozen=True, slots=True)
 class SnapshotSpec:
     """Where and how saves are kept. `keep` anchors stay restorable; `restore_from` is another job's anchor key.
+
+    Without `by_name`, that anchor is of the same tables and network.
 
     `rebase` says on which earlier save a shard's save stands: `Consecutive` on the last, `OneShot` on the last full
     one, `Intermittent` on the last full one until another is expected to pay. Between cuts each shard saves the portion
@@ -263,6 +297,7 @@ class SnapshotSpec:
     strategy: Strategy = "Full"
     fraction: float = 0.125
     max_bytes_per_s: int | None = None
+    by_name: ByNameSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
+from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor, seed_of
 from cpr_trainer.checkpoint.format.pinned import read_data
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
@@ -134,7 +134,7 @@ def _vectors(
     found = [np.empty((int((bands == band).sum()), dim), np.float32) for band, dim in enumerate(job.model.dims)]
     for index, save in enumerate(manifest.shards):
         home = Home.of(job, placement, index)
-        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,)), home)
+        load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, (save,), seed=seed_of(manifest)), home)
         for band, (vectors, segment) in enumerate(zip(found, home.arena.segments, strict=True)):
             here = shards[bands == band] == index
             vectors[here] = segment.rows[segment.within(slots[bands == band][here])]

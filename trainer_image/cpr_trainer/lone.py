@@ -51,7 +51,7 @@ class LoneTrainer:
         self.scores = Scores(ProgressiveValidation.of(self.order.total_samples, job.model, self.replica.model))
         self.placement = Placement.of(job.model, 1)
         self.arena = Arena.empty(job, *self.placement.sizes(0))
-        self.arena.seed(self.placement, 0, Seeding(job.model, seed))
+        self.arena.seed(self.placement, 0, Seeding.of(job.model, seed))
         self._dataset = dataset
         self._crew = Crew(job.workers)
 

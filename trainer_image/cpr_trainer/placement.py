@@ -68,7 +68,7 @@ class _Band:
 
     def chunks(self, shard: int, chunk: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the tables and the rows in them of a shard's ranks, in their order."""
-        inverse = pow(self.multiplier, -1, self.rows)
+        inverse = self._inverse
         for first in range(int(self.starts[shard]), int(self.starts[shard + 1]), chunk):
             count = min(chunk, int(self.starts[shard + 1]) - first)
             # Along a chunk the number grows by the inverse: products stay small, however many rows there are.
@@ -76,6 +76,17 @@ class _Band:
             numbers = (start + np.arange(count, dtype=np.int64) * inverse) % self.rows
             found = np.searchsorted(self.offsets, numbers, side="right") - 1
             yield self.tables[found], numbers - self.offsets[found]
+
+    def rows_at(self, ranks: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it of each rank, int64 of the same shape each."""
+        numbers = _product(ranks - self.shift + (ranks < self.shift) * self.rows, self._inverse, self.rows)
+        found = np.searchsorted(self.offsets, numbers, side="right") - 1
+        return self.tables[found], numbers - self.offsets[found]
+
+    @property
+    def _inverse(self) -> int:
+        """The product of a number with the multiplier and this is the number again, modulo `rows`."""
+        return pow(self.multiplier, -1, self.rows)
 
 
 class Placement:
@@ -167,6 +178,14 @@ class Placement:
         places -= places // self.total * self.total
         return places
 
+    def rows_at(self, places: Ints) -> tuple[Ints, Ints]:
+        """Return the table and the row in it at each place, int64 of the same shape each. There is one shard."""
+        tables, rows = np.empty_like(places), np.empty_like(places)
+        for (first, last), band in zip(self.spans(0), self._bands, strict=True):
+            mine = (first <= places) & (places < last)
+            tables[mine], rows[mine] = band.rows_at(places[mine] - first)
+        return tables, rows
+
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard and the slot of each row number, int64 of the same shape each."""
         places = self.places(numbers)
@@ -219,6 +238,17 @@ def layout_hash(model: ModelSpec) -> str:
         "optimizer": kinds[0] if len(set(kinds)) == 1 else kinds,
     }
     return hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()
+
+
+def _product(values: Ints, factor: int, modulus: int) -> Ints:
+    """Return values * factor modulo a modulus <= 2**43, int64 [k]; values, int64 [k], and factor are below it.
+
+    It is put together from 15 bits of the values at a time, whose products int64 holds.
+    """
+    product = np.zeros_like(values)
+    for shift in (30, 15, 0):
+        product = ((product << 15) + ((values >> shift) & 0x7FFF) * factor) % modulus
+    return product
 
 
 def _multiplier(total: int) -> int:

@@ -11,11 +11,18 @@ from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import Feature, ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import data_shards_of, replay_of
-from cpr_operator.api.spec import CPRJobSpec, Evaluation, Snapshots
+from cpr_operator.api.restore import RestoreFrom
+from cpr_operator.api.snapshots import Snapshots
+from cpr_operator.api.spec import CPRJobSpec, Evaluation
 
 
-def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION) -> contract.JobSpec:
-    """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start."""
+def to_job_spec(
+    spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION, *, found: str | None = None
+) -> contract.JobSpec:
+    """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start.
+
+    `found` is the key of the anchor that was chosen of the job in `restoreFrom`.
+    """
     return contract.JobSpec(
         contract=version,
         job_uid=uid,
@@ -24,7 +31,7 @@ def to_job_spec(spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_V
         data=_data(spec.data),
         trainers=spec.trainers.replicas,
         shards=spec.shards.replicas,
-        snapshots=_snapshots(spec.snapshots),
+        snapshots=_snapshots(spec.snapshots, spec.restore_from, found),
         silence_s=float(spec.failure_policy.silence_seconds),
         precision=spec.trainers.precision,
         dense_sync=spec.trainers.dense_sync,
@@ -141,17 +148,29 @@ def _columns(columns: Columns) -> contract.ColumnsSpec:
     )
 
 
-def _snapshots(snapshots: Snapshots) -> contract.SnapshotSpec:
+def _snapshots(snapshots: Snapshots, restore: RestoreFrom | None, found: str | None) -> contract.SnapshotSpec:
     store = snapshots.store
+    anchor = snapshots.restore_from if restore is None else restore.anchor
     return contract.SnapshotSpec(
         store=contract.StoreSpec(
             endpoint=store.endpoint, region=store.region, bucket=store.bucket, prefix=store.prefix
         ),
         keep=snapshots.keep,
         dense_interval_s=float(snapshots.dense_interval_seconds),
-        restore_from=snapshots.restore_from,
+        restore_from=anchor or found,
         rebase=snapshots.rebase,
         strategy=snapshots.strategy,
         fraction=snapshots.fraction,
         max_bytes_per_s=snapshots.max_bytes_per_second,
+        by_name=None if restore is None else _by_name(restore),
+    )
+
+
+def _by_name(restore: RestoreFrom) -> contract.ByNameSpec:
+    return contract.ByNameSpec(
+        missing=restore.missing,
+        extra=restore.extra,
+        resized=restore.resized,
+        map=tuple(contract.TableSourceSpec(each.table, each.source, each.resized) for each in restore.map or ()),
+        dense=restore.dense,
     )

@@ -32,6 +32,8 @@ MAX_RESTARTS = 1000
 MAX_RANGES = limits.MAX_RANGES
 MAX_METRICS = limits.MAX_METRICS
 
+#: The name of an object in the job's namespace.
+ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 #: A column of the data.
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 

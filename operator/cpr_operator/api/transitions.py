@@ -42,6 +42,14 @@ def _while_suspended(field: str) -> Rule:
     )
 
 
+RESTORE_FROM = Rule(
+    "",
+    "spec.restoreFrom",
+    "cannot be changed once the job has started",
+    "delete the job and apply it again",
+    f"!({_STARTED}) || (has(self.spec.restoreFrom) ? has(oldSelf.spec.restoreFrom)"
+    " && self.spec.restoreFrom == oldSelf.spec.restoreFrom : !has(oldSelf.spec.restoreFrom))",
+)
 SHARDS_LOCKSTEP = Rule(
     "",
     "spec.shards.replicas",
@@ -57,24 +65,27 @@ WHILE_SUSPENDED = (
     _while_suspended("shards.template"),
     _while_suspended("failurePolicy.startupDeadlineSeconds"),
 )
-FROZEN = tuple(
-    _frozen(field)
-    for field in (
-        "image",
-        "recovery",
-        "model",
-        "data",
-        "evaluation",
-        "trainers.denseSync",
-        "trainers.precision",
-        "trainers.prefetch",
-        "trainers.device",
-        "trainers.workers",
-        "snapshots",
-        "failurePolicy.expectedJobMtbfSeconds",
-        "failurePolicy.restartLimit",
-        "failurePolicy.silenceSeconds",
-    )
+FROZEN = (
+    *map(
+        _frozen,
+        (
+            "image",
+            "recovery",
+            "model",
+            "data",
+            "evaluation",
+            "trainers.denseSync",
+            "trainers.precision",
+            "trainers.prefetch",
+            "trainers.device",
+            "trainers.workers",
+            "snapshots",
+            "failurePolicy.expectedJobMtbfSeconds",
+            "failurePolicy.restartLimit",
+            "failurePolicy.silenceSeconds",
+        ),
+    ),
+    RESTORE_FROM,
 )
 #: Always mutable: suspend, ttlSecondsAfterFinished, accuracyBudget, trainers.replicas. The rules sit at the root,
 #: because a rule on an optional field is skipped when the field comes or goes.

@@ -75,7 +75,7 @@ def read_job(path: Path, changes: tuple[str, ...], saves: Path) -> dict[str, Any
         set_value(document, keys, value)
     if not any(keys[:2] == STORE for keys, _ in parsed):
         _use_folder(document, saves)
-    invalid = validate(document)
+    invalid = validate(document) or _without_ancestor(document["spec"])
     if invalid:
         raise InvalidDocumentError(invalid)
     document["metadata"].setdefault("namespace", DEFAULT_NAMESPACE)
@@ -165,6 +165,14 @@ def _item(items: list[Any], key: str, shown: str) -> Any:
     if not key.isdecimal() or int(key) >= len(items):
         raise DocumentError(f"--set {shown}: {key} is not an index of a list of {len(items)} items")
     return items[int(key)]
+
+
+def _without_ancestor(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
+    """What is wrong with a valid spec here, where there is no other job that it could name."""
+    if (spec.get("restoreFrom") or {}).get("job") is None:
+        return ()
+    remedy = "name the key of its anchor in spec.restoreFrom.anchor"
+    return (Invalid("spec.restoreFrom.job", "there is no other job on this machine", remedy),)
 
 
 def _use_folder(document: Any, saves: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.api.spec import Store
+from cpr_operator.api.snapshots import Store
 
 Manifest = dict[str, Any]
 

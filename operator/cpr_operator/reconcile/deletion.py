@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.exits import Deleted, ExitCode, Problem
-from cpr_operator.api.spec import Store
+from cpr_operator.api.snapshots import Store
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
@@ -26,6 +26,7 @@ from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.lifecycle import template_hash
 from cpr_operator.reconcile.observe import is_stuck
+from cpr_operator.reconcile.origin import origin_in
 from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
 
 T = TypeVar("T")
@@ -231,7 +232,7 @@ def _restores_from(job: JobView) -> str:
     begun = "startTime" in job.status and not job.status.get("anchors")
     if job.deleting or not begun or job.status.get("phase") in TERMINAL_PHASES:
         return ""
-    return str(job.spec.get("snapshots", {}).get("restoreFrom") or "")
+    return origin_in(str(job.status.get("runtime", {}).get("jobSpec", ""))) or ""
 
 
 def _shares_saves(job: Job, other: JobView) -> bool:

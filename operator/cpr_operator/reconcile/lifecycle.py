@@ -25,6 +25,7 @@ from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
+from cpr_operator.reconcile.origin import AWAITED
 from cpr_operator.reconcile.pass_ import (
     Alive,
     Done,
@@ -91,13 +92,13 @@ def phase_of(draft: Draft) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(observed: PassInput) -> Draft:
-    """Start a new job with its first pods. From here on, its image, contract and templates are frozen."""
+def start(observed: PassInput, origin: str | None) -> Draft:
+    """Start a new job with its first pods. From here on, its image, contract, templates and `origin` are frozen."""
     spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
         start_time=observed.now,
-        runtime=runtime(observed),
+        runtime=runtime(observed, origin),
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
@@ -120,8 +121,8 @@ def starting(draft: Draft) -> Draft:
     )
 
 
-def runtime(observed: PassInput) -> Runtime:
-    """The settings of all pods until the job is suspended and resumed."""
+def runtime(observed: PassInput, origin: str | None) -> Runtime:
+    """The settings of all pods until the job is suspended and resumed. `origin`: the anchor that it begins with."""
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
     return Runtime(
@@ -129,7 +130,7 @@ def runtime(observed: PassInput) -> Runtime:
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version))),
+        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin))),
     )
 
 
@@ -340,6 +341,13 @@ def refuse_pods(observed: PassInput, reason: str, message: str) -> Outcome:
     event = Event("Warning", EventReason.REFUSED, message, f"{reason}-{observed.job.generation}")
     draft = Draft(observed, observed.before, events=(event,))
     draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", reason, message))
+    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
+
+
+def await_anchor(observed: PassInput, message: str) -> Outcome:
+    """Create no pods for a job before there is what it starts from."""
+    draft = Draft(observed, observed.before)
+    draft = set_conditions(draft, ConditionUpdate("PodsReady", "False", AWAITED, message))
     return replace(outcome(draft), wake_after_s=observed.timing.running_s)
 
 

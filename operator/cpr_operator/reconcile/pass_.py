@@ -12,7 +12,7 @@ from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
 from cpr_operator.failures import Failure, Trouble
@@ -98,7 +98,8 @@ class PassInput:
     namespace. `unheard` says that the leader did not answer in the pass before. `watched_s` is how
     long this operator has been there without a gap, as far as the job could tell. `key_digest` is
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
-    is gone. `restriction` is what pod templates may say; None: anything.
+    is gone. `restriction` is what pod templates may say; None: anything. `ancestor` is the job whose
+    anchor a new one wants to start from, None if there is no such job, or none is wanted.
     """
 
     job: Job
@@ -115,6 +116,7 @@ class PassInput:
     key_digest: str = ""
     key_lost: bool = False
     restriction: Restriction | None = None
+    ancestor: JobView | None = None
     timing: Timing = Timing()
 
     @property

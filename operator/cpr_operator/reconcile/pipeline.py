@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.desired.versions import is_spoken, version_of
@@ -11,6 +12,7 @@ from cpr_operator.reconcile.conditions import tell_changes, update_conditions
 from cpr_operator.reconcile.deletion import delete
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.lifecycle import (
+    await_anchor,
     clean_up,
     complete,
     hold_back,
@@ -21,6 +23,7 @@ from cpr_operator.reconcile.lifecycle import (
 )
 from cpr_operator.reconcile.lives import tell_lives
 from cpr_operator.reconcile.observe import begin
+from cpr_operator.reconcile.origin import Chosen, NotYet, origin_of
 from cpr_operator.reconcile.pass_ import Draft, Outcome, PassInput
 from cpr_operator.reconcile.plan import update_plan
 from cpr_operator.reconcile.recover import recover
@@ -103,5 +106,18 @@ def _without_pods(observed: PassInput) -> Outcome:
     if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
         return refuse_pods(observed, "TemplateRefused", words)
     if before.start_time is None:
-        return outcome(start(observed)) if observed.hold is None else hold_back(observed, observed.hold)
+        return _begin(observed) if observed.hold is None else hold_back(observed, observed.hold)
     return outcome(Draft(observed, before) if waits_to_resume(observed) else resume(observed))
+
+
+def _begin(observed: PassInput) -> Outcome:
+    """A new job starts, unless the anchor that it is to start from is lacking."""
+    match origin_of(observed.job, observed.ancestor):
+        case Chosen(key=key):
+            return outcome(start(observed, key))
+        case NotYet(refused=True, reason=reason, message=message):
+            return refuse_pods(observed, reason, message)
+        case NotYet(message=message):
+            return await_anchor(observed, message)
+        case verdict:
+            assert_never(verdict)

@@ -22,6 +22,7 @@ from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, t
 from cpr_operator.reconcile.lifecycle import EXCEEDED, runtime, starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
 from cpr_operator.reconcile.observe import begin, is_stuck
+from cpr_operator.reconcile.origin import frozen_origin
 from cpr_operator.reconcile.pass_ import Draft, EventReason, NoPod, PassInput, PodDelete
 from cpr_operator.reconcile.plan import after_failure, planned
 from cpr_operator.reconcile.recover import apply_replacement, apply_rollback, under_recovery
@@ -134,7 +135,7 @@ def resume(observed: PassInput) -> Draft:
     counters = draft.status.counters
     status = draft.status.evolve(
         start_time=draft.now,
-        runtime=runtime(observed),
+        runtime=runtime(observed, frozen_origin(observed.before.runtime)),
         counters=counters.evolve(group=counters.group + 1),
         shards=tuple(
             replacement(observed, shard).evolve(

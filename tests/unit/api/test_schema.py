@@ -67,7 +67,7 @@ def test_every_list_map_and_string_is_bounded() -> None:
 def test_every_list_says_how_it_merges() -> None:
     kinds = {path: node["x-kubernetes-list-type"] for path, node in ALL if node["type"] == "array"}
     maps = {path for path, kind in kinds.items() if kind == "map"}
-    assert maps == {".spec.model.features", ".spec.model.tables", ".status.conditions"}
+    assert maps == {".spec.model.features", ".spec.model.tables", ".spec.restoreFrom.map", ".status.conditions"}
     assert set(kinds.values()) == {"map", "atomic"}
 
 

@@ -79,7 +79,7 @@ class Bench:
 
     def seeded(self) -> bool:
         arena = Arena.empty(self.job, ROWS)
-        arena.seed(self.placement, 0, Seeding(self.job.model, self.job.data.seed))
+        arena.seed(self.placement, 0, Seeding.of(self.job.model, self.job.data.seed))
         return np.array_equal(arena.rows, self.arena.rows) and not self.arena.state.any()
 
 

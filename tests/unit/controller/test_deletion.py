@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.spec import Store
+from cpr_contract.codec import to_json
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.snapshots import Store
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView, PodView
@@ -209,10 +211,11 @@ async def test_a_cleanup_that_cannot_be_made_is_told_and_holds_nothing() -> None
 def heir(restore_from: str | None, *, namespace: str = "default", **fields: Any) -> JobView:
     """A job that has begun with an anchor of another, or is otherwise as its status and its store say."""
     store = fields.pop("store", {"endpoint": "file:///store", "bucket": "saves"})
-    snapshots = {"store": store, **({"restoreFrom": restore_from} if restore_from else {})}
+    told = to_job_spec(parse_spec(spec()), "h", "heir", found=restore_from)
     status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", **fields.pop("status", {})}
+    status = {"runtime": {"jobSpec": to_json(told)}, **status}
     status = {name: value for name, value in status.items() if value is not None}
-    return JobView(namespace, "heir", "h", 1, "1", 0.0, spec={"snapshots": snapshots}, status=status, **fields)
+    return JobView(namespace, "heir", "h", 1, "1", 0.0, spec={"snapshots": {"store": store}}, status=status, **fields)
 
 
 HEIRS = [
@@ -220,6 +223,7 @@ HEIRS = [
     ("that is suspended", heir("uid/one", deleting=False, status={"phase": "Suspended"}), True),
     ("that has an anchor", heir("uid/one", deleting=False, status={"anchors": [{"key": "h/a"}]}), False),
     ("that never started", heir("uid/one", deleting=False, status={"phase": "Suspended", "startTime": None}), False),
+    ("whose description cannot be read", heir("uid/one", deleting=False, status={"runtime": {"jobSpec": "{"}}), False),
     ("that is over", heir("uid/one", deleting=False, status={"phase": "Succeeded"}), False),
     ("that goes", heir("uid/one", deleting=True), False),
     ("that names another's", heir("uid2/one", deleting=False), False),

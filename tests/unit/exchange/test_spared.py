@@ -36,7 +36,7 @@ def lose(exchange: Exchange, pair: Pair, *, until_step: int) -> None:
 def first_values(job: JobSpec, index: int, rows: UniqueRows) -> np.ndarray:
     placement = Placement.of(job.model, 2)
     arena = Arena.empty(job, placement.size(index))
-    arena.seed(placement, index, Seeding(job.model, job.data.seed))
+    arena.seed(placement, index, Seeding.of(job.model, job.data.seed))
     return arena.rows[placement.slots_on(index, rows.numbers[rows.on_shard(index)])]
 
 

@@ -107,3 +107,16 @@ def test_the_layout_tells_dims_apart_and_not_how_they_are_written() -> None:
     assert stated[None,] == stated[4, None]
     assert len(set(stated.values())) == 4
     assert stated[8,] == layout_hash(replace(job.model, embedding_dim=8))
+
+
+@pytest.mark.parametrize("rows", [(1,), (3, 1), (2**42 + 12_345, 2**30, 7)])
+@pytest.mark.parametrize("bands", [None, (0, 1, 0)])
+def test_places_on_one_shard_alone_lead_back_to_their_rows(
+    rows: tuple[int, ...], bands: tuple[int, ...] | None
+) -> None:
+    placement = Placement(rows, 1, None if bands is None else bands[: len(rows)])
+    numbers = np.unique(np.random.default_rng(3).integers(0, sum(rows), 2000))
+    numbers = np.union1d(numbers, [0, sum(rows) - 1])
+    tables, inside = placement.rows_at(placement.places(numbers))
+    assert np.array_equal(placement.offsets[tables] + inside, numbers)
+    assert (inside < np.array(rows)[tables]).all()

@@ -36,7 +36,7 @@ def test_a_seeded_arena_holds_the_first_values_of_its_rows(shards: int) -> None:
         arena = Arena.empty(job, placement.size(shard))
         arena.rows.fill(9.0)
         arena.state.fill(9.0)
-        arena.seed(placement, shard, Seeding(job.model, 7))
+        arena.seed(placement, shard, Seeding.of(job.model, 7))
         for table, spec in enumerate(job.model.tables):
             rows = np.arange(spec.rows)
             numbers = rows + placement.offsets[table]
@@ -75,7 +75,9 @@ def test_each_table_changes_as_with_its_optimizer_alone() -> None:
     arena = Arena.empty(job, 437)
     slots_of = rng.permutation(437)  # as places are: the tables lie mixed
     tables = [torch.zeros(last - first, 16) for first, last in pairwise(offsets)]
-    states = [torch.zeros(len(table), state_width(kind, 16)) for table, kind in zip(tables, optimizers, strict=True)]
+    states = [
+        torch.zeros(len(table), state_width(kind.kind, 16)) for table, kind in zip(tables, optimizers, strict=True)
+    ]
     for step in range(1, 6):
         numbers = rng.permutation(437)[:200]
         gradients = rng.standard_normal((200, 16), np.float32)
@@ -128,12 +130,12 @@ def test_only_rows_that_never_changed_get_their_first_values() -> None:
     job = job_with("RowWiseAdagrad")
     placement = Placement.of(job.model, 1)
     arena, fresh = Arena.empty(job, placement.size(0)), Arena.empty(job, placement.size(0))
-    fresh.seed(placement, 0, Seeding(job.model, 7))
+    fresh.seed(placement, 0, Seeding.of(job.model, 7))
     arena.rows.fill(9.0)
     arena.state.fill(9.0)
     changed = np.array([0, 5, 436])
     arena.epochs.note(changed)
-    arena.seed(placement, 0, Seeding(job.model, 7))
+    arena.seed(placement, 0, Seeding.of(job.model, 7))
     assert (arena.rows[changed] == 9.0).all()
     assert (arena.state[changed] == 9.0).all()
     rest = np.setdiff1d(np.arange(437), changed)

@@ -29,7 +29,7 @@ def job_of() -> JobSpec:
 
 def arena_of(job: JobSpec, placement: Placement, shard: int = 0) -> Arena:
     arena = Arena.empty(job, *placement.sizes(shard))
-    arena.seed(placement, shard, Seeding(job.model, 7))
+    arena.seed(placement, shard, Seeding.of(job.model, 7))
     return arena
 
 

@@ -43,7 +43,7 @@ def _checked() -> Iterator[None]:
 def test_steps_on_sparse_gradients_are_those_of_torch(ours: SparseOptimizerSpec, theirs: Callable[..., Any]) -> None:
     rng = np.random.default_rng(5)
     rows = rng.standard_normal((ROWS, DIM)).astype(np.float32)
-    state = np.zeros((ROWS, state_width(ours, DIM)), np.float32)
+    state = np.zeros((ROWS, state_width(ours.kind, DIM)), np.float32)
     parameter = torch.nn.Parameter(torch.from_numpy(rows.copy()))
     optimizer = theirs([parameter])
     for step in range(1, STEPS + 1):
@@ -74,7 +74,7 @@ def test_row_wise_adagrad_is_its_equation() -> None:
 @pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam"])
 def test_columns_beyond_an_optimizers_own_stay(kind: Any) -> None:
     optimizer = SparseOptimizerSpec(kind, 0.1)
-    own = state_width(optimizer, DIM)
+    own = state_width(optimizer.kind, DIM)
     state = np.full((3, own + 5), 7.0, np.float32)
     changes_of(optimizer, state, np.ones((3, DIM), np.float32), 1)
     assert (state[:, own:] == 7.0).all()

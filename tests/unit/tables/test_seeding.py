@@ -32,7 +32,7 @@ def test_first_values_depend_on_seed_table_row_and_column_alone() -> None:
     assert not np.isin(initial_rows(model(8, 100, 100), 7, 1, np.arange(100)), base).any()
     assert not np.isin(initial_rows(model(8, 100, 100), 8, 0, np.arange(100)), base).any()
     # In whatever order and company rows are asked for, and however wide a row is.
-    mixed = Seeding(model(8, 100, 100), 7).values(np.array([1, 0]), np.array([5, 42]))
+    mixed = Seeding.of(model(8, 100, 100), 7).values(np.array([1, 0]), np.array([5, 42]))
     assert (mixed[1] == base[42]).all()
     assert (initial_rows(model(5, 100, 100), 7, 0, np.arange(100)) == base[:, :5]).all()
 

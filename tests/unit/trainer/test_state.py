@@ -1,8 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cpr_contract.spec import ByNameSpec, JobSpec, OptimizerSpec
+from cpr_trainer.checkpoint.format.errors import LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE
@@ -61,3 +64,63 @@ def test_scores_of_another_network_are_refused(state: DenseState) -> None:
     saved = state.tensors()
     with pytest.raises(ModelError, match="of another network: an evaluation state is int64"):
         state.load(saved | {"evaluation": saved["evaluation"][1:]}, 3)
+
+
+def job_with(folder: Path, *, top: tuple[int, ...] = (8, 1), seed: int = 1, optimizer: str = "Adam") -> JobSpec:
+    job = small_job(folder, samples=1_000)
+    model = replace(job.model, top_mlp=top, dense_optimizer=OptimizerSpec(optimizer, 0.1))  # type: ignore[arg-type]
+    return replace(job, model=model, data=replace(job.data, seed=seed))
+
+
+def trained(job: JobSpec) -> DenseState:
+    state = DenseState(job, 1_000)
+    state.begin({})
+    for step in (1, 2):
+        state.replica.gradients.fill_(0.5)
+        state.replica.step(step)
+    return state
+
+
+def by_parameter(state: DenseState) -> dict[str, torch.Tensor]:
+    """What there is of each parameter: it, and what the optimizer keeps of it, float32 [k, p]."""
+    flat, found, first = state.replica.state(), {}, 0
+    for each in state.replica.parameter_shapes():
+        found[each.name] = flat[:, first : first + each.size]
+        first += each.size
+    assert first == flat.shape[1]
+    return found
+
+
+def test_it_begins_with_what_another_network_has_by_name(tmp_path: Path) -> None:
+    old, job = trained(job_with(tmp_path)), job_with(tmp_path, top=(8, 4, 1), seed=2)
+    state = DenseState(job, 1_000)
+    fresh = {name: value.clone() for name, value in by_parameter(state).items()}
+    with pytest.raises(LayoutError, match=r"spec.restoreFrom.missing: the dense network of key has no "):
+        state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
+    state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec("Initialise", "Ignore"), "key")
+
+    assert state.done == 0
+    there, here = by_parameter(old), by_parameter(state)
+    same = [name for name in here if name in there and there[name].shape == here[name].shape]
+    assert 0 < len(same) < len(here)
+    for name, value in here.items():
+        assert torch.equal(value, there[name] if name in same else fresh[name]), name
+    assert state.replica.optimizer_steps == 2
+    for name, parameter in state.replica.model.named_parameters():
+        assert torch.equal(parameter.flatten(), here[name][0]), "the network computes with what was taken"
+
+
+def test_a_network_of_the_same_names_is_taken_whole(tmp_path: Path) -> None:
+    old, state = trained(job_with(tmp_path)), DenseState(job_with(tmp_path, seed=2), 1_000)
+    state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
+    assert torch.equal(state.replica.state(), old.replica.state())
+
+
+def test_a_network_of_another_optimizer_is_refused_and_one_that_keeps_the_same_is_not(tmp_path: Path) -> None:
+    old = trained(job_with(tmp_path))
+    state = DenseState(job_with(tmp_path, optimizer="Adagrad"), 1_000)
+    with pytest.raises(LayoutError, match=r"or set spec\.restoreFrom\.dense to Initialise"):
+        state.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
+    kin = DenseState(job_with(tmp_path, optimizer="AdamW"), 1_000)
+    kin.begin_by_name(old.saved_model(), old.tensors(), ByNameSpec(), "key")
+    assert torch.equal(kin.replica.state(), old.replica.state())

@@ -73,7 +73,7 @@ class Exchange:
         )
         self._dims = job.model.dims
         self._placement = Placement.of(job.model, job.shards)
-        self._seeding = Seeding(job.model, job.data.seed)
+        self._seeding = Seeding.of(job.model, job.data.seed)
         self._window = window
         self._clock = clock
         self._replays = bool(job.replay_bytes)

@@ -14,6 +14,7 @@ import torch
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.anchors import seed_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.placement import Placement
@@ -43,8 +44,8 @@ def write_changed_rows(
 ) -> dict[str, int]:
     """Write the rows of the second anchor that differ from those of the first one; return how many, by table.
 
-    Of each table `rows`, int64 [k] ascending, and `weight`, float32 [k, dim]. The first values of rows that no save of
-    another job holds are not known here. Such rows count as changed.
+    Of each table `rows`, int64 [k] ascending, and `weight`, float32 [k, dim]. Anchors of earlier versions do not say
+    which first values rows have that no save holds. Such rows of another job count as changed.
     """
     since, until = anchors
     found: list[list[tuple[Ints, Floats]]] = [[] for _ in transform.tables]
@@ -54,7 +55,7 @@ def write_changed_rows(
         for place, rows, slots in _slots(new):
             before, after = _values(old, slots), _values(new, slots)
             changed = (before.view(np.int32) != after.view(np.int32)).any(axis=1)
-            if since.job_uid != job.job_uid:
+            if since.job_uid != job.job_uid and since.model is None:
                 changed |= old.arena.epochs.of[slots] == 0
             if changed.any():
                 found[place].append((rows[changed], after[changed]))
@@ -72,7 +73,7 @@ def _loaded(store: Store, job: JobSpec, manifest: DenseManifest, placement: Plac
     """Return shard `index` of a placement with the rows of an anchor, which any number of shards may have written."""
     home = Home.of(job, placement, index)
     saves = tuple(manifest.shards[holder] for holder in placement.holders(index, len(manifest.shards)))
-    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves), home)
+    load_shard(store, Candidate("Anchor", manifest.layout, manifest.step, saves, seed=seed_of(manifest)), home)
     return home
 
 

@@ -40,6 +40,13 @@ def counts_steps(spec: OptimizerSpec) -> bool:
     return spec.kind in {"Adam", "AdamW"} or spec.momentum > 0
 
 
+def state_kind(spec: OptimizerSpec) -> str:
+    """Return a name of what an optimizer keeps of each parameter: those of one name can go on from each other."""
+    if spec.kind == "SGD" and spec.momentum:
+        return "SGD with momentum"
+    return "Adam" if spec.kind == "AdamW" else spec.kind
+
+
 class DenseOptimizer:
     """Steps `parameters`, float32 [p], by `gradients`, float32 [p], both on one device and changed in place.
 

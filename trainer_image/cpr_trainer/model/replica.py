@@ -5,11 +5,12 @@ Flat, so that an all-reduce, a save and a copy to a newcomer each move one tenso
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from cpr_contract.manifests import SavedTensor
 from cpr_contract.spec import Device, ModelSpec, Precision
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.dense_optimizer import DenseOptimizer, counts_steps, memory_width
@@ -121,6 +122,30 @@ class DenseReplica:
                 raise another_network(f"the buffer {name} is {found}, not {tuple(buffer.shape)}")
             buffer.copy_(saved)
 
+    def parameter_shapes(self) -> tuple[SavedTensor, ...]:
+        """Return name and shape of each parameter, in the order of the flat tensors."""
+        return tuple(SavedTensor(name, tuple(each.shape)) for name, each in self.model.named_parameters())
+
+    def buffer_shapes(self) -> tuple[SavedTensor, ...]:
+        """Return name and shape of what `buffers` returns."""
+        return tuple(SavedTensor(name, tuple(each.shape)) for name, each in self.buffers().items())
+
+    @torch.no_grad()
+    def take(
+        self, tensors: Mapping[str, Tensor], pieces: Sequence[tuple[int, int, int]], buffers: Sequence[str]
+    ) -> None:
+        """Take parts of what `tensors` returned, of another network with an optimizer of the same `state_kind`.
+
+        pieces: of the flat state, as (first there, first here, size). buffers: the names of those to take.
+        """
+        saved = tensors[NETWORK]
+        for there, here, size in pieces:
+            self._state[:, here : here + size] = saved[:, there : there + size].to(self.device)
+        for name in buffers:
+            self.buffers()[name].copy_(tensors[_BUFFER + name])
+        if pieces and self._counted:
+            self._optimizer.steps.copy_(tensors[_OPTIMIZER_STEPS])
+
     def _load_steps(self, steps: Tensor | None) -> None:
         if (steps is not None) != self._counted:
             raise another_network("it is of another model.denseOptimizer")
@@ -154,6 +179,12 @@ class DenseReplica:
                 f"{self._state.dtype} {tuple(self._state.shape)}"
             )
         self._state.copy_(state)
+
+
+def buffers_in(tensors: Mapping[str, Tensor]) -> tuple[SavedTensor, ...]:
+    """Return name and shape of the network's buffers in a dense state."""
+    buffers = ((name, each) for name, each in tensors.items() if name.startswith(_BUFFER))
+    return tuple(SavedTensor(name.removeprefix(_BUFFER), tuple(each.shape)) for name, each in buffers)
 
 
 def another_network(how: str) -> ModelError:

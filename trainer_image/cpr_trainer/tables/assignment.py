@@ -44,5 +44,5 @@ def state_widths(model: ModelSpec) -> tuple[int, ...]:
     """Return for each band how many float32 are kept beside each of its rows: as many as any of its tables needs."""
     widths = [0] * len(model.dims)
     for band, dim, optimizer in zip(model.bands, model.table_dims, model.table_optimizers, strict=True):
-        widths[band] = max(widths[band], state_width(optimizer, dim))
+        widths[band] = max(widths[band], state_width(optimizer.kind, dim))
     return tuple(widths)

@@ -25,7 +25,7 @@ class Home:
     def of(cls, job: JobSpec, placement: Placement, index: int, memory: Memory | None = None) -> Self:
         """Return an arena for shard `index` of a job, empty where `memory` is new."""
         arena = Arena.empty(job, *placement.sizes(index), memory=memory)
-        return cls(arena, placement, index, Seeding(job.model, job.data.seed))
+        return cls(arena, placement, index, Seeding.of(job.model, job.data.seed))
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

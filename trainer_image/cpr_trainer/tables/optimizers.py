@@ -12,14 +12,14 @@ from typing import assert_never
 
 import numpy as np
 
-from cpr_contract.spec import SparseOptimizerSpec
+from cpr_contract.spec import RowOptimizer, SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.rates import rate_at
 
 
-def state_width(optimizer: SparseOptimizerSpec, dim: int) -> int:
+def state_width(kind: RowOptimizer, dim: int) -> int:
     """Return how many float32 an optimizer keeps of each row of `dim` values; first values are zero."""
-    match optimizer.kind:
+    match kind:
         case "SGD":
             return 0
         case "RowWiseAdagrad":
@@ -29,7 +29,7 @@ def state_width(optimizer: SparseOptimizerSpec, dim: int) -> int:
         case "Adam":
             return 2 * dim
         case _:
-            assert_never(optimizer.kind)
+            assert_never(kind)
 
 
 def changes_of(optimizer: SparseOptimizerSpec, state: Floats, gradients: Floats, step: int) -> Floats:

@@ -100,5 +100,6 @@ class Setup:
             layout=self.layout,
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
+            model=state.saved_model(),
         )
         return DenseCopy(meta, state.tensors())

@@ -10,6 +10,7 @@ from cpr_contract.reports import SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.format.anchors import find_anchor
 from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.trainer.board import Board
@@ -45,7 +46,17 @@ class Starter:
             state.load(restored.tensors, restored.step)
             state.lost = restored.lost
         else:
+            self._begin(restored, state)
+
+    def _begin(self, restored: RestoredDense, state: DenseState) -> None:
+        rules = self._setup.job.snapshots.by_name
+        if rules is None or restored.manifest is None or restored.ref is None:
             state.begin(restored.tensors)
+        elif rules.dense == "Initialise":
+            state.begin({})
+        else:
+            key = restored.ref.key
+            state.begin_by_name(saved_model(restored.manifest, key), restored.tensors, rules, key)
 
     def known_anchors(self) -> tuple[AnchorRef, ...]:
         """Return the anchors that a new leader finds, oldest first: the generation's own start, and its commits."""
@@ -69,6 +80,7 @@ class Starter:
             self._setup.layout,
             restore_from=job.snapshots.restore_from,
             ids=job.model.table_ids,
+            by_name=ByName.of(job),
         )
 
     def _newest(self) -> RestoredDense | None:

@@ -11,10 +11,12 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from cpr_contract.manifests import Ranges
-from cpr_contract.spec import JobSpec, samples_at
+from cpr_contract.manifests import Ranges, SavedModel, SavedTable
+from cpr_contract.spec import ByNameSpec, JobSpec, samples_at
+from cpr_trainer.checkpoint.restore.by_name import DenseParts, map_dense
 from cpr_trainer.evaluation import ProgressiveValidation
-from cpr_trainer.model.replica import DenseReplica, another_network
+from cpr_trainer.model.dense_optimizer import state_kind
+from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 from cpr_trainer.trainer.shadow.desk import Desk
@@ -35,6 +37,7 @@ class DenseState:
         self.desk: Desk | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
+        self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
         self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
         self._batch_size = job.data.batch_size
@@ -75,6 +78,29 @@ class DenseState:
         if tensors:
             self.replica.load(tensors)
         self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
+
+    def begin_by_name(self, anchor: SavedModel, tensors: Mapping[str, Tensor], rules: ByNameSpec, key: str) -> None:
+        """Stand at step 0 with what another job's network has by the same names, and else first values.
+
+        Raises LayoutError if the rules want more than that.
+        """
+        self.before_change()
+        spec, replica = self._model.dense_optimizer, self.replica
+        old = DenseParts(anchor.dense_optimizer, anchor.parameters, buffers_in(tensors))
+        new = DenseParts(state_kind(spec), replica.parameter_shapes(), replica.buffer_shapes())
+        mapping = map_dense(old, new, rules, key)
+        replica.take(tensors, mapping.pieces, mapping.buffers)
+        self._stand((0,) * len(self.desk.steps) if self.desk is not None else (), 0)
+
+    def saved_model(self) -> SavedModel:
+        """Return what a save tells jobs of other models."""
+        model = self._model
+        tables = (
+            SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
+            for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
+        )
+        parameters = self.replica.parameter_shapes()
+        return SavedModel(self._seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
 
     def load(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Go to a state that `tensors` returned after step `done`. Raises ModelError if it is of another network."""

@@ -23,7 +23,7 @@ class Tables:
     """The rows of a shard one below the other: rows float32 [N, D], and what optimizers keep of them, state [N, W]."""
 
     def __init__(self, job: JobSpec, placement: Placement, shard: int = 0) -> None:
-        seeding, optimizers = Seeding(job.model, job.data.seed), Assignment.of(job.model)
+        seeding, optimizers = Seeding.of(job.model, job.data.seed), Assignment.of(job.model)
         chunks = list(placement.rows_of(shard))
         self.rows = torch.from_numpy(np.concatenate([seeding.values(chunk.tables, chunk.rows) for chunk in chunks]))
         self.state = torch.zeros(len(self.rows), *state_widths(job.model))

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from cpr_operator.api.rules import budget, data, inputs, job, model, optimizers
+from cpr_operator.api.rules import budget, data, inputs, job, model, optimizers, restore
 
 #: All rules about one spec, in the order in which they stand in the CRD.
 OF_SPEC = (
@@ -16,6 +16,7 @@ OF_SPEC = (
     *data.RULES,
     *inputs.RULES,
     *budget.RULES,
+    *restore.RULES,
 )
 #: All rules about one document.
 STATIC = (job.NAME, *OF_SPEC)

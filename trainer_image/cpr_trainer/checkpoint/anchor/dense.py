@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, TableIds
+from cpr_contract.manifests import DenseManifest, ManifestRef, Part, Ranges, SavedModel, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import is_there, write_once
 from cpr_trainer.checkpoint.format.names import dense_save, part_name
@@ -30,6 +30,7 @@ class DenseMeta:
     layout: str
     dense_lost: Ranges
     ids: TableIds = ()
+    model: SavedModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def _save(
         lost=lost,
         dense_lost=meta.dense_lost,
         ids=meta.ids,
+        model=meta.model,
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))

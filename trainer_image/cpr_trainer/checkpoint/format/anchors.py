@@ -38,6 +38,11 @@ def read_anchor_manifest(store: Store, key: str, digest: str) -> tuple[DenseMani
     return manifest, ref
 
 
+def seed_of(manifest: DenseManifest) -> int | None:
+    """Return what gives rows their first values that no save of an anchor holds; None if it does not say."""
+    return None if manifest.model is None else manifest.model.seed
+
+
 def read_anchor(store: Store, anchor: AnchorRef) -> DenseManifest:
     """Read an anchor's manifest and verify it by its digest. Raises DamagedError, StoreError."""
     return read_anchor_manifest(store, anchor.key, anchor.digest)[0]
@@ -59,10 +64,17 @@ def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> Anchor
     anchor, StoreError.
     """
     manifest, ref = read_anchor_manifest(store, key, "")
+    check_fits(manifest, key, layout, ids)
+    return _reference(manifest, ref)
+
+
+def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) -> None:
+    """Raise LayoutError if an anchor is of another shape, or its tables have other ids."""
     if manifest.layout != layout:
         raise LayoutError(
             f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
-            "Give this job the same model as the job that wrote the anchor, or another anchor.",
+            "Give this job the same model as the job that wrote the anchor, or name the anchor in "
+            "spec.restoreFrom, which takes tables by name.",
         )
     for table, _ in sorted(set(ids) ^ set(manifest.ids)):
         saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
@@ -70,7 +82,6 @@ def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> Anchor
             f"{key} was saved with ids of {saved} in table {table}; this job has {wanted}, so its rows are other ids'.",
             f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
         )
-    return _reference(manifest, ref)
 
 
 def _reference(manifest: DenseManifest, ref: ManifestRef) -> AnchorRef:

@@ -14,6 +14,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import read_manifest, read_part
 from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.format.names import committed_in
+from cpr_trainer.checkpoint.restore.by_name import ByName
 from cpr_trainer.checkpoint.restore.candidates import dense_start
 from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage
 from cpr_trainer.store import Store
@@ -44,6 +45,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     *,
     restore_from: str | None = None,
     ids: TableIds = (),
+    by_name: ByName | None = None,
 ) -> tuple[Candidate, ...]:
     """Dense saves of this generation (anchors included), newest group and step first; never empty.
 
@@ -51,7 +53,7 @@ def newest_dense(  # noqa: PLR0913 -- the identity of one lineage
     `Seed`. Raises StoreError; LayoutError or DamagedError for a `restore_from` that does not fit or is not there.
     """
     saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
-    return (*dense_lineage(saves, layout), dense_start(store, anchor, restore_from, layout, ids))
+    return (*dense_lineage(saves, layout), dense_start(store, anchor, restore_from, layout, ids=ids, by_name=by_name))
 
 
 def load_dense(store: Store, candidate: Candidate) -> RestoredDense:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from cpr_contract.manifests import ManifestRef, Origin
 from cpr_trainer.checkpoint.format.names import SaveName, parse_save
+from cpr_trainer.checkpoint.restore.by_name import TableMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class Candidate:
     put on top, oldest first. `writer` is the incarnation (of a shard's save) or the group (of a dense save) of a
     `Save`, else None. `step` is where training stands once it is restored. A `damage` that is known already is raised
     when it is loaded.
+
+    With `tables` the saves are of other tables, and `layout` is theirs. `seed` is what rows that no save holds have
+    their first values by; None: that of the job.
     """
 
     kind: Literal["Save", "Anchor", "RestoreFrom", "Seed"]
@@ -34,6 +38,8 @@ class Candidate:
     priority: tuple[ManifestRef, ...] = ()
     writer: int | None = None
     damage: str = ""
+    tables: TableMapping | None = None
+    seed: int | None = None
 
     @property
     def key(self) -> str:

@@ -6,22 +6,21 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cpr_contract.manifests import ManifestRef, Part, Ranges, RowUpdates, ShardManifest
-from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.chain import Link
 from cpr_trainer.checkpoint.format.documents import read_manifest
 from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.parts import PartError, Shape
+from cpr_trainer.checkpoint.format.parts import Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
+from cpr_trainer.checkpoint.restore.first_values import take_first_values
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.store import MissingError, Store, in_parallel
+from cpr_trainer.checkpoint.restore.other_tables import load_other_tables
+from cpr_trainer.checkpoint.restore.reading import Found, parts_of, read_chain, read_rows
+from cpr_trainer.store import Store, in_parallel
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.segments import Segment
-
-Found = tuple[ShardManifest, ManifestRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,13 @@ def load_shard(store: Store, candidate: Candidate, home: Home) -> RestoredShard:
         raise DamagedError(candidate.key, candidate.damage)
     home.arena.epochs.clear()
     found = tuple(read_manifest(store, ShardManifest, save, candidate.layout) for save in candidate.saves)
-    chain = _load_complete(store, candidate, home, found)
+    if candidate.tables is None:
+        chain = _load_complete(store, candidate, home, found)
+    else:
+        chain = ()
+        load_other_tables(store, candidate.tables, home, found)
     on_top, damaged = _load_priority(store, candidate, home)
+    take_first_values(home, candidate.tables or candidate.seed)
     home.arena.seed(home.placement, home.index, home.seeding)
     ref = found[0][1] if len(found) == 1 else None
     replayed = tuple(ref for _, ref in on_top)
@@ -94,11 +98,8 @@ def _load_complete(store: Store, candidate: Candidate, home: Home, found: tuple[
         _check_cover(home, found)
     goes_on = len(found) == 1 and candidate.kind != "RestoreFrom" and found[0][0].spans == home.spans
     links: list[Link] = []
-    for manifest, ref in found:
-        below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, candidate.layout), manifest.chain)
-        for save, its_ref in (*below, (manifest, ref)):
-            if save.kind == "Priority" or save.spans != manifest.spans:
-                raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
+    for top in found:
+        for save, its_ref in read_chain(store, top):
             epoch = len(links) + 1 if goes_on else 1
             _load_parts(store, (save, its_ref), home, epoch)
             links.append(Link(its_ref, epoch, save.rows, home.arena.epochs.changed_rows))
@@ -156,14 +157,11 @@ def _check_cover(home: Home, found: tuple[Found, ...]) -> None:
 
 def _load_parts(store: Store, found: Found, home: Home, epoch: int) -> None:
     """Load those parts of one save that hold places of this shard, several at once: their rows are not the same."""
-    manifest, ref = found
-    if sum(part.rows for part in manifest.parts) != manifest.rows:
-        raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")
     loaders = [
-        _PartLoader(store, manifest, home.arena, segment, span, epoch)
+        _PartLoader(store, found[0], home.arena, segment, span, epoch)
         for segment, span in zip(home.arena.segments, home.spans, strict=True)
     ]
-    wanted = [(loader, part) for part in manifest.parts for loader in loaders if loader.wants(part)]
+    wanted = [(loader, part) for part in parts_of(found) for loader in loaders if loader.wants(part)]
     in_parallel(lambda item: item[0].load(item[1]), wanted)
 
 
@@ -189,12 +187,12 @@ class _PartLoader:
         shape = Shape.of(part, segment.dim, self.manifest.bits, state=segment.state.shape[1])
         if self._fits(shape):
             at = slice(part.first - first, part.first - first + part.rows)
-            _read(self.store, part, shape, segment.rows[at], segment.state[at])
+            read_rows(self.store, part, shape, segment.rows[at], segment.state[at])
             self.arena.epochs.of[segment.first + at.start : segment.first + at.stop] = self.epoch
             return
         records = np.empty((shape.rows, record_bytes(shape.dim, shape.bits)), np.uint8)
         state = np.empty((shape.rows, shape.state), np.float32)
-        places = _read(self.store, part, shape, records, state)
+        places = read_rows(self.store, part, shape, records, state)
         mine = np.flatnonzero((first <= places) & (places < last))
         rows = decode_rows(records, shape.dim, shape.bits)
         inside = places[mine] - first
@@ -210,23 +208,3 @@ class _PartLoader:
         first, last = self.span
         inside = first <= shape.first and shape.first + shape.span <= last
         return inside and shape.contiguous and shape.bits == EXACT and self.manifest.kind != "Priority"
-
-
-def _read(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats) -> Ints:
-    """Fill rows [k, ...] and state [k, W] with a part's bytes; return the places, int64 [k]. Raises DamagedError."""
-    if part.size_bytes != shape.size_bytes:
-        raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
-    head = bytearray(shape.head_bytes)
-    pieces = [memoryview(head), rows.data, state.data]
-    try:
-        received = store.get_into(part.key, pieces)
-    except MissingError as error:
-        raise DamagedError(part.key, "is missing") from error
-    if received.size_bytes != part.size_bytes:
-        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
-    if received.crc32c != part.crc32c:
-        raise DamagedError(part.key, "has another checksum than its manifest says")
-    try:
-        return shape.places(head)
-    except PartError as error:
-        raise DamagedError(part.key, str(error)) from error

@@ -1,0 +1,89 @@
+"""`spec.snapshots`: where and how often a job is saved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cpr_operator.api.model import MAX_ANCHORS, ObjectName, SpecModel
+
+
+class SecretKey(SpecModel):
+    """One key of a Secret in the job's namespace."""
+
+    name: ObjectName
+    """The Secret's name."""
+    key: Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "ca.crt"
+    """The key in the Secret."""
+
+
+class Store(SpecModel):
+    """An S3-compatible store, or a folder that all pods share."""
+
+    endpoint: Annotated[str, Field(max_length=1024, pattern=r"^(https?://[^/?#]+/?|file:///.+)$")]
+    """https://host[:port], http://host[:port] or file:///folder. The scheme says whether TLS is used."""
+    region: Annotated[str, Field(max_length=64)] | None = None
+    """The store's region, if it needs one."""
+    bucket: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    """The bucket, which must exist. For a folder endpoint: the first folder below it."""
+    prefix: Annotated[str, Field(max_length=512, pattern=r"^[-._/a-zA-Z0-9]*$")] = ""
+    """The prefix of all keys of this job. The job's uid follows it."""
+    ca_bundle: SecretKey | None = None
+    """The Secret with the CA bundle (PEM) to verify the store's certificate with."""
+    credentials_secret: ObjectName | None = None
+    """A Secret in the job's namespace with accessKey, secretKey and, if needed, sessionToken. Default: the pods'
+    workload identity."""
+
+
+class Interval(SpecModel):
+    """The time between two cuts. A lost shard is restored from the last one."""
+
+    mode: Literal["Auto", "Fixed"] = "Auto"
+    """Auto: computed from the budget, the failure rate and the measured costs. Fixed: `seconds`."""
+    seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
+    """Training time between two cuts, for mode Fixed."""
+
+
+class Quantisation(SpecModel):
+    """The precision of rows in saves. The flush of a drained shard and the finished model are always exact."""
+
+    mode: Literal["Exact", "Auto", "Fixed"] = "Exact"
+    """Exact: 32 bits per value, so a restored row equals the saved one. Auto: as few bits as the expected number of
+    restores allows. Fixed: `bits`."""
+    bits: Literal[8, 4, 3, 2] | None = None
+    """Bits per value of a row, for mode Fixed."""
+
+
+class Snapshots(SpecModel):
+    """Where and how often the job is saved."""
+
+    store: Store
+    """Where saves go."""
+    interval: Interval = Interval()
+    """How often all shards are saved."""
+    rebase: Literal["Consecutive", "OneShot", "Intermittent"] = "Intermittent"
+    """The earlier save that a shard's save of changed rows is based on. Consecutive: the last one. OneShot: the last
+    full one. Intermittent: the last full one, until a new full save is expected to cost less."""
+    strategy: Literal["Full", "MFU", "SSU", "SCAR", "Growth"] = "Full"
+    """Which rows each shard also saves between cuts, so that they are fresher after a restore. Full: none. MFU: the
+    most frequently updated. SSU: a sample of those in use. SCAR: the farthest from their last save. Growth: those whose
+    RowWiseAdagrad accumulator grew most, by its square root."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.125
+    """The portion of the rows of large tables that a priority save holds. Priority saves are 1 / fraction times as
+    frequent as cuts. Small tables are saved whole."""
+    quantisation: Quantisation = Quantisation()
+    """The precision of rows in saves."""
+    max_bytes_per_second: Annotated[int, Field(ge=1048576, le=2**53 - 1)] | None = None
+    """Upper limit of the bytes that one shard sends to the store per second while it trains. Default: no limit. It is
+    ignored when training is about to overtake a save, and for the saves at the end."""
+    keep: Annotated[int, Field(ge=2, le=MAX_ANCHORS)] = 2
+    """Number of anchors to keep restorable."""
+    delete_with_job: bool = False
+    """True: the job's saves are deleted with the job, except anchors that other jobs restore from (restoreFrom). False:
+    they stay in the store."""
+    dense_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Seconds between two saves of the dense network, which is small."""
+    restore_from: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Another job's anchor in the same store (its status.result.key) to start from. Model and optimizer are restored,
+    the position in the data is not."""

@@ -1,0 +1,161 @@
+"""What a job takes of an anchor of other tables and another network, and what it refuses by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
+from cpr_contract.spec import ByNameSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
+from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.restore.by_name import (
+    ByName,
+    DenseMapping,
+    DenseParts,
+    Source,
+    map_dense,
+    map_tables,
+    sources_of,
+)
+
+ADAGRAD = SparseOptimizerSpec("Adagrad", 0.1)
+LENIENT = ByNameSpec("Initialise", "Ignore", "Fail")
+SAVED = SavedModel(
+    3,
+    (
+        SavedTable("users", 100, 8, "Adagrad", "CPR64"),
+        SavedTable("pages", 40, 8, "Adagrad", "CPR64"),
+        SavedTable("shops", 30, 8, "Adagrad", "RowNumber"),
+    ),
+    "Adagrad",
+    (),
+)
+
+
+def tables(*names: str, **fields: Any) -> tuple[TableSpec, ...]:
+    known = {"users": (100, "CPR64"), "pages": (40, "CPR64"), "shops": (30, "RowNumber")}
+    found = (known.get(name, (50, "CPR64")) for name in names)
+    return tuple(
+        replace(TableSpec(name, rows, ids=ids), **fields)  # type: ignore[arg-type]
+        for name, (rows, ids) in zip(names, found, strict=True)
+    )
+
+
+def model(*of: TableSpec) -> ModelSpec:
+    return ModelSpec(8, (8,), (1,), of, OptimizerSpec("Adagrad", 0.1), ADAGRAD)
+
+
+def sources(of: tuple[TableSpec, ...], rules: ByNameSpec = LENIENT) -> tuple[Source | None, ...]:
+    mapping = map_tables(SAVED, ByName(rules, model(*of)), "key")
+    assert (mapping.seed, mapping.tables) == (3, SAVED.tables)
+    return mapping.sources
+
+
+def test_the_same_tables_are_taken_whole_under_the_strictest_rules() -> None:
+    same = tables("users", "pages", "shops")
+    assert sources(same, ByNameSpec()) == sources_of(model(*same)) == (Source(0, 100), Source(1, 40), Source(2, 30))
+
+
+def test_tables_are_found_by_name_in_any_order_and_others_start_fresh() -> None:
+    assert sources(tables("cities", "shops", "users")) == (None, Source(2, 30), Source(0, 100))
+
+
+def test_a_table_that_is_called_otherwise_is_taken_by_the_map() -> None:
+    rules = replace(LENIENT, map=(TableSourceSpec("visitors", "users"),))
+    assert sources(tables("visitors", "pages", rows=100)[:1], rules) == (Source(0, 100),)
+
+
+def test_a_table_that_the_map_gives_away_is_not_taken_by_its_own_name_as_well() -> None:
+    away = TableSourceSpec("visitors", "users")
+    wanted = (*tables("users"), *tables("visitors", rows=100))
+    assert sources(wanted, replace(LENIENT, map=(away,))) == (None, Source(0, 100))
+    both = replace(LENIENT, map=(away, TableSourceSpec("users", "users")))
+    assert sources(wanted, both) == (Source(0, 100), Source(0, 100))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "resized", "expected"),
+    [
+        ("users", 300, "Rehash", Source(0, 100, repeated=True)),
+        ("users", 102_400, "Rehash", Source(0, 100, repeated=True)),
+        ("users", 100, "Rehash", Source(0, 100)),
+        ("shops", 45, "Truncate", Source(2, 30)),
+        ("shops", 12, "Truncate", Source(2, 30)),
+        ("shops", 30, "Truncate", Source(2, 30)),
+    ],
+)
+def test_another_number_of_rows_is_taken_as_the_rules_say(name: str, rows: int, resized: Any, expected: Source) -> None:
+    wanted = tables(name, rows=rows)
+    assert sources(wanted, replace(LENIENT, resized=resized)) == (expected,)
+    of_one = replace(LENIENT, map=(TableSourceSpec(name, name, resized),))
+    assert sources(wanted, of_one) == (expected,), "the map's rule goes before that of all tables"
+
+
+REFUSED = [
+    (tables("users", "pages", "shops", "cities"), ByNameSpec(), "spec.restoreFrom.missing: key has no table cities"),
+    (tables("users", "pages"), ByNameSpec(), "spec.restoreFrom.extra: key also has table shops"),
+    (
+        tables("users"),
+        replace(LENIENT, map=(TableSourceSpec("users", "people"),)),
+        "spec.restoreFrom.map: table users shall start from people, and key has no such table",
+    ),
+    (tables("pages", ids="XXH64"), LENIENT, "spec.model.tables[0].ids: table pages of the anchor has ids of CPR64"),
+    (tables("pages", dim=4), LENIENT, "spec.model.tables[0].dim: table pages of the anchor has 8, pages has 4"),
+    (
+        tables("pages", optimizer=SparseOptimizerSpec("SGD", 0.1)),
+        LENIENT,
+        "spec.model.tables[0].optimizer: table pages of the anchor was trained by Adagrad, pages has SGD",
+    ),
+    (tables("users", rows=200), LENIENT, "spec.model.tables[0].rows: table users of the anchor has 100"),
+    (tables("users", rows=250), replace(LENIENT, resized="Rehash"), "is no multiple of it"),
+    (tables("users", rows=50), replace(LENIENT, resized="Rehash"), "is no multiple of it"),
+    (tables("users", rows=102_500), replace(LENIENT, resized="Rehash"), "is more than 1024 times as many"),
+    (tables("shops", rows=60), replace(LENIENT, resized="Rehash"), "its ids are RowNumber"),
+    (tables("users", rows=50), replace(LENIENT, resized="Truncate"), "its ids are hashed"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "rules", "told"), REFUSED, ids=[each[2][:60] for each in REFUSED])
+def test_what_does_not_fit_is_refused_by_field_with_the_remedy(
+    wanted: tuple[TableSpec, ...], rules: ByNameSpec, told: str
+) -> None:
+    with pytest.raises(LayoutError) as caught:
+        sources(wanted, rules)
+    assert told in caught.value.message
+    assert caught.value.remedy.endswith(".")
+    assert caught.value.reason == "LayoutMismatch"
+
+
+def test_a_long_list_of_what_does_not_fit_is_cut() -> None:
+    with pytest.raises(LayoutError, match=r"n0, n1, n2, n3, n4, n5, n6, n7, \.\.\."):
+        sources(tables(*(f"n{i}" for i in range(20))), replace(LENIENT, missing="Fail"))
+
+
+A, B, C = SavedTensor("a", (2, 3)), SavedTensor("b", (4,)), SavedTensor("c", ())
+MEAN = SavedTensor("mean", (4,))
+
+
+def parts(*parameters: SavedTensor, optimizer: str = "Adam", buffers: tuple[SavedTensor, ...] = ()) -> DenseParts:
+    return DenseParts(optimizer, parameters, buffers)
+
+
+def test_parameters_are_found_by_name_and_shape_wherever_they_lie() -> None:
+    old, new = parts(A, B, C, buffers=(MEAN,)), parts(C, SavedTensor("d", (5,)), A, buffers=(MEAN,))
+    assert map_dense(old, new, LENIENT, "key") == DenseMapping(((10, 0, 1), (0, 6, 6)), ("mean",))
+    assert map_dense(old, old, ByNameSpec(), "key") == DenseMapping(((0, 0, 6), (6, 6, 4), (10, 10, 1)), ("mean",))
+
+
+def test_a_parameter_of_another_shape_is_missing_here_and_extra_there() -> None:
+    wider = SavedTensor("a", (2, 4))
+    assert map_dense(parts(A, B), parts(wider, B), LENIENT, "key") == DenseMapping(((6, 8, 4),), ())
+    with pytest.raises(LayoutError, match=r"missing: the dense network of key has no a \[2, 4\]"):
+        map_dense(parts(A, B), parts(wider, B), ByNameSpec(extra="Ignore"), "key")
+    with pytest.raises(LayoutError, match=r"extra: the dense network of key also has a \[2, 3\], mean \[4\]"):
+        map_dense(parts(A, B, buffers=(MEAN,)), parts(wider, B), ByNameSpec(missing="Initialise"), "key")
+
+
+def test_a_state_of_another_optimizer_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"spec.model.denseOptimizer: key has a dense state of Adam, .* of SGD"):
+        map_dense(parts(A), parts(A, optimizer="SGD"), LENIENT, "key")

@@ -1,0 +1,203 @@
+"""An anchor read by shards of other tables: rows go where the same name has them, bit for bit with their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cpr_contract.manifests import ManifestRef, SavedModel, SavedTable
+from cpr_contract.spec import ByNameSpec, JobSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
+from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.tables.home import Home
+from support.memory_store import MemoryStore
+from support.saves import ShardBench
+
+#: By table and row: the vector, and the optimizer's state.
+Rows = dict[tuple[str, int], tuple[bytes, bytes]]
+
+ADAM = SparseOptimizerSpec("Adam", 0.1)
+OLD = (
+    TableSpec("users", 300),
+    TableSpec("pages", 170, optimizer=ADAM),
+    TableSpec("shops", 90, dim=2, ids="RowNumber"),
+    TableSpec("gone", 40),
+)
+NEW = (
+    TableSpec("cities", 50, dim=2),
+    TableSpec("sites", 170, optimizer=ADAM),
+    TableSpec("users", 300),
+    TableSpec("shops", 90, dim=2, ids="RowNumber"),
+)
+RULES = ByNameSpec("Initialise", "Ignore", map=(TableSourceSpec("sites", "pages"),))
+
+
+def job_of(job: JobSpec, tables: tuple[TableSpec, ...], seed: int, snapshots: dict[str, Any]) -> JobSpec:
+    return replace(
+        job,
+        model=replace(job.model, tables=tables),
+        data=replace(job.data, seed=seed),
+        snapshots=replace(job.snapshots, **snapshots),
+    )
+
+
+def benches(
+    store: MemoryStore, shards: int, tables: tuple[TableSpec, ...], seed: int = 1, **snapshots: Any
+) -> list[ShardBench]:
+    return [
+        ShardBench(store, shards=shards, index=index, alter=lambda job: job_of(job, tables, seed, snapshots))
+        for index in range(shards)
+    ]
+
+
+def model_of(job: JobSpec) -> SavedModel:
+    model = job.model
+    parts = zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
+    tables = (SavedTable(table.name, table.rows, dim, kind.kind, table.id_scheme) for table, dim, kind in parts)
+    return SavedModel(job.data.seed, tuple(tables), "SGD", ())
+
+
+def commit(store: MemoryStore, bench: ShardBench, *refs: ManifestRef, tells: bool = True) -> str:
+    """The key of an anchor of these saves, which may tell of what model it is."""
+    job = bench.job
+    model = model_of(job) if tells else None
+    meta = DenseMeta("uid", 1, 1, 20, 1280, 6400, bench.layout, (), ids=job.model.table_ids, model=model)
+    return commit_anchor(store, meta, {"dense": torch.zeros(1)}, refs, ((),) * len(refs)).key
+
+
+def anchored(store: MemoryStore, shards: int, tables: tuple[TableSpec, ...] = OLD, **save: Any) -> tuple[str, Rows]:
+    """An anchor whose saves stand on others, and the rows that it has; most of them never changed."""
+    found = benches(store, shards, tables)
+    for bench in found:
+        bench.change(*range(0, len(bench.arena), 3), by=1.0 + bench.index)
+        bench.save(10)
+        bench.change(*range(0, len(bench.arena), 4), by=2.0)
+    refs = tuple(bench.save(20, bench.links, **save).ref for bench in found)
+    key = commit(store, found[0], *refs)
+    return key, dict(each for bench in found for each in rows_in(bench, bench.home))
+
+
+def rows_in(bench: ShardBench, home: Home) -> Iterator[tuple[tuple[str, int], tuple[bytes, bytes]]]:
+    tables = bench.job.model.tables
+    widths = [
+        {"Adam": 2 * dim}.get(optimizer.kind, 1)
+        for dim, optimizer in zip(bench.job.model.table_dims, bench.job.model.table_optimizers, strict=True)
+    ]
+    for chunk in home.placement.rows_of(bench.index):
+        for slot, table, row in zip(
+            range(chunk.first_slot, chunk.first_slot + len(chunk.rows)), chunk.tables, chunk.rows, strict=True
+        ):
+            ((segment, inside),) = home.arena.parted(np.array([slot]))
+            state: Floats = segment.state[inside][0]
+            assert not state[widths[table] :].any(), "nothing is kept beside what the optimizer keeps"
+            yield (tables[table].name, int(row)), (segment.rows[inside].tobytes(), state[: widths[table]].tobytes())
+
+
+def taken(heirs: list[ShardBench]) -> Rows:
+    """The rows of all shards of a job that starts from the anchor; and that its own saves hold them."""
+    found: Rows = {}
+    for bench in heirs:
+        (only,) = bench.choices(1)
+        restored, home = bench.restore(only)
+        assert (only.kind, restored.step, restored.samples, restored.chain) == ("RestoreFrom", 0, 0, ())
+        mine = dict(rows_in(bench, home))
+        bench.go_on(restored, home)
+        assert bench.arena.epochs.now == 2, "what changes from now on is told from what was loaded"
+        saved = bench.save(5, job_uid="heir")
+        _, again = bench.restore(Candidate("Save", bench.layout, 5, (saved.ref,)))
+        assert dict(rows_in(bench, again)) == mine
+        found |= mine
+    return found
+
+
+def first_values(tables: tuple[TableSpec, ...], seed: int) -> Rows:
+    (bench,) = benches(MemoryStore(), 1, tables, seed)
+    bench.arena.epochs.clear()
+    bench.home.arena.segments[0].state[:] = 0
+    bench.arena.seed(bench.placement, 0, bench.home.seeding)
+    return dict(rows_in(bench, bench.home))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 2), (2, 3)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tables_are_taken_renamed_left_out_and_added(before: int, after: int, seed: int) -> None:
+    store = MemoryStore()
+    key, old = anchored(store, before)
+    found = taken(benches(store, after, NEW, seed, restore_from=key, by_name=RULES))
+    fresh = first_values(NEW, seed)
+    expected = {
+        (name, row): fresh[name, row] if name == "cities" else old["pages" if name == "sites" else name, row]
+        for name, row in fresh
+    }
+    assert found == expected
+
+
+def test_the_same_tables_are_read_as_if_they_were_not_named() -> None:
+    store = MemoryStore()
+    key, old = anchored(store, 4)
+    heirs = benches(store, 4, OLD, restore_from=key, by_name=ByNameSpec())
+    assert [len(bench.choices(1)[0].saves) for bench in heirs] == [1] * 4, "each shard reads its own save alone"
+    assert taken(heirs) == old
+
+
+def test_a_grown_table_repeats_its_rows_and_a_numbered_one_has_new_ones() -> None:
+    store = MemoryStore()
+    key, old = anchored(store, 2)
+    tables = (TableSpec("users", 900), TableSpec("shops", 120, dim=2, ids="RowNumber"))
+    rules = ByNameSpec("Fail", "Ignore", "Rehash", (TableSourceSpec("shops", "shops", "Truncate"),))
+    found = taken(benches(store, 3, tables, 2, restore_from=key, by_name=rules))
+    assert {row: found["users", row] for row in range(900)} == {row: old["users", row % 300] for row in range(900)}
+    assert [found["shops", row] for row in range(90)] == [old["shops", row] for row in range(90)]
+    fresh = first_values(tables, 2)
+    assert [found["shops", row] for row in range(90, 120)] == [fresh["shops", row] for row in range(90, 120)]
+
+
+def test_a_shrunk_numbered_table_keeps_its_first_rows() -> None:
+    store = MemoryStore()
+    key, old = anchored(store, 2)
+    rules = ByNameSpec("Fail", "Ignore", "Truncate")
+    tables = (TableSpec("shops", 30, dim=2, ids="RowNumber"), TableSpec("users", 300))
+    found = taken(benches(store, 2, tables, 2, restore_from=key, by_name=rules))
+    assert [found["shops", row] for row in range(30)] == [old["shops", row] for row in range(30)]
+
+
+def test_quantised_saves_are_read_as_by_the_same_tables() -> None:
+    store = MemoryStore()
+    key, _ = anchored(store, 2, bits=8)
+    whole = taken(benches(store, 2, OLD, restore_from=key))
+    found = taken(benches(MemoryStoreOf(store), 3, NEW, restore_from=key, by_name=RULES))
+    assert all(found["users", row] == whole["users", row] for row in range(300))
+
+
+class MemoryStoreOf(MemoryStore):
+    """A store that begins with the objects of another."""
+
+    def __init__(self, other: MemoryStore) -> None:
+        super().__init__()
+        self.objects.update({key: data for key, data in other.objects.items() if not key.startswith("heir")})
+
+
+def test_an_anchor_that_lacks_a_shards_save_is_damaged() -> None:
+    store = MemoryStore()
+    found = benches(store, 2, OLD)
+    refs = tuple(bench.save(20).ref for bench in found)
+    key = commit(store, found[0], *refs[::-1])
+    (bench,) = benches(store, 1, NEW, restore_from=key, by_name=RULES)
+    with pytest.raises(DamagedError, match="holds places"):
+        bench.restore(bench.choices(1)[0])
+
+
+def test_an_anchor_of_a_version_that_did_not_name_tables_is_refused() -> None:
+    store = MemoryStore()
+    (bench,) = benches(store, 1, OLD)
+    key = commit(store, bench, bench.save(20).ref, tells=False)
+    (heir,) = benches(store, 1, NEW, restore_from=key, by_name=RULES)
+    with pytest.raises(LayoutError, match="by a version that did not record tables"):
+        heir.choices(1)

@@ -1,0 +1,238 @@
+"""What a job takes of an anchor of other tables and another network, by name: pure decisions, and refusals.
+
+What is refused is told with the field of the job that decides it, and what to set there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self, assert_never
+
+from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedTensor
+from cpr_contract.spec import ByNameSpec, JobSpec, ModelSpec, Resized, TableSourceSpec, TableSpec
+from cpr_trainer.checkpoint.format.errors import LayoutError
+
+_FIELD = "spec.restoreFrom"
+#: So many names of what does not fit are shown.
+_SHOWN = 8
+#: A row is copied so often at most: each copy is looked for in every part of the anchor.
+_MOST_COPIES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """A model that starts from an anchor of another one, by these rules."""
+
+    rules: ByNameSpec
+    model: ModelSpec
+
+    @classmethod
+    def of(cls, job: JobSpec) -> Self | None:
+        """Return that of a job; None if its anchor has to be of the same model."""
+        rules = job.snapshots.by_name
+        return None if rules is None else cls(rules, job.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where rows of a table come from: row r from row r of the anchor's table `table`, which has `rows` rows.
+
+    If they are `repeated`, row r comes from row r mod `rows`; else those from `rows` on have their first values.
+    """
+
+    table: int
+    rows: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapping:
+    """The source of each table, None for those that start fresh; and the tables of the anchor, with their seed."""
+
+    sources: tuple[Source | None, ...]
+    tables: tuple[SavedTable, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DenseParts:
+    """What a dense network's state consists of; `optimizer` says what is kept of each parameter."""
+
+    optimizer: str
+    parameters: tuple[SavedTensor, ...]
+    buffers: tuple[SavedTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMapping:
+    """What is taken of an anchor's flat dense state, as (first there, first here, size); and which buffers by name."""
+
+    pieces: tuple[tuple[int, int, int], ...]
+    buffers: tuple[str, ...]
+
+
+def saved_model(manifest: DenseManifest, key: str) -> SavedModel:
+    """Return what an anchor says of its model. Raises LayoutError for one of a version that did not say it."""
+    if manifest.model is None:
+        raise LayoutError(
+            f"{_FIELD}: {key} was saved by a version that did not record tables and parameters by name.",
+            "Name an anchor of a job that this version has trained. With the same model, name this one in "
+            "spec.snapshots.restoreFrom.",
+        )
+    return manifest.model
+
+
+def sources_of(model: ModelSpec) -> tuple[Source, ...]:
+    """Return the sources of a model's tables in an anchor of the very same ones."""
+    return tuple(Source(place, table.rows) for place, table in enumerate(model.tables))
+
+
+def map_tables(saved: SavedModel, by_name: ByName, key: str) -> TableMapping:
+    """Return where the rows of each table come from. `key` is the anchor's. Raises LayoutError.
+
+    A table of the anchor that `map` names goes where that says, and to no other.
+    """
+    model, rules = by_name.model, by_name.rules
+    places = {table.name: place for place, table in enumerate(saved.tables)}
+    mapped = {each.table: each for each in rules.map}
+    elsewhere = {each.source for each in rules.map}
+    sources: list[Source | None] = []
+    missing: list[str] = []
+    for place, table in enumerate(model.tables):
+        wanted = mapped.get(table.name, TableSourceSpec(table.name, table.name))
+        there = None if table.name in elsewhere and table.name not in mapped else places.get(wanted.source)
+        if there is None and table.name in mapped:
+            raise _refusal(
+                f"{_FIELD}.map: table {table.name} shall start from {wanted.source}, and {key} has no such table",
+                f"name one of its tables there: {_some(places)}",
+            )
+        if there is None:
+            missing.append(table.name)
+            sources.append(None)
+        else:
+            resized = wanted.resized or rules.resized
+            sources.append(_source(by_name, place, there, saved.tables[there], resized))
+    if missing and rules.missing == "Fail":
+        raise _refusal(
+            f"{_FIELD}.missing: {key} has no table {_some(missing)}",
+            "set it to Initialise to start what is missing from first values, or name the anchor's tables in "
+            f"{_FIELD}.map",
+        )
+    taken = {source.table for source in sources if source is not None}
+    extra = [table.name for place, table in enumerate(saved.tables) if place not in taken]
+    if extra and rules.extra == "Fail":
+        raise _refusal(
+            f"{_FIELD}.extra: {key} also has table {_some(extra)}, which no table of this job takes",
+            f"set it to Ignore to leave out what is extra, or name the anchor's tables in {_FIELD}.map",
+        )
+    return TableMapping(tuple(sources), saved.tables, saved.seed)
+
+
+def map_dense(old: DenseParts, new: DenseParts, rules: ByNameSpec, key: str) -> DenseMapping:
+    """Return what a network takes of the dense state of an anchor: what has the same name and shape.
+
+    What has another shape is missing here, and extra there. Raises LayoutError.
+    """
+    if old.optimizer != new.optimizer:
+        raise _refusal(
+            f"spec.model.denseOptimizer: {key} has a dense state of {old.optimizer}, this job wants one of "
+            f"{new.optimizer}",
+            f"give this job that optimizer, or set {_FIELD}.dense to Initialise",
+        )
+    known, wanted = {*old.parameters, *old.buffers}, {*new.parameters, *new.buffers}
+    missing = [_shown(each) for each in (*new.parameters, *new.buffers) if each not in known]
+    extra = [_shown(each) for each in (*old.parameters, *old.buffers) if each not in wanted]
+    if missing and rules.missing == "Fail":
+        raise _refusal(
+            f"{_FIELD}.missing: the dense network of {key} has no {_some(missing)}",
+            "set it to Initialise to start what is missing from first values",
+        )
+    if extra and rules.extra == "Fail":
+        raise _refusal(
+            f"{_FIELD}.extra: the dense network of {key} also has {_some(extra)}",
+            "set it to Ignore to leave out what is extra",
+        )
+    there = dict(_offsets(old.parameters))
+    pieces = ((there[each], first, each.size) for each, first in _offsets(new.parameters) if each in there)
+    saved = set(old.buffers)
+    return DenseMapping(tuple(pieces), tuple(each.name for each in new.buffers if each in saved))
+
+
+def _source(by_name: ByName, place: int, there: int, saved: SavedTable, resized: Resized) -> Source:
+    """Return the source of table `place` in the anchor's table `there`. Raises LayoutError if that does not fit."""
+    table, model = by_name.model.tables[place], by_name.model
+    field = f"spec.model.tables[{place}]"
+    fresh = f"or give {table.name} another name, to start it from first values ({_FIELD}.missing: Initialise)"
+    found = f"table {saved.name} of the anchor"
+    dim, optimizer = model.table_dims[place], model.table_optimizers[place].kind
+    if saved.ids != table.id_scheme:
+        raise _refusal(
+            f"{field}.ids: {found} has ids of {saved.ids}, {table.name} has {table.id_scheme}, so its rows are other "
+            "ids'",
+            f"set it to {saved.ids}, {fresh}",
+        )
+    if saved.dim != dim:
+        raise _refusal(
+            f"{field}.dim: {found} has {saved.dim}, {table.name} has {dim}", f"set it to {saved.dim}, {fresh}"
+        )
+    if saved.optimizer != optimizer:
+        raise _refusal(
+            f"{field}.optimizer: {found} was trained by {saved.optimizer}, {table.name} has {optimizer}",
+            f"set its kind to {saved.optimizer}, {fresh}",
+        )
+    if saved.rows == table.rows:
+        return Source(there, saved.rows)
+    if refusal := _refusal_of_rows(table, saved, resized):
+        what, remedy = refusal
+        raise _refusal(
+            f"{field}.rows: {found} has {saved.rows}, {table.name} has {table.rows}{what}", f"{remedy}, {fresh}"
+        )
+    return Source(there, saved.rows, repeated=resized == "Rehash")
+
+
+def _refusal_of_rows(table: TableSpec, saved: SavedTable, resized: Resized) -> tuple[str, str] | None:
+    """Return why a table cannot start from one with another number of rows, and the remedy; None if it can."""
+    numbered, multiple = table.ids == "RowNumber", table.rows % saved.rows == 0
+    match resized:
+        case "Fail":
+            how = "Truncate" if numbered else f"Rehash with a multiple of {saved.rows}"
+            return "", f"set it to {saved.rows}, or {_FIELD}.resized to {how}"
+        case "Rehash" if numbered:
+            why = ", and its ids are RowNumber, so no other row stands for an id"
+            return why, f"set {_FIELD}.resized to Truncate"
+        case "Rehash" if not multiple:
+            why = ", which is no multiple of it, so ids of one row would have come from several"
+            return why, f"set it to a multiple of {saved.rows}"
+        case "Rehash" if table.rows // saved.rows > _MOST_COPIES:
+            why = f", which is more than {_MOST_COPIES} times as many"
+            return why, f"set it to at most {_MOST_COPIES * saved.rows}"
+        case "Truncate" if not numbered:
+            why = ", and its ids are hashed, so every id would have another row"
+            return why, f"set {_FIELD}.resized to Rehash and the rows to a multiple of {saved.rows}"
+        case "Rehash" | "Truncate":
+            return None
+        case _:
+            assert_never(resized)
+
+
+def _offsets(tensors: Iterable[SavedTensor]) -> list[tuple[SavedTensor, int]]:
+    """Return parameters with where they begin in the flat state."""
+    found, first = [], 0
+    for each in tensors:
+        found.append((each, first))
+        first += each.size
+    return found
+
+
+def _shown(tensor: SavedTensor) -> str:
+    return f"{tensor.name} {list(tensor.shape)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    every = tuple(names)
+    return ", ".join(every[:_SHOWN]) + (", ..." if len(every) > _SHOWN else "")
+
+
+def _refusal(what: str, remedy: str) -> LayoutError:
+    return LayoutError(f"{what}.", f"{remedy[0].upper()}{remedy[1:]}.")

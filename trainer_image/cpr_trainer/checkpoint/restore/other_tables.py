@@ -1,0 +1,130 @@
+"""Loads an anchor of other tables: every row of it that some table of this job starts from, wherever it lay.
+
+A row lies elsewhere as soon as there is one table more. So each shard reads all saves of the anchor, part by part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from cpr_contract.manifests import Part, ShardManifest
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.parts import Shape
+from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes
+from cpr_trainer.checkpoint.restore.by_name import TableMapping
+from cpr_trainer.checkpoint.restore.reading import Found, parts_of, read_chain, read_rows
+from cpr_trainer.placement import Placement
+from cpr_trainer.store import Store, in_parallel
+from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.optimizers import state_width
+
+#: So many rows are put where they belong at a time: what that takes is small beside a part.
+_CHUNK = 1 << 16
+
+
+def load_other_tables(store: Store, mapping: TableMapping, home: Home, found: tuple[Found, ...]) -> None:
+    """Fill the arena with the rows that its tables take of the saves of all shards of an anchor, as changes.
+
+    Rows that no save holds are left as they are. Raises DamagedError, StoreError.
+    """
+    dims = tuple(dict.fromkeys(table.dim for table in mapping.tables))
+    rows = [table.rows for table in mapping.tables]
+    bands = [dims.index(table.dim) for table in mapping.tables]
+    there = Placement(rows, len(found), bands)
+    for index, (manifest, ref) in enumerate(found):
+        if manifest.spans != there.spans(index):
+            raise DamagedError(ref.key, f"holds places {manifest.spans}, not {there.spans(index)}")
+    alone = Placement(rows, 1, bands)
+    widths = [(dim, max(state_width(t.optimizer, dim) for t in mapping.tables if t.dim == dim)) for dim in dims]
+    for top in found:
+        for save in read_chain(store, top):
+            loader = _Loader(store, save[0], home, mapping, alone, tuple(widths))
+            in_parallel(loader.load, parts_of(save))
+    home.arena.epochs.now = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """One table for each table of the anchor, and where in it its rows go. Rows in it are those below `ends`.
+
+    tables: int64 [T], -1 for none. shifts: int64 [T], what is added to a row's place. ends: int64 [T].
+    """
+
+    tables: Ints
+    shifts: Ints
+    ends: Ints
+
+
+def _targets(mapping: TableMapping, rows: tuple[int, ...]) -> list[_Targets]:
+    """Return as many as it takes for every place that a row goes to, in tables of so many `rows`."""
+    goals: list[list[tuple[int, int, int]]] = [[] for _ in mapping.tables]
+    for table, source in enumerate(mapping.sources):
+        if source is not None:
+            shifts = range(0, rows[table], source.rows) if source.repeated else (0,)
+            goals[source.table] += [(table, shift, rows[table]) for shift in shifts]
+    none = (-1, 0, 0)
+    rounds = range(max((len(each) for each in goals), default=0))
+    chosen = ([each[turn] if turn < len(each) else none for each in goals] for turn in rounds)
+    return [_Targets(*np.array(each, np.int64).T) for each in chosen]
+
+
+class _Loader:
+    """Loads parts of one save.
+
+    `alone` is the placement of its tables on one shard alone: its places name rows. bands: the dim of each band there,
+    and how many float32 its optimizers keep of a row.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- what is read, and what becomes of it
+        self,
+        store: Store,
+        manifest: ShardManifest,
+        home: Home,
+        mapping: TableMapping,
+        alone: Placement,
+        bands: tuple[tuple[int, int], ...],
+    ) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._home = home
+        self._alone = alone
+        self._bands = tuple(zip(alone.spans(0), bands, strict=True))
+        self._targets = _targets(mapping, home.placement.rows_per_table)
+
+    def load(self, part: Part) -> None:
+        """Load the rows of a part. Raises DamagedError, StoreError."""
+        band = next((band for (first, last), band in self._bands if first <= part.first < last), None)
+        if band is None:
+            raise DamagedError(part.key, f"holds place {part.first}, which there is not")
+        dim, width = band
+        shape = Shape.of(part, dim, self._manifest.bits, state=width)
+        records = np.empty((shape.rows, record_bytes(dim, shape.bits)), np.uint8)
+        state = np.empty((shape.rows, width), np.float32)
+        places = read_rows(self._store, part, shape, records, state)
+        for first, last in pairwise([*range(0, len(places), _CHUNK), len(places)]):
+            tables, rows = self._alone.rows_at(places[first:last])
+            values = decode_rows(records[first:last], dim, shape.bits)
+            for targets in self._targets:
+                self._put(targets, tables, rows, values, state[first:last])
+
+    def _put(self, targets: _Targets, tables: Ints, rows: Ints, values: Floats, state: Floats) -> None:
+        """Put rows [k, D] with their state [k, W] where one of the tables has them, if that is on this shard."""
+        home = self._home
+        goals = targets.tables[tables]
+        moved = rows + targets.shifts[tables]
+        wanted = np.flatnonzero((goals >= 0) & (moved < targets.ends[tables]))
+        numbers = home.placement.offsets[goals[wanted]] + moved[wanted]
+        shards, slots = home.placement.locate(numbers)
+        here = np.flatnonzero(shards == home.index)
+        here = here[np.argsort(slots[here])]  # several segments want them ascending
+        slots, taken = slots[here], wanted[here]
+        for segment, inside in home.arena.parted(slots):
+            width = min(segment.state.shape[1], state.shape[1])
+            segment.rows[inside] = values[taken]
+            segment.state[inside] = 0.0
+            segment.state[inside, :width] = state[taken, :width]
+        home.arena.epochs.of[slots] = 1
