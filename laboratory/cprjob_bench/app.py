@@ -14,7 +14,7 @@ import typer
 
 from cpr_contract.spec import Bits, Precision, Strategy
 from cpr_operator.cli.console import err, out, usage_errors
-from cprjob_bench.options import RecoveryTier, SimulatePreset, TrainPreset
+from cprjob_bench.options import RecoveryTier, RedundancyMode, SimulatePreset, TrainPreset
 
 #: Found by its entry point: its commands become commands of `cprjob`.
 app = typer.Typer(rich_markup_mode=None)
@@ -152,6 +152,42 @@ def recovery(
     with usage_errors():
         sizes = tuple(size or (64, 512, 2048))
         bench_recovery(RecoveryOptions(tuple(tier or RecoveryTier), sizes, runs, json), out, err, os.environ)
+
+
+@bench.command()
+def redundancy(  # noqa: PLR0913 -- one parameter per option
+    *,
+    mode: Annotated[
+        list[RedundancyMode] | None, typer.Option(help="Measure this mode only, beside none. May be repeated.")
+    ] = None,
+    preset: Annotated[TrainPreset, typer.Option(help="Model to train while nothing fails.")] = TrainPreset.KAGGLE,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 100_000,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards of that job.")] = 5,
+    size: Annotated[
+        list[int] | None, typer.Option(min=0, metavar="MIB", help="Size of a killed shard. May be repeated; 0: none.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Number of kills per mode and size.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of windows to measure per mode.")] = 3,
+    seconds: Annotated[int, typer.Option(min=2, help="Length of a window, in seconds.")] = 15,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare what replay and parity cost while nothing fails, and how fast a killed shard is back."""
+    from cprjob_bench.commands.redundancy import RedundancyOptions, bench_redundancy
+
+    with usage_errors():
+        sizes = tuple(each for each in (size or (64, 512, 2048)) if each)
+        options = RedundancyOptions(
+            modes=tuple(mode or RedundancyMode),
+            preset=preset,
+            rows=rows,
+            shards=shards,
+            sizes=sizes,
+            runs=runs,
+            repeats=repeats,
+            seconds=seconds,
+            json=json,
+        )
+        bench_redundancy(options, out, err, os.environ)
 
 
 @app.command()

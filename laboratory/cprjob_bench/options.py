@@ -17,6 +17,17 @@ class TrainPreset(enum.StrEnum):
     MLPERF = "mlperf"
 
 
+class RedundancyMode(enum.StrEnum):
+    """How `cprjob bench redundancy` lets a job keep what a lost shard had learnt; the number is k."""
+
+    NONE = "none"
+    REPLAY = "replay"
+    PARITY_1 = "parity-1"
+    PARITY_2 = "parity-2"
+    PARITY_4 = "parity-4"
+    EAGER = "eager"
+
+
 class RecoveryTier(enum.StrEnum):
     """How a member comes back that `cprjob bench recovery` kills."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_contract.exits import ExitCode
 from cpr_trainer.process import loading_torch, supervised
 
@@ -15,6 +16,10 @@ from cpr_trainer.process import loading_torch, supervised
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code."""
     options = _parser().parse_args(arguments)
+    if options.role in {ROLE_TRAINER, ROLE_SHARD}:
+        from cprjob_bench.roles.redundancy.main import run as be_member
+
+        return be_member(options.role, environ)
     return supervised(options.role, partial(_run, options, environ), environ)
 
 
@@ -39,6 +44,10 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             from cprjob_bench.roles.train.samples import run as write_samples
 
             write_samples(environ, options.rows, options.to)
+        case "sweep":
+            from cprjob_bench.roles.redundancy.sweep import run as write_sweep
+
+            write_sweep(options.rows, options.tables, options.to)
         case _:
             with loading_torch(environ):
                 from cprjob_bench.roles.train.gauge import run as gauge
@@ -60,5 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     samples = roles.add_parser("samples", help="write synthetic samples for the job's tables in the Criteo layout")
     samples.add_argument("--rows", required=True, type=int, help="how many")
     samples.add_argument("--to", required=True, type=Path, help="the file; .gz packs it")
+    sweep = roles.add_parser("sweep", help="write samples that use each row of some tables once, as Parquet")
+    sweep.add_argument("--rows", required=True, type=int, help="of each table")
+    sweep.add_argument("--tables", required=True, type=int, help="how many")
+    sweep.add_argument("--to", required=True, type=Path, help="the file")
+    for role in (ROLE_TRAINER, ROLE_SHARD):
+        roles.add_parser(role, help="be that member of a job, and count; everything else is in the environment")
     roles.add_parser("gauge", help="time a fixed matrix product for each line of stdin, in GFLOP/s")
     return parser

@@ -66,6 +66,7 @@ class Reader:
 
     there: dict[tuple[str, str], Object] = field(default_factory=dict)
     variables: set[str] = field(default_factory=lambda: {"REGISTRY"})  # the page asks for it in words
+    copies: dict[str, str] = field(default_factory=dict)  # files that the page writes, and what they are like
 
     def follow(self, words: list[str]) -> None:
         program, *rest = words
@@ -88,7 +89,7 @@ class Reader:
         if words[0] == "run":
             component, job, file, *_ = arguments.component_name_and_args
             assert (arguments.scheduler, component, job) == ("cprjob", "cprjob.dlrm", "--job")
-            (found,) = objects(file)
+            (found,) = objects(self.copies.get(file, file))
             if not arguments.dryrun:
                 self.there["CPRJob", found["metadata"]["name"]] = found
         elif "$JOB" in words[-1]:
@@ -133,6 +134,11 @@ class Reader:
 
     def _sed(self, words: list[str]) -> None:
         if words == ["1,/=== SCHEDULER REQUEST ===/d"]:
+            return
+        if words[-1].startswith(">"):
+            program, file, copy = words
+            assert program.split("/")[1] in (ROOT / file).read_text("utf-8")
+            self.copies[copy.removeprefix(">")] = file
             return
         options, program, file = words
         _, old, new, _ = program.split("#")

@@ -11,10 +11,11 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from cprjob_bench.simulation.failures import Failure
-from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.job import FLUSH_AGE_S, Job
 
 #: A job that failed so often has no end that anybody would wait for.
 PATIENCE = 10_000
@@ -26,13 +27,15 @@ _NO_FAILURE = Failure(math.inf, 0)
 class Decision(NamedTuple):
     """`full`: any loss rolls back. `holds_s`: for how much training it stands if nothing fails.
 
-    `replays`: nothing is lost, because trainers push it again.
+    `replays`: nothing is lost, because trainers push it again. `parity`: lost shards go back to their last flush,
+    unless they are so close to each other that parity does not give them back.
     """
 
     full: bool
     interval_s: float
     holds_s: float = math.inf
     replays: bool = False
+    parity: bool = False
 
 
 class Strategy(Protocol):
@@ -61,13 +64,17 @@ class Strategy(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one job cost: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost."""
+    """What one job cost: `lost_s` seconds were trained or pushed again, `spent_s` shard-seconds stay lost.
+
+    `flushing_s` seconds were trained while shards flushed to parity.
+    """
 
     saves: int = 0
     recoveries: int = 0
     rollbacks: int = 0
     lost_s: float = 0.0
     spent_s: float = 0.0
+    flushing_s: float = 0.0
     finished: bool = True
 
 
@@ -80,13 +87,16 @@ def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.R
     while True:
         step = min(gap, decision.holds_s, job.total_s - training.now)
         training.advance(step, decision.interval_s)
+        out.flushing_s += step * decision.parity
         strategy.quiet(step)
         if training.now >= job.total_s:
             return out
         if step < gap:
             gap -= step
         else:
-            if decision.replays:
+            if decision.parity and is_covered(job, lost, rng) and training.rebuild(lost, replays=decision.replays):
+                pass
+            elif decision.replays:
                 training.replay()
             else:
                 training.fail(lost, rng, rolls_back=decision.full, promise=strategy.promise)
@@ -96,6 +106,15 @@ def run(job: Job, strategy: Strategy, failures: Iterator[Failure], rng: random.R
                 out.finished = False
                 return out
         decision = strategy.decide(job.budget_s - out.spent_s, job.total_s - training.cut)
+
+
+def is_covered(job: Job, lost: int, rng: random.Random) -> bool:
+    """Draw the shards that a failure takes, and return whether parity gives back all of them.
+
+    It does if any two are more than `data_shards` apart on the ring.
+    """
+    drawn = sorted(rng.sample(range(job.shards), lost))
+    return all(later - one > job.data_shards for one, later in pairwise((*drawn, drawn[0] + job.shards)))
 
 
 class _Training:
@@ -133,6 +152,23 @@ class _Training:
         self.out.recoveries += 1
         self.out.lost_s += self._job.replay * (self.now - self.saved)
         self._pending = False
+
+    def rebuild(self, shards: int, *, replays: bool) -> bool:
+        """A failure of shards that parity gives back as of their last flush; False if that is more than may be lost.
+
+        What came later is pushed again, or lost.
+        """
+        job, out = self._job, self.out
+        age = min(FLUSH_AGE_S, self.now - self.saved)
+        if not replays and out.spent_s + shards * age > job.budget_s:
+            return False
+        out.recoveries += 1
+        self._pending = False
+        if replays:
+            out.lost_s += job.replay * age
+        else:
+            out.spent_s += shards * age
+        return True
 
     def fail(self, shards: int, rng: random.Random, *, rolls_back: bool, promise: bool) -> None:
         """A failure takes so many shards: they lose what they trained since the last save, or all go back to it.

@@ -11,6 +11,8 @@ HOUR_S = 3600.0
 MINUTE_S = 60.0
 #: What a save of the snapshot engine keeps training waiting for: the rows are copied while training goes on.
 ASYNC_STALL_S = 3.0
+#: How old parity is when a shard is lost, on average: it is flushed twice a second, and a flush takes its time.
+FLUSH_AGE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class Job:
 
     Failures come every `mtbf_s` of training on average. `limit` is the accuracy budget, as a portion of all samples.
     `told_mtbf_s` and `told_lost` are what strategies are told of the failures, right or wrong. `replay` is rho, the
-    seconds that it takes to push one second of training again to lost shards.
+    seconds that it takes to push one second of training again to lost shards. `data_shards` is k, of which each parity
+    is, and `parity_cost` the portion of the training time that flushes to it take.
     """
 
     total_s: float
@@ -31,6 +34,8 @@ class Job:
     told_mtbf_s: float
     told_lost: float
     replay: float = REPLAY_GUESS
+    data_shards: int = 1
+    parity_cost: float = 0.0
 
     @property
     def budget_s(self) -> float:

@@ -16,6 +16,8 @@ def _costs(save_min: float, recover_min: float) -> Costs:
 
 #: Assumed. 640 000 samples/s at dim 64 on 18 shards, whose cores update 3.8 million rows/s each, give 0.084.
 _REPLAY = 0.1
+#: Measured by `cprjob bench redundancy` (docs/redundancy.md): processor time of a job whose members share two cores.
+_PARITY_COST = 0.05
 
 #: CPR's emulation of a production cluster; costs calibrated to the published 8.5 % and 0.68 %.
 PAPER = Job(
@@ -28,6 +30,7 @@ PAPER = Job(
     told_mtbf_s=28 * HOUR_S,
     told_lost=4.0,
     replay=_REPLAY,
+    parity_cost=_PARITY_COST,
 )
 #: CPR's run on a production cluster: 5 failures in 50 h, each of 4 random shards; costs assumed.
 PRODUCTION = Job(
@@ -40,6 +43,7 @@ PRODUCTION = Job(
     told_mtbf_s=10 * HOUR_S,
     told_lost=4.0,
     replay=_REPLAY,
+    parity_cost=_PARITY_COST,
 )
 #: Of `scale` it is the job that grows.
 PRESETS = {"paper": PAPER, "production": PRODUCTION, "scale": PAPER}

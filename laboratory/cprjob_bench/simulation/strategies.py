@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cpr_operator.policy import equations
 from cpr_operator.policy.beliefs import after_failure, after_quiet, prior
+from cpr_operator.policy.inputs import mean_rho, uncovered_at_least
 from cpr_operator.policy.law import SHORTEST_S, Odds, choose
 from cpr_operator.policy.replan import steady_s
 from cprjob_bench.simulation.engine import Decision, Strategy
@@ -37,19 +38,28 @@ class ClosedLoop:
 
     promise = True
 
-    def __init__(self, job: Job, replay: float | None = None) -> None:
+    def __init__(self, job: Job, *, replays: bool = False, parity: bool = False) -> None:
         self._job = job
-        self._replay = replay
+        self._replays = replays
+        self._parity = parity
         self._belief = prior(job.told_mtbf_s, job.told_lost)
 
     def decide(self, budget_s: float, left_s: float) -> Decision:
         """What the law says, until its figures will have moved."""
         job, belief = self._job, self._belief
         lost = min(belief.lost_per_failure, job.shards)
-        odds = Odds(budget_s, left_s, belief.mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s, self._replay)
+        replay, mtbf_s = job.replay if self._replays else None, belief.mtbf_s
+        if self._parity:
+            # Saves are for failures that parity does not give back.
+            portion = uncovered_at_least(job.shards, job.data_shards, lost)
+            if replay is None:
+                mtbf_s /= portion
+            else:
+                replay = mean_rho(replay, portion)
+        odds = Odds(budget_s, left_s, mtbf_s, lost, job.costs.save_stall_s, job.costs.commit_s, replay)
         choice = choose("Auto", None, odds)
         holds_s = steady_s(belief.beta_s, left_s, job.total_s)
-        return Decision(choice.mode == "Full", choice.interval_s, holds_s, replays=self._replay is not None)
+        return Decision(choice.mode == "Full", choice.interval_s, holds_s, self._replays, self._parity)
 
     def quiet(self, seconds: float) -> None:
         """The rate is believed to be lower."""
@@ -83,7 +93,17 @@ def cpr(job: Job) -> Strategy:
 
 def replay(job: Job) -> Strategy:
     """The operator's closed loop, with trainers that push again what lost shards had learnt."""
-    return ClosedLoop(job, job.replay)
+    return ClosedLoop(job, replays=True)
+
+
+def parity(job: Job) -> Strategy:
+    """The closed loop with parity among shards, without a log: what came after the last flush is lost, and charged."""
+    return ClosedLoop(job, parity=True)
+
+
+def replay_parity(job: Job) -> Strategy:
+    """The operator's closed loop with both: `recovery.redundancy`."""
+    return ClosedLoop(job, replays=True, parity=True)
 
 
 #: Strategies by name, in the order of a table. Each job has one made for it.
@@ -94,6 +114,8 @@ STRATEGIES: Mapping[str, Callable[[Job], Strategy]] = {
     "cpr": cpr,
     "cpr_closed_loop": ClosedLoop,
     "replay": replay,
+    "parity": parity,
+    "replay_parity": replay_parity,
 }
 
 

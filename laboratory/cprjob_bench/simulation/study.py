@@ -34,7 +34,8 @@ class Summary:
     """What one strategy costs, over all runs.
 
     `overhead` is a portion of the useful training time, as are its parts `save`, `load`, `lost` and `reschedule`
-    (means); None if some run trained so much again that it never ended. `pls` is the portion of lost samples.
+    (means), of which `save` has flushes to parity, too; None if some run trained so much again that it never ended.
+    `pls` is the portion of lost samples.
     """
 
     overhead: Spread | None
@@ -69,12 +70,15 @@ def simulate(job: Job, make: Callable[[Job], Strategy], failures: Failures, runs
 def _summary(job: Job, outcomes: list[Outcome]) -> Summary:
     total, costs = job.total_s, job.costs
     save, load, reschedule = (each / total for each in (costs.save_stall_s, costs.load_s, costs.reschedule_s))
-    overheads = [o.saves * save + o.recoveries * (load + reschedule) + o.lost_s / total for o in outcomes]
+    saves = [o.saves * save + o.flushing_s * job.parity_cost / total for o in outcomes]
+    overheads = [
+        spent + o.recoveries * (load + reschedule) + o.lost_s / total for spent, o in zip(saves, outcomes, strict=True)
+    ]
     recoveries = fmean(o.recoveries for o in outcomes)
     return Summary(
         overhead=_spread(overheads) if all(o.finished for o in outcomes) else None,
         pls=_spread(pls_of_failure(o.spent_s, total, job.shards) for o in outcomes),
-        save=fmean(o.saves for o in outcomes) * save,
+        save=fmean(saves),
         load=recoveries * load,
         lost=fmean(o.lost_s for o in outcomes) / total,
         reschedule=recoveries * reschedule,

@@ -97,15 +97,14 @@ class Inputs:
         if not self.replays:
             return None
         rho = REPLAY_GUESS if self.replay_ratio is None else max(self.replay_ratio, _LEAST_RHO)
-        # What parity does not give back may be kept no longer, and is trained again then.
-        return min(rho, self.uncovered * max(rho, 1.0))
+        return mean_rho(rho, self.uncovered)
 
     @property
     def uncovered(self) -> float:
         """The portion of failures after which more is pushed again than the last second."""
         if not self.data_shards or self.shards < 2:  # noqa: PLR2004 -- a shard alone has no neighbour
             return 1.0
-        return max(uncovered(self.shards, self.data_shards, self.belief.lost_per_failure), LEAST_UNCOVERED)
+        return uncovered_at_least(self.shards, self.data_shards, self.belief.lost_per_failure)
 
     @property
     def measured(self) -> bool:
@@ -126,3 +125,16 @@ class Inputs:
             commit_s=self.costs.commit_s,
             replay=self.rho,
         )
+
+
+def uncovered_at_least(shards: int, data_shards: int, lost: float) -> float:
+    """The portion of failures of so many shards that parity of `data_shards` is taken not to give back."""
+    return max(uncovered(shards, data_shards, lost), LEAST_UNCOVERED)
+
+
+def mean_rho(rho: float, portion: float) -> float:
+    """Rho as a mean over failures, of which parity does not give back this portion.
+
+    What it does not give back trainers may keep no longer, and it is trained again then.
+    """
+    return min(rho, portion * max(rho, 1.0))

@@ -1,4 +1,4 @@
-"""A connection to another shard, on which questions and answers take turns. It blocks: it is for threads aside."""
+"""A connection to another shard, for questions that are answered in order. It blocks: it is for threads aside."""
 
 from __future__ import annotations
 
@@ -53,13 +53,21 @@ class Dialogue:
 
     def ask(self, header: Header, payload: list[Any], expected: Operation) -> Frame:
         """Send a frame and return the answer, which is valid until the next one. Raises NotReadyError."""
+        self.send(header, payload)
+        return self.receive(expected)
+
+    def send(self, header: Header, payload: list[Any]) -> None:
+        """Send a frame. Several may be sent before they are answered: they are in their order."""
         self._writer.add(header, *payload)
         self._writer.flush(self._connection)
+
+    def receive(self, expected: Operation) -> Frame:
+        """Return the next answer, which is valid until the one after it. Raises NotReadyError."""
         frame = self._receive()
         if frame.header.operation is Operation.NOT_READY:
             raise NotReadyError
         if frame.header.operation is not expected:
-            raise FrameError(f"{frame.header.operation.name} in answer to {header.operation.name}")
+            raise FrameError(f"{frame.header.operation.name} in the place of {expected.name}")
         return frame
 
     def hang_up(self) -> None:

@@ -109,11 +109,23 @@ class View:
         if not changed.all():
             to.rows[~changed], to.state[~changed] = 0, 0
 
+    def read_run(self, first: int, end: int, to: Image) -> None:
+        """Put the rows [first, end) into `to`, which has room for as many."""
+        changed = self.epochs.ever_changed(slice(self.first + first, self.first + end))
+        to.rows[...], to.state[...], to.touched[...] = self.rows[first:end], self.state[first:end], changed
+        if not changed.all():
+            to.rows[~changed], to.state[~changed] = 0, 0
+
     def write(self, first: int, image: Image) -> None:
         """Give rows the bits of an image, from `first` on; those that never changed there stay as they are.
 
         The others count as changed in the present epoch. Raises ValueError if there are more of them than rows.
         """
+        end = first + len(image)
+        if end <= len(self) and image.touched.all():  # a run is copied several times as fast
+            self.rows[first:end], self.state[first:end] = image.rows, image.state
+            self.epochs.note(slice(self.first + first, self.first + end))
+            return
         which = np.flatnonzero(image.touched)
         at = which + first
         if len(at) and int(at[-1]) >= len(self):

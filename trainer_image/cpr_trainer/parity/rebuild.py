@@ -7,7 +7,9 @@ XOR is its own inverse. What came later trainers push again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from cpr_contract.codec import from_json
 from cpr_trainer.exchange.frames import FrameError
@@ -26,6 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 #: Rows come in pieces of about so many bytes: each shard answers one between two frames of trainers.
 _PIECE_BYTES = 1 << 20
+#: So many pieces are asked for ahead: a shard that has to wait for its processor does not keep the others waiting.
+_AHEAD = 8
+
+_Piece = tuple[int, int, range]
 
 
 def rebuild(  # noqa: PLR0913, PLR0917 -- what is filled, from where, and what will do
@@ -80,16 +86,32 @@ def _fill(
 ) -> bool:
     arena = home.arena
     arena.epochs.clear()
-    for part, standing in enumerate(found):
-        stripe = neighbours.stripe(part)
-        for segment, mine in enumerate(arena.segments):
-            view = View.of_part(arena, parts, part, segment)
-            step = max(1, _PIECE_BYTES // mine.row_bytes)
-            for first in range(0, len(view), step):
-                if cancelled():
-                    return False
-                rows = range(first, min(first + step, len(view)))
-                view.write(first, rows_of(stripe, part, standing.point, segment, rows))
+    stripes = [neighbours.stripe(part) for part in range(len(found))]
+    views = [
+        [View.of_part(arena, parts, part, segment) for segment in range(len(arena.segments))]
+        for part in range(len(found))
+    ]
+    coming = deque[_Piece]()
+    pieces = _pieces(views)
+    while True:
+        coming.extend(ahead := tuple(islice(pieces, _AHEAD - len(coming))))
+        for part, segment, rows in ahead:
+            stripes[part].expect(segment, rows)
+        if not coming:
+            break
+        if cancelled():
+            return False
+        part, segment, rows = coming.popleft()
+        views[part][segment].write(rows.start, rows_of(stripes[part], part, found[part].point, segment, rows))
     arena.seed(home.placement, home.index, home.seeding)
     arena.epochs.end()
     return True
+
+
+def _pieces(views: Sequence[Sequence[View]]) -> Iterator[_Piece]:
+    """Yield all rows of the parts in pieces: the part, the segment, and which of its rows."""
+    for part, segments in enumerate(views):
+        for segment, view in enumerate(segments):
+            step = max(1, _PIECE_BYTES // (view.rows[:1].nbytes + view.state[:1].nbytes + 1))
+            for first in range(0, len(view), step):
+                yield part, segment, range(first, min(first + step, len(view)))

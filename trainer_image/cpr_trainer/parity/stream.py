@@ -125,7 +125,7 @@ class Stream:
         image = Image.zeros(end - first, view.rows.shape[1], view.state.shape[1])
         last = min(end, frontier)
         if first < last:
-            view.read(np.arange(first, last), image[: last - first])
+            view.read_run(first, last, image[: last - first])
             _overlay(image, self._log[segment], first, last)
             if settled:
                 _overlay(image, self._sealed[segment], first, last)  # on top: it is older

@@ -24,7 +24,7 @@ class Epochs:
         self.of: NDArray[np.uint8] = (memory or OwnMemory()).array((size,), np.uint8)
         self.now = 1
 
-    def note(self, slots: Ints) -> None:
+    def note(self, slots: Ints | slice) -> None:
         """Rows change now."""
         self.of[slots] = self.now
 

@@ -50,6 +50,14 @@ class Run(Protocol):
         """The number of committed cuts; None for a contender that does not save."""
         ...
 
+    def sent_bytes(self) -> int | None:
+        """What its members have sent to each other by now; None where nobody counts."""
+        ...
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        """What its members hold for redundancy now, by what it is; empty where nobody tells."""
+        ...
+
     async def check(self) -> None:
         """Raise TrialError if it has stopped training."""
         ...
@@ -103,6 +111,12 @@ class _ProgramRun:
     async def saves(self) -> int | None:
         return None
 
+    def sent_bytes(self) -> int | None:
+        return None
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        return {}
+
     async def check(self) -> None:
         if (code := self._process.code) is not None:
             raise TrialError(why(self._last_word, self._log, code))
@@ -117,9 +131,7 @@ class CprJob:
         self._document = copy.deepcopy(dict(document))
         # Every pod has a volume of its own below the mount point.
         variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
-        container = {"name": env.MAIN_CONTAINER, "env": [variable]}
-        for members in ("trainers", "shards"):
-            self._document["spec"][members]["template"] = {"spec": {"containers": [container]}}
+        let_all(self._document, {"env": [variable]})
         self._environment = environment
 
     @asynccontextmanager
@@ -128,37 +140,61 @@ class CprJob:
         async with open_cluster(folder, self._environment) as cluster:
             job = cluster.create_job(self._document)
             async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
-                yield _JobRun(cluster, job, folder)
+                yield self.run_of(cluster, job, folder)
+
+    def run_of(self, cluster: LocalCluster, job: JobView, folder: Path) -> JobRun:
+        """Return the run of a job that was created."""
+        return JobRun(cluster, job, folder)
 
 
-class _JobRun:
+class JobRun:
+    """A job that trains in `folder`, on `cluster`."""
+
     def __init__(self, cluster: LocalCluster, job: JobView, folder: Path) -> None:
-        self._cluster = cluster
-        self._job = job
-        self._folder = folder
+        self.cluster = cluster
+        self.job = job
+        self.folder = folder
 
     def traces(self) -> Mapping[str, list[TracedStep]]:
+        """See `Run`."""
         return {role: self._trace(role) for role in (env.ROLE_TRAINER, env.ROLE_SHARD)}
 
     async def saves(self) -> int | None:
-        pod = running(await self._cluster.list_pods(self._job), env.ROLE_TRAINER, 0)
+        """See `Run`."""
+        pod = running(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
         if pod is None:
             return None
-        body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
+        body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
         try:
             return None if body is None else from_json(TrainerReport, body).saves
         except ContractError as error:
             raise TrialError(f"the leader's report cannot be read: {error}") from error
 
+    def sent_bytes(self) -> int | None:
+        """See `Run`."""
+        return None
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        """See `Run`."""
+        return {}
+
     async def check(self) -> None:
-        for pod in await self._cluster.list_pods(self._job):
+        """See `Run`."""
+        for pod in await self.cluster.list_pods(self.job):
             if pod.ended:
-                place = PodFolder(self._folder / "pods" / pod.name, self._folder / "secrets")
+                place = PodFolder(self.folder / "pods" / pod.name, self.folder / "secrets")
                 code = pod.container.exit_code if pod.container else None
                 raise TrialError(f"{pod.name}: {why(place.termination, place.log, code or 0)}")
 
     def _trace(self, role: str) -> list[TracedStep]:
-        return read_trace(next(self._folder.glob(f"pods/*-{role}-0-1/volumes/*/{_TRACE}"), None))
+        return read_trace(next(self.folder.glob(f"pods/*-{role}-0-1/volumes/*/{_TRACE}"), None))
+
+
+def let_all(document: dict[str, Any], container: Mapping[str, Any]) -> None:
+    """Let the containers of all members of a CPRJob have these fields."""
+    named = {"name": env.MAIN_CONTAINER, **container}
+    for members in ("trainers", "shards"):
+        document["spec"][members]["template"] = {"spec": {"containers": [named]}}
 
 
 def single(job: JobSpec, environment: Mapping[str, str]) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median, quantiles
 
@@ -36,6 +36,8 @@ class Window:
     cpu_ms: processor time per step, summed over all processes of a role.
     rss_bytes: resident memory at the end, by role.
     saves: committed cuts, None for a contender that does not save.
+    sent_bytes_per_sample: what members sent to each other, None where nobody counts.
+    kept_bytes: what members hold for redundancy at the end, by what it is; empty where nobody tells.
     """
 
     samples_per_s: float
@@ -46,6 +48,8 @@ class Window:
     rss_bytes: Mapping[str, int]
     saves: int | None
     machine: Machine
+    sent_bytes_per_sample: float | None = None
+    kept_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

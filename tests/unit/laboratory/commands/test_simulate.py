@@ -31,7 +31,7 @@ def test_a_preset_as_json(preset: str) -> None:
     found = simulate("--preset", preset)
     assert (found["preset"], found["runs"]) == (preset, 20)
     assert set(found) == {"preset", "runs", "strategies"}
-    assert len(found["strategies"]) == 11
+    assert len(found["strategies"]) == 15
 
 
 def test_the_table_names_strategies_and_the_rate() -> None:
@@ -39,7 +39,7 @@ def test_the_table_names_strategies_and_the_rate() -> None:
     assert result.exit_code == 0, result.output
     for says in ("20 jobs of 56 h on 8 shards", "cpr_closed_loop_async", "rollbacks"):
         assert says in result.stdout
-    assert "220 jobs in" in result.stderr
+    assert "300 jobs in" in result.stderr
     assert "jobs per second" in result.stderr
 
 

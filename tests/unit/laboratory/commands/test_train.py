@@ -177,7 +177,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, *options:
 
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(command, "_write_samples", write_samples)
+    monkeypatch.setattr(command, "write_samples", write_samples)
     result = CliRunner().invoke(app, ["bench", "train", *options])
     return result.exit_code, result.output
 

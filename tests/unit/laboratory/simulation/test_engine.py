@@ -11,11 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cpr_operator import ledger as ledgers
+from cpr_operator.api.parity import recoverable
 from cpr_operator.policy import Costs
+from cpr_operator.policy.equations import uncovered
 from cprjob_bench.simulation import engine
-from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, run
+from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, is_covered, run
 from cprjob_bench.simulation.failures import Failure
-from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.job import FLUSH_AGE_S, Job
 from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, OpenLoop
 
 HOUR = 3600.0
@@ -154,9 +156,10 @@ def test_the_closed_loop_never_overspends(job: Job, gaps: list[tuple[float, int]
 
 @given(JOBS)
 def test_no_failures_cost_exactly_the_saves(job: Job) -> None:
-    for make in STRATEGIES.values():
+    for name, make in STRATEGIES.items():
         out = run(job, make(job), iter(()), random.Random(0))
-        assert out == Outcome(saves=out.saves)
+        assert out == Outcome(saves=out.saves, flushing_s=out.flushing_s)
+        assert out.flushing_s == pytest.approx(job.total_s if "parity" in name else 0.0)
 
 
 @pytest.mark.parametrize(("interval", "saves"), [(100.0, 0), (99.0, 1), (50.0, 1), (10.0, 9), (3.0, 33), (1e9, 0)])
@@ -204,3 +207,52 @@ def test_a_job_that_always_fails_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     out = run(JOB, OpenLoop(Decision(full=True, interval_s=10.0)), endless, random.Random(0))
     assert not out.finished
     assert out.recoveries == 50
+
+
+PARITY = Decision(full=False, interval_s=10.0, parity=True)
+
+
+def test_parity_loses_what_came_after_the_last_flush() -> None:
+    out = run(JOB, OpenLoop(PARITY), fails((36.0, 1)), random.Random(0))
+    assert (out.recoveries, out.rollbacks, out.lost_s, out.flushing_s) == (1, 0, 0.0, JOB.total_s)
+    assert out.spent_s == FLUSH_AGE_S
+
+
+def test_with_replay_that_is_pushed_again_and_nothing_is_lost() -> None:
+    job = replace(JOB, limit=0.0, replay=0.25)
+    out = run(job, OpenLoop(PARITY._replace(replays=True)), fails((36.0, 1)), random.Random(0))
+    assert (out.lost_s, out.spent_s, out.recoveries) == (0.25 * FLUSH_AGE_S, 0.0, 1)
+
+
+def test_shards_that_are_close_go_back_to_their_save() -> None:
+    """All four of a ring are lost at once, whatever k is."""
+    both = run(JOB, OpenLoop(PARITY._replace(replays=True)), fails((36.0, 4)), random.Random(0))
+    replayed = run(
+        JOB, OpenLoop(Decision(full=False, interval_s=10.0, replays=True)), fails((36.0, 4)), random.Random(0)
+    )
+    assert both.lost_s == replayed.lost_s > JOB.replay * FLUSH_AGE_S
+    alone = run(JOB, OpenLoop(PARITY), fails((36.0, 4)), random.Random(0))
+    without = run(JOB, OpenLoop(Decision(full=False, interval_s=10.0)), fails((36.0, 4)), random.Random(0))
+    assert alone.spent_s == without.spent_s > 4 * FLUSH_AGE_S
+
+
+def test_parity_alone_rolls_back_where_nothing_may_be_lost() -> None:
+    out = run(replace(JOB, limit=0.0), OpenLoop(PARITY, promise=True), fails((36.0, 1)), random.Random(0))
+    assert (out.rollbacks, out.spent_s) == (1, 0.0)
+    assert out.lost_s > 0
+
+
+@pytest.mark.parametrize(("shards", "k", "lost"), [(8, 1, 2), (8, 1, 4), (18, 4, 2), (9, 2, 3), (4, 3, 1), (8, 4, 2)])
+def test_whether_parity_covers_a_failure_is_the_operators_answer(shards: int, k: int, lost: int) -> None:
+    job = replace(JOB, shards=shards, data_shards=k)
+    for seed in range(200):
+        drawn = random.Random(seed).sample(range(shards), lost)
+        given_back = all(recoverable(shard, {*drawn} - {shard}, shards, k) for shard in drawn)
+        assert is_covered(job, lost, random.Random(seed)) == given_back, drawn
+
+
+def test_a_pair_is_covered_as_often_as_the_law_believes() -> None:
+    """Of two lost among eight with k = 1 those next to each other are not given back: 2 / 7 of all pairs."""
+    job, rng = replace(JOB, shards=8, data_shards=1), random.Random(1)
+    covered = sum(is_covered(job, 2, rng) for _ in range(4000)) / 4000
+    assert covered == pytest.approx(1 - uncovered(8, 1, 2), abs=0.03)

@@ -32,7 +32,7 @@ def test_a_study_is_drawn_without_what_has_no_measure(tmp_path: Path, drawn: lis
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
     costs, losses = drawn[0].axes
     names = [label.get_text() for label in costs.get_yticklabels()]
-    assert names == ["full", "partial_naive", "cpr", "cpr_closed_loop", "replay"]
+    assert names == ["full", "partial_naive", "cpr", "cpr_closed_loop", "replay", "parity", "replay_parity"]
     ends = dict.fromkeys(names, 0.0)
     for bars in costs.containers:
         for name, bar in zip(names, bars, strict=True):
@@ -51,4 +51,13 @@ def test_sizes_are_drawn_on_log_axes_as_far_as_they_end(tmp_path: Path, drawn: l
     (axes,) = drawn[0].axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     points = {str(line.get_label()): len(np.asarray(line.get_xdata())) for line in axes.lines}
-    assert points == {"none": 1, "full": 2, "partial_naive": 2, "cpr": 2, "cpr_closed_loop": 2, "replay": 2}
+    assert points == {
+        "none": 1,
+        "full": 2,
+        "partial_naive": 2,
+        "cpr": 2,
+        "cpr_closed_loop": 2,
+        "replay": 2,
+        "parity": 2,
+        "replay_parity": 2,
+    }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -31,4 +32,27 @@ def test_the_closed_loop_learns() -> None:
     assert loop.decide(PAPER.budget_s, PAPER.total_s).interval_s > first.interval_s
     assert ClosedLoop(PAPER).decide(PAPER.budget_s / 2, PAPER.total_s).interval_s < first.interval_s
     assert loop.decide(0.0, PAPER.total_s).full
-    assert set(STRATEGIES) == {"none", "full", "partial_naive", "cpr", "cpr_closed_loop", "replay"}
+    assert set(STRATEGIES) == {
+        "none",
+        "full",
+        "partial_naive",
+        "cpr",
+        "cpr_closed_loop",
+        "replay",
+        "parity",
+        "replay_parity",
+    }
+
+
+def test_with_parity_saves_are_for_what_it_does_not_give_back() -> None:
+    job = replace(PAPER, lost=1, told_lost=1.0)
+    alone, both = (STRATEGIES[name](job).decide(job.budget_s, job.total_s) for name in ("parity", "replay_parity"))
+    assert (alone.parity, alone.replays, both.parity, both.replays) == (True, False, True, True)
+    replaying = STRATEGIES["replay"](job).decide(job.budget_s, job.total_s)
+    assert not replaying.parity
+    # One failure in twenty: the law's square root of it.
+    assert both.interval_s > replaying.interval_s
+    assert alone.interval_s > STRATEGIES["cpr_closed_loop"](job).decide(job.budget_s, job.total_s).interval_s
+    # Of four lost of eight two are neighbours nearly always.
+    crowd = STRATEGIES["replay_parity"](replace(PAPER, data_shards=4)).decide(PAPER.budget_s, PAPER.total_s)
+    assert crowd.interval_s == STRATEGIES["replay"](PAPER).decide(PAPER.budget_s, PAPER.total_s).interval_s

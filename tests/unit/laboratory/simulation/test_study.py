@@ -111,8 +111,9 @@ def test_failures_grow_with_the_job() -> None:
 def test_json_is_what_was_agreed() -> None:
     figures = as_json(paper())
     assert set(figures) == {
-        *("none", "full", "partial_naive", "cpr", "cpr_closed_loop", "replay"),
+        *("none", "full", "partial_naive", "cpr", "cpr_closed_loop", "replay", "parity", "replay_parity"),
         *("full_async", "partial_naive_async", "cpr_async", "cpr_closed_loop_async", "replay_async"),
+        *("parity_async", "replay_parity_async"),
     }
     for strategy in figures.values():
         assert set(strategy) == {
@@ -126,3 +127,13 @@ def test_an_overhead_without_an_end_is_null() -> None:
     found = simulate(hopeless, STRATEGIES["none"], exponential, 1, seed=1)
     assert found.overhead is None
     assert as_json({"none": found})["none"]["overhead_mean"] is None
+
+
+def test_flushes_to_parity_cost_their_portion_of_the_time() -> None:
+    none, job = replace(PAPER, parity_cost=0.0), replace(PAPER, parity_cost=0.01)
+    for name, cost in (("replay_parity", 0.01), ("parity", 0.01), ("replay", 0.0)):
+        free, found = (simulate(each, STRATEGIES[name], exponential, 20, 0) for each in (none, job))
+        assert found.save - free.save == pytest.approx(cost, rel=0.01)
+        assert found.overhead is not None
+        assert free.overhead is not None
+        assert found.overhead.mean - free.overhead.mean == pytest.approx(cost, rel=0.01)
