@@ -19,6 +19,7 @@ SIGTERM ends it; running jobs do not notice.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -39,6 +40,10 @@ from cpr_operator.logs import set_up_logs
 from cpr_operator.metrics import Metrics
 
 logger = logging.getLogger("cpr_operator")
+
+#: When Python looks for cycles in its three generations. With its own thresholds, reading the lists of 1,000 jobs looks
+#: through everything 20 times: a third of the operator's start, and pauses of 0.3 s.
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 
 
 async def operate(configuration: Configuration) -> None:
@@ -78,8 +83,15 @@ def time_of_day() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def spare_collections() -> None:
+    """Look for cycles more rarely, and never among what is loaded now: it stays until the process ends."""
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
 def main(environ: Mapping[str, str]) -> int:
     """Run the operator; returns the exit code."""
+    spare_collections()
     try:
         set_up_logs(environ)
         asyncio.run(operate(Configuration.read(environ)))

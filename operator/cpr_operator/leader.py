@@ -102,6 +102,8 @@ class Leader:
             restriction=self._configuration.restriction,
         )
         workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        # A first pass before the job's pods are shown would have to list them.
+        workers.hold()
 
         def handlers() -> kopf.OperatorRegistry:
             return make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
@@ -111,7 +113,7 @@ class Leader:
             if kind == "jobs":
                 visit_known(self._metrics, workers)
 
-        self._watches = Watches(namespaces, handlers, listed)
+        self._watches = Watches(namespaces, handlers, listed, workers.release)
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         try:

@@ -34,6 +34,8 @@ PAGE = 500
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 #: kopf is restarted if jobs and pods are not listed within this many seconds.
 LISTED_S = 30.0
+#: kopf calls the handlers of what it has listed in tasks of their own, which have so many seconds.
+SHOWN_S = 0.2
 #: The pause between two runs of kopf.
 RESTART_S = 2.0
 #: kopf has so many seconds to stop. It waits 5 s itself for what it started.
@@ -98,7 +100,10 @@ def make_settings() -> kopf.OperatorSettings:
 
 
 class Lists:
-    """Which of the lists that an operator of these namespaces needs the API server has answered."""
+    """Which of the lists that an operator of these namespaces needs the API server has answered, and which are shown.
+
+    A list is shown to the handlers soon after the watch that follows it begins.
+    """
 
     def __init__(self, namespaces: tuple[str, ...]) -> None:
         self._lists: dict[str, tuple[Kind, str]] = {}
@@ -107,22 +112,35 @@ class Lists:
             self._lists[f"/apis/{API_VERSION}/{place}{PLURAL}"] = ("jobs", namespace)
             self._lists[f"/api/v1/{place}pods"] = ("pods", namespace)
         self.missing = set(self._lists)
+        self.hidden = set(self._lists)
 
     def answered(self, path: str) -> tuple[Kind, str] | None:
         """Record that the list at this URL path was answered. Returns what it lists, and the namespace."""
-        # Only the end of the path is compared, because a proxy may add a prefix.
-        found = next((each for each in self._lists if path.endswith(each)), None)
+        found = self._find(path)
         if found is None:
             return None
         self.missing.discard(found)
         return self._lists[found]
+
+    def watched(self, path: str) -> bool:
+        """Record that the watch at this URL path has begun. Returns whether it is the last one that was missing."""
+        found = self._find(path)
+        if found not in self.hidden:
+            return False
+        self.hidden.discard(found)
+        return not self.hidden
+
+    def _find(self, path: str) -> str | None:
+        # Only the end of the path is compared, because a proxy may add a prefix.
+        return next((each for each in self._lists if path.endswith(each)), None)
 
 
 class Watches:
     """Runs kopf over these namespaces (all if none is named) until `stop`.
 
     `make_registry` makes the handlers for each run of kopf. `listed` is called whenever jobs or pods of a
-    namespace (empty: of all) are listed, because deletions since the previous list cause no events.
+    namespace (empty: of all) are listed, because deletions since the previous list cause no events. `shown` is
+    called when the handlers should have seen all that was listed, or after LISTED_S if that takes longer.
     `log_in` is called as kopf calls its login handlers. Use from one event loop.
     """
 
@@ -131,11 +149,13 @@ class Watches:
         namespaces: tuple[str, ...],
         make_registry: Callable[[], kopf.OperatorRegistry],
         listed: Callable[[Kind, str], None],
+        shown: Callable[[], None],
         log_in: Callable[..., kopf.ConnectionInfo | None] = kopf.login_via_client,
     ) -> None:
         self._namespaces = namespaces
         self._make_registry = make_registry
         self._listed = listed
+        self._shown = shown
         self._log_in = log_in
         self._lists = Lists(namespaces)
         self._stopped = asyncio.Event()
@@ -190,6 +210,7 @@ class Watches:
             timer.cancel()
 
     def _give_up(self) -> None:
+        self._shown()
         if self._lists.missing:
             lists = ", ".join(sorted(self._lists.missing))
             logger.error("not listed: %s; install the CRD, and let the operator's ServiceAccount list them", lists)
@@ -225,7 +246,11 @@ class Watches:
     async def _see(
         self, _session: aiohttp.ClientSession, _context: SimpleNamespace, seen: aiohttp.TraceRequestEndParams
     ) -> None:
-        if not seen.response.ok or seen.url.query.keys() & {"watch", "continue"}:
+        if not seen.response.ok or "continue" in seen.url.query:
+            return
+        if "watch" in seen.url.query:
+            if self._lists.watched(seen.url.path):
+                asyncio.get_running_loop().call_later(SHOWN_S, self._shown)
             return
         if (found := self._lists.answered(seen.url.path)) is not None:
             self._listed(*found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from cpr_operator.cluster.protocol import ClusterError
@@ -21,9 +22,8 @@ REGULAR_S = (30.0, 60.0)
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.5, 60.0
 #: Seconds that a pass waits for further pod events, because they come in bursts.
 DEBOUNCE_S = 0.2
-#: Seconds over which the first passes after the operator's start are spread: per job, and at most.
-#: Urgent jobs do not wait.
-SPREAD_EACH_S, SPREAD_S = 0.01, 5.0
+#: So many first passes of listed jobs run at once: they use the CPU they get, and none misses an answer for want of it.
+FIRST_AT_ONCE = 64
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
@@ -96,7 +96,19 @@ class Workers:
         self._rng = rng
         self._workers: dict[tuple[str, str], Worker] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._listed: deque[tuple[str, str]] = deque()
+        self._first: set[tuple[str, str]] = set()
+        self._holding = False
         self._ended = False
+
+    def hold(self) -> None:
+        """Keep the first passes of listed jobs back until `release`, except those of urgent jobs."""
+        self._holding = True
+
+    def release(self) -> None:
+        """End what `hold` began."""
+        self._holding = False
+        self._begin()
 
     def wake(self, namespace: str, name: str, delay_s: float = 0.0) -> None:
         """Run a pass within `delay_s` seconds, because the job changed."""
@@ -106,14 +118,16 @@ class Workers:
     def schedule(self, namespace: str, name: str, *, urgent: bool) -> None:
         """Schedule a pass for a listed job.
 
-        The first pass after the operator's start comes at a random time, unless the job is urgent.
+        The first passes after the operator's start follow each other, but an urgent job does not wait.
         Later passes are debounced only.
         """
         if self._ended:
             return
-        worker = self._worker(namespace, name)
-        spread_s = min(SPREAD_S, SPREAD_EACH_S * len(self._workers))
-        worker.wake(DEBOUNCE_S if worker.started or urgent else self._rng.uniform(0, spread_s))
+        if urgent or self.started(namespace, name):
+            self._worker(namespace, name).wake(DEBOUNCE_S)
+        else:
+            self._listed.append((namespace, name))
+            self._begin()
 
     def started(self, namespace: str, name: str) -> bool:
         """Whether the job's first pass has begun."""
@@ -123,11 +137,27 @@ class Workers:
     def end(self) -> None:
         """Cancel all passes, which is safe at any point, and start no more."""
         self._ended = True
+        self._listed.clear()
         self._cancel()
 
     async def close(self) -> None:
         """Cancel all passes, and return when they have ended."""
         await asyncio.gather(*self._cancel(), return_exceptions=True)
+
+    def _begin(self) -> None:
+        """Begin first passes of listed jobs, as many as there is room for."""
+        while self._listed and len(self._first) < FIRST_AT_ONCE and not self._holding:
+            key = self._listed.popleft()
+            if not self.started(*key):
+                self._first.add(key)
+                self._worker(*key).wake()
+
+    async def _pass(self, key: tuple[str, str]) -> float | None:
+        try:
+            return await self._run_pass(*key)
+        finally:
+            self._first.discard(key)
+            self._begin()
 
     def _cancel(self) -> list[asyncio.Task[None]]:
         tasks = list(self._tasks.values())
@@ -138,7 +168,7 @@ class Workers:
     def _worker(self, namespace: str, name: str) -> Worker:
         key = (namespace, name)
         if key not in self._workers:
-            self._workers[key] = Worker(f"{namespace}/{name}", lambda: self._run_pass(*key), self._rng)
+            self._workers[key] = Worker(f"{namespace}/{name}", lambda: self._pass(key), self._rng)
             self._tasks[key] = asyncio.create_task(self._work(key), name=f"worker {namespace}/{name}")
         return self._workers[key]
 

@@ -49,7 +49,7 @@ def _own_labels(registry: CollectorRegistry) -> dict[str, frozenset[str]]:
         stated = frozenset(getattr(collector, "_labelnames", ()))
         for family in collector.collect():
             seen = {label for sample in family.samples for label in sample.labels}
-            known, name = stated | seen, _series_name(family)
+            known, name = stated | seen | frozenset(getattr(family, "_labelnames", ())), _series_name(family)
             if family.type == "histogram":
                 found |= {f"{name}_bucket": known | {"le"}}
                 found |= {f"{name}_sum": known - {"le"}, f"{name}_count": known - {"le"}}

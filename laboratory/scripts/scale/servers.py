@@ -42,6 +42,9 @@ class Operator:
                     **os.environ,
                     "KUBECONFIG": str(self.kubeconfig),
                     "CPR_OPERATOR_HTTP_PORT": str(HTTP_PORT),
+                    # As in the image, a restart finds the bytecode of all modules.
+                    "PYTHONDONTWRITEBYTECODE": "",
+                    "PYTHONPYCACHEPREFIX": str(self.log.with_name("bytecode")),
                 },
                 stdout=output,
                 stderr=output,

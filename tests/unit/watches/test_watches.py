@@ -34,6 +34,7 @@ class Seen:
     passes: list[str] = field(default_factory=list)
     trains: list[str] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
+    shown: list[bool] = field(default_factory=list)
 
     @property
     def pods(self) -> set[str]:
@@ -77,7 +78,10 @@ async def watching(server: FakeApiServer) -> AsyncIterator[tuple[Watches, Seen, 
         seen.watched.listed(kind, namespace)
         seen.lists.append(kind)
 
-    running = Watches((), handlers, listed, lambda **_: kopf.ConnectionInfo(server=server.url))
+    def shown() -> None:
+        seen.shown.append(server.watched(PODS) and server.watched(JOBS))
+
+    running = Watches((), handlers, listed, shown, lambda **_: kopf.ConnectionInfo(server=server.url))
     task = asyncio.create_task(running.run())
     try:
         yield running, seen, task
@@ -198,6 +202,27 @@ async def test_a_crd_that_is_missing_at_the_start_is_looked_for_again(
         await until(lambda: "first" in seen.passes and running.ready)
 
 
+async def test_it_says_once_when_all_that_was_listed_is_shown(server: FakeApiServer) -> None:
+    server.put_pod("p", {"cprjob.io/job": "j"})
+    async with watching(server) as (running, seen, _):
+        await until(lambda: bool(seen.shown))
+        assert running.ready
+        server.end_watches()
+        await until(lambda: server.watched(PODS) and server.watched(JOBS))
+        await asyncio.sleep(2 * watches.SHOWN_S)
+        assert (seen.shown, seen.pods) == ([True], {"p"})
+
+
+async def test_first_passes_wait_for_no_list_that_is_not_answered(
+    server: FakeApiServer, fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "LISTED_S", 0.1)
+    server.has_crd = False
+    async with watching(server) as (running, seen, _):
+        await until(lambda: bool(seen.shown))
+        assert not running.ready
+
+
 async def test_in_chosen_namespaces_every_list_counts() -> None:
     lists = watches.Lists(("a", "b"))
     answers = [lists.answered(f"/prefix/api/v1/namespaces/{each}/pods") for each in "ab"]
@@ -205,3 +230,5 @@ async def test_in_chosen_namespaces_every_list_counts() -> None:
     assert lists.answered("/apis/cprjob.io/v1alpha1/namespaces/a/cprjobs") == ("jobs", "a")
     assert lists.answered("/apis/apps/v1/deployments") is None
     assert lists.missing == {"/apis/cprjob.io/v1alpha1/namespaces/b/cprjobs"}
+    watched = ["/apis/apps/v1/deployments", *(f"/prefix{each}" for each in sorted(lists.hidden))]
+    assert [lists.watched(each) for each in (*watched, watched[-1])] == [*[False] * 4, True, False]

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.worker import (
     DEBOUNCE_S,
+    FIRST_AT_ONCE,
     FIRST_BACKOFF_S,
     LAST_BACKOFF_S,
-    SPREAD_EACH_S,
-    SPREAD_S,
     Worker,
     Workers,
     backoff_s,
@@ -49,6 +48,13 @@ class Quick(random.Random):
 
     def uniform(self, a: float, b: float) -> float:
         return 0.0
+
+
+class Late(random.Random):
+    """Draws the most of every range, so that no regular pass comes within a test."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
 
 
 def worker(passes: Passes) -> Worker:
@@ -182,51 +188,86 @@ async def test_a_pass_that_ends_with_its_own_error_when_cancelled_is_the_last() 
     assert begun == 1
 
 
-async def test_a_few_jobs_do_not_wait_for_each_other_after_a_start() -> None:
+async def test_first_passes_of_listed_jobs_follow_each_other_and_urgent_jobs_do_not_wait() -> None:
     """Another operator takes over, and a pod has died meanwhile: nothing in the listing shows it."""
-    delays: list[float] = []
+    begun: list[str] = []
+    going_on = asyncio.Event()
 
-    class Noted(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            delays.append(b)
-            return b
+    async def run_pass(namespace: str, name: str) -> float:
+        begun.append(name)
+        await going_on.wait()
+        return 3600.0
 
-    async def run_pass(namespace: str, name: str) -> None: ...
+    async def until(count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(begun) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
-    workers = Workers(run_pass, Noted())
-    for index in range(1000):
-        workers.schedule("n", str(index), urgent=False)
-    assert delays[0] <= DEBOUNCE_S
-    assert delays == sorted(delays)
-    assert (delays[19], delays[-1]) == (20 * SPREAD_EACH_S, SPREAD_S)
+    workers, names = Workers(run_pass, Late()), [str(number) for number in range(3 * FIRST_AT_ONCE)]
+    for name in names:
+        workers.schedule("n", name, urgent=False)
+    await until(FIRST_AT_ONCE)
+    await asyncio.sleep(2 * DEBOUNCE_S)
+    assert begun == names[:FIRST_AT_ONCE]
+    assert not workers.started("n", names[-1])
+    assert not workers.started("n", "unknown")
+    workers.schedule("n", "troubled", urgent=True)
+    workers.wake("n", names[-1])
+    await until(FIRST_AT_ONCE + 2)
+    assert workers.started("n", "troubled")
+    going_on.set()
+    await until(len(names) + 1)
+    await asyncio.sleep(2 * DEBOUNCE_S)
+    assert sorted(begun) == sorted([*names, "troubled"])
     await workers.close()
 
 
-async def test_a_listing_at_the_start_hurries_only_jobs_in_trouble() -> None:
+async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -> None:
+    begun: list[str] = []
+
+    async def run_pass(namespace: str, name: str) -> None:
+        begun.append(name)
+        if name == "bad":
+            raise UnavailableError("the API server does not answer")
+
+    workers = Workers(run_pass, Late())
+    for _ in range(FIRST_AT_ONCE):
+        for name in ("gone", "bad"):
+            workers.schedule("n", name, urgent=False)
+    workers.schedule("n", "last", urgent=False)
+    async with asyncio.timeout(10):
+        while "last" not in begun:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await workers.close()
+
+
+async def test_first_passes_that_are_held_come_after_the_release_and_urgent_ones_at_once() -> None:
     seen: list[str] = []
 
     async def run_pass(namespace: str, name: str) -> float:
         seen.append(name)
         return 3600.0
 
-    class Slow(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            return b
+    async def saw(*names: str) -> None:
+        async with asyncio.timeout(10):
+            while seen != list(names):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
-    workers = Workers(run_pass, Slow())
-    for index in range(100, 1100):
-        workers.schedule("n", f"calm-{index}", urgent=False)
-    assert not workers.started("n", "calm-1099")
-    assert not workers.started("n", "unknown")
+    workers = Workers(run_pass, Late())
+    workers.hold()
+    for _ in range(2):
+        workers.schedule("n", "calm", urgent=False)
     workers.schedule("n", "troubled", urgent=True)
-    async with asyncio.timeout(10):
-        while "troubled" not in seen:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert "calm-1099" not in seen
-    assert workers.started("n", "troubled")
-    workers.wake("n", "troubled", DEBOUNCE_S)
-    async with asyncio.timeout(10):
-        while seen.count("troubled") < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert "calm-1099" not in seen
+    await saw("troubled")
+    workers.schedule("n", "troubled", urgent=False)
+    await saw("troubled", "troubled")
+    workers.wake("n", "edited")
+    await saw("troubled", "troubled", "edited")
+    workers.release()
+    await saw("troubled", "troubled", "edited", "calm")
+    workers.schedule("n", "late", urgent=False)
+    await saw("troubled", "troubled", "edited", "calm", "late")
+    workers.release()
+    await asyncio.sleep(2 * DEBOUNCE_S)
+    assert len(seen) == 5
     await workers.close()
