@@ -96,7 +96,7 @@ def test_sums_are_those_of_what_all_members_have_learnt(shards: list[EagerThread
         for part, member in enumerate(ring.members(holder.index)):
             first, end = parts.span(part, 0, len(shards[member].arena))
             fresh = Arena.empty(job, *placement.sizes(member))
-            fresh.seed(placement, member, Seeding(job.model, job.data.seed))
+            fresh.seed(placement, member, Seeding.of(job.model, job.data.seed))
             expected[0][: end - first] += (shards[member].arena.rows - fresh.rows)[first:end]
             expected[1][: end - first] += shards[member].arena.state[first:end]
         assert np.abs(expected[0]).max() > 0
