@@ -84,7 +84,7 @@ def test_a_plan_says_how_much_memory_redundancy_takes(tmp_path: Path, k: int, sh
     file = write(tmp_path / "job.yaml", recovery=recovery, trainers={"replicas": 1})
     memory = plan(file)["shard_memory"]
     rows = memory["rows_bytes"] // (17 * 4)
-    fixed = (24 + 16 * k) << 20
+    fixed = 72 << 20  # logs and flushes, whatever k is
     assert memory["redundancy_bytes"] == pytest.approx(share * rows * (17 * 4 + 1) + rows + fixed, rel=1e-6)
     words = " ".join(runner.invoke(app, ["plan", file]).output.split())
     assert f"redundancy takes {memory['redundancy_bytes'] / (1 << 20):,.1f} MiB more" in words

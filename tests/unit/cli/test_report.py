@@ -83,7 +83,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "pods",
             "overhead",
         ),
-        *("replayed_samples", "lost_row_updates", "lost_row_updates_exact", "result"),
+        *("replayed_samples", "protected_samples", "lost_row_updates", "lost_row_updates_exact", "result"),
     }
     assert {key: found[key] for key in ("job", "phase", "samples", "samples_per_s", "auc", "logloss")} == {
         "job": "job", "phase": "Succeeded", "samples": 1000, "samples_per_s": 500.0, "auc": 0.75, "logloss": 0.5,
