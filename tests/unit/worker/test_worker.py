@@ -227,13 +227,13 @@ async def test_a_job_that_was_listed_and_is_gone_leaves_its_place_to_another() -
 
     async def run_pass(namespace: str, name: str) -> None:
         begun.append(name)
-        if name == "bad":
+        if name.startswith("bad"):
             raise UnavailableError("the API server does not answer")
 
     workers = Workers(run_pass, Late())
-    for _ in range(FIRST_AT_ONCE):
+    for number in range(FIRST_AT_ONCE):
         for name in ("gone", "bad"):
-            workers.schedule("n", name, urgent=False)
+            workers.schedule("n", f"{name}-{number}", urgent=False)
     workers.schedule("n", "last", urgent=False)
     async with asyncio.timeout(10):
         while "last" not in begun:  # noqa: ASYNC110
