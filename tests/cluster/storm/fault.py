@@ -125,7 +125,7 @@ class Fault:
     bare: bool = False
 
 
-def fault(
+def fault(  # noqa: PLR0913 -- a row of the catalogue
     group: Group,
     name: str,
     strike: Strike,

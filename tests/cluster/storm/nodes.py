@@ -86,7 +86,7 @@ def _none(world: World, node: int) -> Struck:
     return frozenset()
 
 
-def _node(
+def _node(  # noqa: PLR0913 -- a row of the catalogue
     name: str,
     enter: Callable[[Nodes, int], AbstractContextManager[object]],
     struck: Callable[[World, int], Struck],

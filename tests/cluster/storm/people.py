@@ -27,7 +27,7 @@ from cluster.storm.fault import (
     surely,
 )
 
-SECRET = "storm-credentials"
+CREDENTIALS = "storm-credentials"
 SUSPENDED_S = 240
 #: The job begins anew, and its predecessor's account with it.
 ANEW = Cost(ends=True, touches=True)
@@ -220,7 +220,7 @@ def give_credentials(world: World) -> None:
         key: base64.b64encode(value.encode()).decode()
         for key, value in zip(("accessKey", "secretKey"), world.user, strict=True)
     }
-    manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "data": coded}
+    manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": CREDENTIALS}, "data": coded}
     surely(lambda: world.space.apply(manifest))
 
 
