@@ -53,8 +53,11 @@ class FakeCluster(FakeNodes):
 
     # for tests
 
-    def add_job(self, name: str, spec: Mapping[str, Any], uid: str = "12345678-0000") -> JobView:
-        job = JobView("default", name, uid, 1, self._next(), self.now, deleting=False, spec=spec)
+    def add_job(
+        self, name: str, spec: Mapping[str, Any], uid: str = "12345678-0000", labels: Mapping[str, str] | None = None
+    ) -> JobView:
+        version, labels = self._next(), labels or {}
+        job = JobView("default", name, uid, 1, version, self.now, deleting=False, labels=labels, spec=spec)
         self.jobs["default", name] = job
         return job
 
@@ -78,6 +81,12 @@ class FakeCluster(FakeNodes):
         for pod in self.pods.values():
             if pod.view().owner_uid == owner_uid and pod.deleting_until is None:
                 self.terminate(pod)
+
+    def keep(self, key: tuple[str, str], manifest: Manifest, status: Mapping[str, Any]) -> None:
+        """Store an object with its status, under the next version."""
+        meta = {"uid": f"{key[0]}-{key[1]}", **manifest["metadata"], "resourceVersion": self._next()}
+        stated = {name: value for name, value in status.items() if value is not None}
+        self.objects[key] = {**manifest, "metadata": meta, "status": stated}
 
     # `Cluster`
 
@@ -179,7 +188,23 @@ class FakeCluster(FakeNodes):
 
     async def apply(self, manifest: Manifest) -> None:
         key = (manifest["kind"], manifest["metadata"]["name"])
-        self._call("apply", lambda: self.objects.__setitem__(key, manifest))
+        status = self.objects.get(key, {}).get("status", {})
+        self._call("apply", lambda: self.keep(key, manifest, status))
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        return self.objects.get((kind, name))
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        def merge() -> None:
+            key = (read["kind"], read["metadata"]["name"])
+            stored = self.objects.get(key)
+            if stored is None:
+                raise NotFoundError(key[1])
+            if stored["metadata"]["resourceVersion"] != read["metadata"]["resourceVersion"]:
+                raise ConflictError(key[1])
+            self.keep(key, stored, {**stored["status"], **status})
+
+        self._call("merge_status", merge)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         def delete() -> None:

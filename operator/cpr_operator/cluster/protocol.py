@@ -155,7 +155,21 @@ class Cluster(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply of a PodDisruptionBudget or NetworkPolicy. Raises RefusedError."""
+        """Server-side apply of a PodDisruptionBudget, NetworkPolicy or Workload. Raises RefusedError."""
+        ...
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """An object of one of these kinds, or of Kueue's that are the cluster's (`namespace` is empty); None if absent.
+
+        Raises RefusedError.
+        """
+        ...
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        """Merge these fields into the status of an object, if it is still as `read`. None removes a field.
+
+        Raises ConflictError, NotFoundError, RefusedError.
+        """
         ...
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:

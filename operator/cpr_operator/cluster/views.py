@@ -77,5 +77,6 @@ class JobView:
     deleting: bool
     finalizers: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)

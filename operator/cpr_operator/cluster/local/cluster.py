@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import fcntl
+import itertools
 import random
 import shutil
 import signal
@@ -28,6 +29,7 @@ from cpr_operator.cluster.object_views import job_view
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
+    ConflictError,
     Event,
     Manifest,
     NotFoundError,
@@ -65,6 +67,7 @@ class LocalCluster:
         self._pods: dict[tuple[str, str], LocalPod] = {}
         self._lives: dict[LocalPod, asyncio.Task[None]] = {}
         self._applied: dict[tuple[str, str, str], Manifest] = {}
+        self._versions = itertools.count(1)
         self._reports = ReportFetcher()
         self.events: dict[str, Event] = {}
 
@@ -190,7 +193,23 @@ class LocalCluster:
     async def apply(self, manifest: Manifest) -> None:
         """See `Cluster`. Nothing here enforces such objects."""
         meta = manifest["metadata"]
-        self._applied[manifest["kind"], meta["namespace"], meta["name"]] = manifest
+        key = (manifest["kind"], meta["namespace"], meta["name"])
+        self._keep(key, manifest, self._applied.get(key, {}).get("status", {}))
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `Cluster`."""
+        return self._applied.get((kind, namespace, name))
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        """See `Cluster`."""
+        meta = read["metadata"]
+        key = (read["kind"], meta["namespace"], meta["name"])
+        stored = self._applied.get(key)
+        if stored is None:
+            raise NotFoundError(f"{meta['name']} not found")
+        if stored["metadata"]["resourceVersion"] != meta["resourceVersion"]:
+            raise ConflictError(f"{meta['name']} was modified")
+        self._keep(key, stored, {**stored["status"], **status})
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """See `Cluster`."""
@@ -218,6 +237,11 @@ class LocalCluster:
         return await reaches(pod)
 
     # The rest is what API server, kubelet and garbage collector do.
+
+    def _keep(self, key: tuple[str, str, str], manifest: Manifest, status: Mapping[str, Any]) -> None:
+        meta = {**manifest["metadata"], "resourceVersion": str(next(self._versions))}
+        stated = {name: value for name, value in status.items() if value is not None}
+        self._applied[key] = {**manifest, "metadata": meta, "status": stated}
 
     def _changed(self) -> None:
         for changed in self._subscribers:
