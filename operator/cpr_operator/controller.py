@@ -38,6 +38,7 @@ from cpr_operator.desired.restriction import Restriction
 from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
+from cpr_operator.queueing import change_workload, queue_of
 from cpr_operator.reconcile import (
     Hold,
     Job,
@@ -78,7 +79,7 @@ class Controller:
 
     `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
-    None; `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
+    None; `kueue`: jobs may stand in queues of Kueue; `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -91,6 +92,7 @@ class Controller:
         timing: Timing | None = None,
         peers: Peers | None = None,
         restriction: Restriction | None = None,
+        kueue: bool = False,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
         rng: random.Random | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class Controller:
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
+        self._kueue = kueue
         self._rng = rng or random.Random()
         self._guarding = Guarding(clock, peers, new_key, self._rng)
         self._memories: dict[tuple[str, str], Memory] = {}
@@ -158,6 +161,7 @@ class Controller:
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
             ancestor=await ancestor_of(self._cluster, job),
+            queue=await queue_of(self._cluster, view, job, enabled=self._kueue),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
@@ -305,6 +309,7 @@ class Controller:
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
+        await change_workload(cluster, job, outcome)
         await write_rosters(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job.id, outcome.rosters)
         for event in outcome.events:
             await self._emit(cluster, view, event)

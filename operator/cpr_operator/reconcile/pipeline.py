@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.desired.versions import is_spoken, version_of
+from cpr_operator.reconcile.admission import await_quota, must_stop, must_wait, with_quota, workload_change
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import tell_changes, update_conditions
 from cpr_operator.reconcile.deletion import delete
@@ -62,6 +64,12 @@ PHASES: tuple[Callable[[Draft], Draft], ...] = (
 
 def reconcile(observed: PassInput) -> Outcome:
     """What becomes of the job now."""
+    wanted = _decide(observed)
+    # By the status of this pass, because a job that starts keeps its quota, and one that has ended gives it back.
+    return replace(wanted, workload=workload_change(observed, wanted.status))
+
+
+def _decide(observed: PassInput) -> Outcome:
     before = observed.before
     # A job that is being deleted needs no pods, and an ended one stays ended.
     if observed.job.deleting:
@@ -87,7 +95,9 @@ def _live(observed: PassInput) -> Outcome:
     if spec.suspend or before.phase == "Suspending" or resizes:
         return outcome(suspend(observed))
     if before.start_time is not None and before.phase != "Suspended":
-        return outcome(_go_on(observed))
+        # A queue that takes its quota back waits for the pods, and so does whoever gets it.
+        why = must_stop(observed)
+        return outcome(suspend(observed, why) if why else _go_on(observed))
     return _without_pods(observed)
 
 
@@ -105,16 +115,21 @@ def _without_pods(observed: PassInput) -> Outcome:
     job, before = observed.job, observed.before
     if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
         return refuse_pods(observed, "TemplateRefused", words)
-    if before.start_time is None:
-        return _begin(observed) if observed.hold is None else hold_back(observed, observed.hold)
-    return outcome(Draft(observed, before) if waits_to_resume(observed) else resume(observed))
+    if before.start_time is None and observed.hold is not None:
+        return hold_back(observed, observed.hold)
+    if before.start_time is not None and waits_to_resume(observed):
+        return outcome(Draft(observed, before))
+    # The last but the anchor: who cannot start for another reason need not stand in the queue's way.
+    if (verdict := must_wait(observed)) is not None:
+        return await_quota(observed, verdict)
+    return _begin(observed) if before.start_time is None else outcome(with_quota(observed, resume(observed)))
 
 
 def _begin(observed: PassInput) -> Outcome:
     """A new job starts, unless the anchor that it is to start from is lacking."""
     match origin_of(observed.job, observed.ancestor):
         case Chosen(key=key):
-            return outcome(start(observed, key))
+            return outcome(with_quota(observed, start(observed, key)))
         case NotYet(refused=True, reason=reason, message=message):
             return refuse_pods(observed, reason, message)
         case NotYet(message=message):
