@@ -48,7 +48,7 @@ def must_stop(observed: PassInput) -> str:
     An operator that does not use Kueue does not stop what trains.
     """
     queue = observed.queue
-    if queue is None or not queue.enabled:
+    if queue is None or not queue.usable:
         return ""
     if queue.workload is None:
         return f"the job's Workload was deleted, so it has no quota in {queue.place.queue}"
