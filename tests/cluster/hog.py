@@ -1,6 +1,7 @@
-"""Fill the memory of a process's container until the kernel kills a process in it, as one that leaks would.
+"""Fill the memory of a process's container until the kernel kills that process, as if it had taken all of it.
 
-Usage: hog.py PID. Needs root. The hog itself is exempt, and gives all back when it ends.
+Usage: hog.py PID. Needs root. The kernel is told to choose the process before the hog, which gives all back when it
+ends.
 """
 
 import sys
@@ -30,9 +31,9 @@ def main(pid: str) -> None:
     """Join the group and take memory until somebody in it is killed; raise MemoryError if nobody is."""
     folder, name = group(pid)
     before = kills(folder / name)
-    Path("/proc/self/oom_score_adj").write_text("-1000")
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     (folder / "cgroup.procs").write_text("0")
-    taken = []
+    taken: list[bytearray] = []
     while kills(folder / name) == before:
         if len(taken) * CHUNK > MOST:
             raise MemoryError(f"{folder} has no limit")

@@ -11,7 +11,7 @@
 #   node.sh load LAYOUT NAME [N...]    an OCI layout folder onto nodes (all of them, or those named)
 #   node.sh ctr N ARGS...    containerd's own client on that node
 #   node.sh kill-child N ID  SIGKILL to the one child of a container's first process
-#   node.sh oom N ID         fill a container's memory until the kernel kills a process in it
+#   node.sh oom N ID         fill a container's memory until the kernel kills the process that works in it
 #   node.sh stick N ID I     hold one thread of a container's process by its number (0: the main one), until `loosen N ID`
 #   node.sh doze N ID        let a container's processes run a fifth of the time, until `wake N ID`
 #   node.sh calm N           undo slow, lossy, shut and squeeze, whichever are in force
@@ -218,7 +218,7 @@ N
   shut)    drop "$1" "shut_$2" tcp dport "$2" ;;
   open)    in_node "node$1" nft delete table inet "cprjob_shut_$2" ;;
   halt)    reap "node$1-$2" ;;
-  oom)     found=$(pids "$1" "$2"); python3 "$here/hog.py" "${found%% *}" ;;
+  oom)     found=$(pids "$1" "$2"); python3 "$here/hog.py" "${found##* }" ;;
   stick)   stick "$@" ;;
   loosen)  reap "stick-$2" ;;
   doze|wake) "$command" "$@" ;;

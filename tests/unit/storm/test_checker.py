@@ -1,6 +1,6 @@
 """What a storm's checker says of a job: nothing of one that kept its promise, and each breach by its name."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,7 +70,9 @@ class TestARound:
             ([(FORCED, {("other", "shard", 1)})], False),
         ],
     )
-    def test_samples_are_lost_only_to_what_may_cost_them(self, blows: list[tuple[str, Struck]], allowed: bool) -> None:
+    def test_samples_are_lost_only_to_what_may_cost_them(
+        self, blows: list[tuple[str, Struck]], *, allowed: bool
+    ) -> None:
         said = found(look(lost=((4, 9),)), *(done(name, *struck) for name, struck in blows))
         assert said == ("" if allowed else "5 sample-shards are lost, which no fault of the round accounts for")
 
@@ -91,7 +93,7 @@ class TestARound:
 
 
 class TestTheEnd:
-    NONE: dict[int, tuple[tuple[int, int], ...]] = {0: (), 1: ()}
+    NONE: ClassVar[dict[int, tuple[tuple[int, int], ...]]] = {0: (), 1: ()}
 
     @staticmethod
     def job(after: Look, **more: Any) -> dict[str, Any]:
