@@ -7,7 +7,7 @@ ends.
 import sys
 from pathlib import Path
 
-CHUNK = 16 << 20
+CHUNK = 1 << 20  # less than the death of any process gives back
 MOST = 8 << 30  # what no container of the tests may use
 
 

@@ -22,7 +22,14 @@ def count(path):
 threading.Thread(target=count, args=(sys.argv[2],), daemon=True).start()
 count(sys.argv[1])
 """
-SLEEPING = "import time; kept = bytearray(b'x' * (32 << 20)); print(flush=True); time.sleep(600)"
+#: It joins a group, takes memory there, and stays.
+SLEEPING = """
+import sys, time
+open(sys.argv[1], "w").write("0")
+kept = bytearray(b"x" * (32 << 20))
+print(flush=True)
+time.sleep(600)
+"""
 MEMORY = Path("/sys/fs/cgroup/memory")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -73,10 +80,9 @@ def test_a_process_is_killed_when_the_memory_of_its_group_is_full() -> None:
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(96 << 20))
-        with running("-c", SLEEPING) as process:
+        with running("-c", SLEEPING, group / "cgroup.procs") as process:
             assert process.stdout is not None
             process.stdout.readline()
-            (group / "cgroup.procs").write_text(str(process.pid))
             done = subprocess.run([sys.executable, HERE / "hog.py", str(process.pid)], check=False)
             assert (process.wait(20), done.returncode) == (-9, 0)
     finally:
