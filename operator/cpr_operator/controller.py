@@ -79,7 +79,8 @@ class Controller:
 
     `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
-    None; `kueue`: jobs may stand in queues of Kueue; `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
+    None; `kueue`: jobs may stand in queues of Kueue;
+    `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -161,7 +162,7 @@ class Controller:
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
             ancestor=await ancestor_of(self._cluster, job),
-            queue=await queue_of(self._cluster, view, job, enabled=self._kueue),
+            queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
@@ -309,7 +310,7 @@ class Controller:
         for delete in outcome.deletes:
             logger.info("%s: delete %s: %s", job.id.name, delete.name, delete.reason)
             await cluster.delete_pod(job.id.namespace, delete.name, delete.uid, delete.grace_s)
-        await change_workload(cluster, job, outcome)
+        memory.workload_refused = await change_workload(cluster, job, outcome)
         await write_rosters(self._cluster.at(max(memory.urgency, Priority.ROSTER)), job.id, outcome.rosters)
         for event in outcome.events:
             await self._emit(cluster, view, event)

@@ -76,6 +76,17 @@ def make_registry(
     return registry
 
 
+def watch_workloads(registry: kopf.OperatorRegistry, workers: Workers) -> None:
+    """Add a handler that wakes a job when Kueue says something of its Workload."""
+
+    @kopf.on.event("kueue.x-k8s.io", "v1beta1", "workloads", registry=registry, labels={env.LABEL_JOB: kopf.PRESENT})
+    async def workload_changed(event: kopf.RawEvent, **_: Any) -> None:
+        meta = event["object"]["metadata"]
+        namespace, name = _key(meta, meta["labels"][env.LABEL_JOB])
+        if workers.started(namespace, name):
+            workers.wake(namespace, name, DEBOUNCE_S)
+
+
 def read_status(status: Any) -> Status | None:
     """A job's status; None if it cannot be parsed, which the controller reports."""
     try:

@@ -21,7 +21,7 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.watched import Kind, Watched
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
-from cpr_operator.handlers import make_registry
+from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.installed_crd import InstalledCrd
 from cpr_operator.metrics import Metrics
 from cpr_operator.watches import Watches
@@ -100,13 +100,17 @@ class Leader:
             gone=gone,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
+            kueue=self._configuration.kueue,
         )
         workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
         # A first pass before the job's pods are shown would have to list them.
         workers.hold()
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            registry = make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            if self._configuration.kueue:
+                watch_workloads(registry, workers)
+            return registry
 
         def listed(kind: Kind, namespace: str) -> None:
             watched.listed(kind, namespace)

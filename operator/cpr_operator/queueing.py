@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, assert_never
 
 from cpr_operator.cluster.protocol import Cluster, ConflictError, Manifest, NotFoundError, RefusedError
@@ -16,11 +17,11 @@ from cpr_operator.reconcile.queue import Queue, flavors_of
 logger = logging.getLogger(__name__)
 
 
-async def queue_of(cluster: Cluster, view: JobView, job: Job, *, enabled: bool) -> Queue | None:
+async def queue_of(cluster: Cluster, view: JobView, job: Job, *, enabled: bool, refused: str) -> Queue | None:
     """What Kueue says of the job; None if it stands in no queue.
 
-    A job that has started stays in its queue although it loses the label, because its quota is in use. Raises
-    RefusedError, UnavailableError.
+    A job that has started stays in its queue although it loses the label, because its quota is in use. `refused`: the
+    server's words about the last change of the Workload, if it did not take it. Raises UnavailableError.
     """
     runtime = job.status.runtime
     started = runtime.quota.queue if runtime is not None and runtime.quota is not None else ""
@@ -29,6 +30,14 @@ async def queue_of(cluster: Cluster, view: JobView, job: Job, *, enabled: bool) 
         return None
     if not enabled:
         return Queue(Place(name), enabled=False)
+    try:
+        queue = await _read(cluster, view, job, name)
+    except RefusedError as error:
+        return Queue(Place(name), refused=str(error))
+    return queue if queue.workload is not None else replace(queue, refused=refused)
+
+
+async def _read(cluster: Cluster, view: JobView, job: Job, name: str) -> Queue:
     found = await cluster.read("Workload", job.id.namespace, job.id.stem)
     flavors = {each: await cluster.read("ResourceFlavor", "", each) for each in _wanted(job, found)}
     return Queue(
@@ -38,8 +47,8 @@ async def queue_of(cluster: Cluster, view: JobView, job: Job, *, enabled: bool) 
     )
 
 
-async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> None:
-    """Do what becomes of the job's Workload. Raises UnavailableError.
+async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> str:
+    """Do what becomes of the job's Workload. Returns the server's words if it refused that. Raises UnavailableError.
 
     What is refused, or met another change, is decided again by the next pass.
     """
@@ -55,8 +64,12 @@ async def change_workload(cluster: Cluster, job: Job, outcome: Outcome) -> None:
                 pass
             case change:
                 assert_never(change)
-    except (ConflictError, NotFoundError, RefusedError) as error:
+    except (ConflictError, NotFoundError):
+        return ""
+    except RefusedError as error:
         logger.warning("%s: the Workload was not changed: %s", job.id.name, error)
+        return str(error)
+    return ""
 
 
 def _wanted(job: Job, workload: Manifest | None) -> tuple[str, ...]:

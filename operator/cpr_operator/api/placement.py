@@ -32,7 +32,7 @@ class Placement(Model):
 
     role: Literal["trainer", "shard", "spare"]
     """trainer, shard or spare."""
-    node_selector: Annotated[dict[Label, Label], Field(max_length=64)] = {}
+    node_selector: Annotated[dict[Label, Label], Field(default={}, max_length=64)]
     """Node labels that the pods require."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=64)] = ()
     """Taints that the pods tolerate."""

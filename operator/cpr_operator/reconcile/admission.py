@@ -15,6 +15,7 @@ from cpr_operator.desired.pod import PodPlan, grace_s
 from cpr_operator.desired.workload import digest_of, workload
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import outcome
+from cpr_operator.reconcile.observe import is_stuck
 from cpr_operator.reconcile.pass_ import (
     CreateWorkload,
     DeleteWorkload,
@@ -30,7 +31,6 @@ from cpr_operator.reconcile.queue import (
     Admitted,
     Evicted,
     Queue,
-    Standing,
     Waits,
     holds_quota,
     standing,
@@ -45,10 +45,12 @@ _AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 def must_stop(observed: PassInput) -> str:
     """Why a job with pods has to give its quota back; empty if it may go on.
 
-    An operator that does not use Kueue does not stop what trains.
+    An operator that cannot ask Kueue does not stop what trains.
     """
     queue = observed.queue
-    if queue is None or not queue.enabled:
+    runtime = observed.before.runtime
+    # One that began without a queue enters it when it is suspended the next time.
+    if queue is None or not queue.usable or runtime is None or runtime.quota is None:
         return ""
     if queue.workload is None:
         return f"the job's Workload was deleted, so it has no quota in {queue.place.queue}"
@@ -64,11 +66,8 @@ def must_wait(observed: PassInput) -> Waits | Evicted | None:
     queue = observed.queue
     if queue is None:
         return None
-    if (
-        queue.enabled
-        and queue.workload is not None
-        and digest_of(queue.workload) != digest_of(_wanted(observed, queue))
-    ):
+    found = queue.workload if queue.enabled else None
+    if found is not None and digest_of(found) != digest_of(_wanted(observed, queue)):
         return Waits("Requeued", "the job asks for other pods than before, so it enters the queue again")
     match standing(queue):
         case Waits() | Evicted() as verdict:
@@ -97,11 +96,20 @@ def with_quota(observed: PassInput, draft: Draft) -> Draft:
     return set_conditions(draft.to(draft.status, event), ConditionUpdate(RESERVED, "True", "Admitted", message))
 
 
+def without_quota(draft: Draft) -> Draft:
+    """The draft of a job that stops, with the condition that says so once its pods are gone."""
+    held = any(c.type == RESERVED and c.status == "True" for c in draft.status.conditions)
+    if not held or draft.status.phase != "Suspended":
+        return draft
+    return set_conditions(draft, ConditionUpdate(RESERVED, "False", "Suspended", "the job has no pods"))
+
+
 def workload_change(observed: PassInput, after: Status) -> WorkloadChange | None:
     """What becomes of the Workload now: a lost change is found again by the next pass."""
     queue = observed.queue
-    # A pod that is being deleted still uses what it has. Of one that has ended only the object is left.
-    if queue is None or not queue.enabled or observed.job.deleting or any(not pod.ended for pod in observed.pods):
+    # A pod that is being deleted still uses what it has, unless its node is lost.
+    in_use = any(not pod.ended and not is_stuck(observed, pod) for pod in observed.pods)
+    if queue is None or not queue.enabled or observed.job.deleting or in_use:
         return None
     found = queue.workload
     if after.phase in TERMINAL_PHASES:
@@ -124,15 +132,14 @@ def _wanted(observed: PassInput, queue: Queue) -> Manifest:
     return workload(plan, queue.place)
 
 
-def _released(observed: PassInput, found: Manifest, why: Standing) -> WorkloadStatus:
+def _released(observed: PassInput, found: Manifest, why: Evicted) -> WorkloadStatus:
     """Give the quota back, as Kueue's own integrations do when their job has stopped."""
-    reason, message = (why.reason, why.message) if isinstance(why, Evicted) else ("Pending", "")
     conditions = with_changed(
         found,
         format_time(observed.now),
-        (RESERVED, False, "Pending", message),
+        (RESERVED, False, "Pending", why.message),
         ("Admitted", False, "NoReservation", "The workload has no reservation"),
-        ("Requeued", reason in _AT_ONCE, reason, message),
+        ("Requeued", why.reason in _AT_ONCE, why.reason, why.message),
     )
     return WorkloadStatus(found, {"admission": None, "conditions": conditions})
 

@@ -8,7 +8,14 @@ from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.desired.versions import is_spoken, version_of
-from cpr_operator.reconcile.admission import await_quota, must_stop, must_wait, with_quota, workload_change
+from cpr_operator.reconcile.admission import (
+    await_quota,
+    must_stop,
+    must_wait,
+    with_quota,
+    without_quota,
+    workload_change,
+)
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import tell_changes, update_conditions
 from cpr_operator.reconcile.deletion import delete
@@ -89,11 +96,11 @@ def _live(observed: PassInput) -> Outcome:
     if needs_new_key(observed):
         observed = with_new_key(observed)
         if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
-            return outcome(suspend(observed, KEY_LOST))
+            return outcome(without_quota(suspend(observed, KEY_LOST)))
     # Before any recovery: a job that stops needs no replacements.
     resizes = wants_other_trainers(spec, before) and trainers_aligned(observed)
     if spec.suspend or before.phase == "Suspending" or resizes:
-        return outcome(suspend(observed))
+        return outcome(without_quota(suspend(observed)))
     if before.start_time is not None and before.phase != "Suspended":
         # A queue that takes its quota back waits for the pods, and so does whoever gets it.
         why = must_stop(observed)

@@ -21,13 +21,20 @@ _ROLES = ("trainer", "shard", "spare")
 class Queue:
     """Where a job stands. `enabled`: the operator may use Kueue. `workload` is the job's own, None if there is none.
 
-    `flavors` are the ResourceFlavors, by name, that the Workload was admitted with.
+    `flavors` are the ResourceFlavors, by name, that the Workload was admitted with. `refused`: the server's words, if
+    it did not show or take the Workload.
     """
 
     place: Place
     enabled: bool = True
     workload: Manifest | None = None
     flavors: Mapping[str, Manifest] = field(default_factory=dict)
+    refused: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether Kueue can be asked at all."""
+        return self.enabled and not self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +68,25 @@ def standing(queue: Queue) -> Standing:
     place, workload = queue.place, queue.workload
     if not queue.enabled:
         return Waits("KueueDisabled", _enable(place.queue))
+    if queue.refused:
+        return Waits("KueueRefused", f"{queue.refused}; install Kueue, and let the operator use it (docs/queues.md)")
     if workload is None:
         return Waits("Queued", f"the job enters the queue {place.queue}")
+    return _evicted(workload) or _admitted(queue, workload)
+
+
+def _evicted(workload: Manifest) -> Evicted | None:
     for kind in ("Evicted", "Finished"):
         if said := true_condition(workload, kind):
             return Evicted(_word(said), str(said.get("message", "")))
     if workload["spec"].get("active") is False:
         return Evicted("Deactivated", "the Workload is not active; set its spec.active to true")
+    return None
+
+
+def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
     if not true_condition(workload, "Admitted"):
-        return _waits(workload, place.queue)
+        return _waits(workload, queue.place.queue)
     try:
         return Admitted(_quota(queue, workload))
     except KeyError as error:
