@@ -12,8 +12,10 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_job, read_report
+from cpr_operator.desired.workload import QUEUE_LABEL
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.queue import holds_quota
 from support.fake_cluster import FakeCluster, When
 
 TOTAL = 2000
@@ -74,6 +76,7 @@ class Scenario:
     phase: str = "Succeeded"
     replaced: tuple[str, ...] = ()  # members that may have another uid at the end
     deadline_s: float = 300.0
+    queue: str = ""  # the job stands in this queue of Kueue
 
 
 @dataclass
@@ -92,7 +95,8 @@ class Driver:
         self.scenario = scenario
         self.cluster = FakeCluster(TOTAL)
         self.cluster.on_pod = self._pod_changed
-        self.cluster.add_job("job", scenario.spec or spec())
+        labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
+        self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
         self.controller = self._controller()
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
@@ -174,6 +178,7 @@ class Driver:
             self.cluster,
             self._clock,
             timing=TIMING,
+            kueue=bool(self.scenario.queue),
             new_key=lambda: f"key-{next(KEYS)}",
             rng=random.Random(1),
         )
@@ -197,6 +202,13 @@ class Driver:
                         f"{name} was replaced"
                     )
         self._check_fencing()
+        self._check_quota()
+
+    def _check_quota(self) -> None:
+        """No pod of a job in a queue is there without quota."""
+        if self.scenario.queue and any(not pod.view().ended for pod in self.cluster.pods.values()):
+            workloads = [each for (kind, _), each in self.cluster.objects.items() if kind == "Workload"]
+            assert all(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
 
     def _check_fencing(self) -> None:
         """Nobody serves beside its successor."""
