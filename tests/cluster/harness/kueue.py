@@ -11,6 +11,11 @@ from cluster.harness.kubectl import Kubectl, Object
 NAME, NAMESPACE = "kueue", "kueue-system"
 GROUP = "kueue.x-k8s.io"
 READY_S = 120
+#: Where binaries.sh puts what it builds.
+BINARIES = Path(
+    os.environ.get("CPR_CLUSTER_BIN")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cprjob" / "bin"
+)
 VALUES = (
     "controllerManager.manager.image.repository=localhost/cprjob-kueue",
     "controllerManager.manager.image.tag=dev",
@@ -23,11 +28,11 @@ STABLE = r"controllerManager.nodeSelector.cprjob\.io/stable=true"
 
 
 @contextmanager
-def kueue(kubectl: Kubectl, binaries: Path) -> Iterator[None]:
+def kueue(kubectl: Kubectl) -> Iterator[None]:
     """Have Kueue installed, and in the end nothing of it."""
     values = [word for value in VALUES for word in ("--set", value)]
     wait = ("--wait", f"--timeout={READY_S}s")
-    chart = str(binaries / "kueue-chart")
+    chart = str(BINARIES / "kueue-chart")
     try:
         _helm(kubectl, "install", NAME, chart, "--create-namespace", *values, "--set-string", STABLE, *wait)
         yield
@@ -72,8 +77,3 @@ def _helm(kubectl: Kubectl, *arguments: str) -> None:
     helm = ["helm", "--kubeconfig", str(kubectl.kubeconfig), "--namespace", NAMESPACE, *arguments]
     done = subprocess.run(helm, env=kubectl.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def binaries_folder() -> Path:
-    """Where the cluster's binaries are."""
-    return Path(os.environ.get("CPR_CLUSTER_BIN", "/usr/local/bin"))
