@@ -13,7 +13,7 @@ import pytest
 from cpr_contract import env
 from cpr_operator.cluster.views import PodView
 from cpr_operator.cluster.watched import Watched
-from cpr_operator.handlers import make_registry
+from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import Workers
 
@@ -27,6 +27,7 @@ class Watches:
         self.saw: list[str] = []
         self.workers = Workers(self._pass, random.Random(1))
         registry = make_registry(self.workers, Metrics(), self.watched, self._saw, lambda *_: None)
+        watch_workloads(registry, self.workers)
         self._handlers: dict[str, Any] = {str(each.id): each.fn for each in registry._watching.get_all_handlers()}
 
     async def _pass(self, namespace: str, name: str) -> float:
@@ -97,3 +98,10 @@ async def test_a_job_that_is_deleted_is_forgotten_and_looked_for(watches: Watche
     assert await watches.job("DELETED", "9") == 1
     assert watches.watched.find_job("n", "job") is None
     assert watches.watched.find_pods("n", "job") is None
+
+
+async def test_what_kueue_says_of_a_workload_leads_to_a_pass(watches: Watches) -> None:
+    meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}}
+    assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 0  # its first pass is yet to come
+    await watches.job("ADDED", "1")
+    assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 1
