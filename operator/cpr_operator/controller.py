@@ -17,9 +17,8 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import longest_report
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.ancestor import ancestor_of
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError, check_description, parse_spec, parse_status
+from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     BusyError,
@@ -33,11 +32,11 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.names import JobId
 from cpr_operator.desired.restriction import Restriction
 from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
+from cpr_operator.reading import ancestor_of, read_job
 from cpr_operator.reconcile import (
     Hold,
     Job,
@@ -201,7 +200,7 @@ class Controller:
         if memory.job is not None and memory.read_version == version:
             return memory.job
         try:
-            memory.job, memory.read_version = read_job(view, memory.job), version
+            memory.job, memory.read_version = await read_job(view, memory), version
         except InvalidSpecError as error:
             await self._tell_unreadable(view, "InvalidSpec", f"{error}; correct spec, or create the job again")
         except InvalidStatusError as error:
@@ -341,18 +340,6 @@ class Controller:
         if key not in self._memories:
             self._memories[key] = Memory(self._guarding.begin())
         return self._memories[key]
-
-
-def read_job(view: JobView, before: Job | None = None) -> Job:
-    """The job as the core reads it; as `before` it was read last. Raises InvalidSpecError and InvalidStatusError."""
-    identity = JobId(view.namespace, view.name, view.uid)
-    status = parse_status(view.status)
-    # A spec is read once for each generation, because to evaluate its rules takes longer than a pass has.
-    same = before is not None and (before.id, before.generation) == (identity, view.generation)
-    spec = before.spec if before is not None and same else parse_spec(view.spec)
-    if status.runtime is None:  # Later the model cannot change, and at the limits this takes longer than reading it.
-        check_description(spec)
-    return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 
 async def decide(observed: PassInput) -> Outcome:

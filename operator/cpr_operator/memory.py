@@ -35,6 +35,7 @@ class Memory:
     written_at: the time of the last written status.
     unheard: whether the leader did not answer.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
+    checked: uid and generation of the last spec whose rules were evaluated and hold.
     """
 
     guarded: Guarded
@@ -52,6 +53,7 @@ class Memory:
     unheard: bool = False
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
+    checked: tuple[str, int] = ("", 0)
 
     @property
     def reading(self) -> Priority:

@@ -11,7 +11,8 @@ from typing import Any
 
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
-from cpr_operator.controller import Controller, read_job, read_report
+from cpr_operator.controller import Controller, read_report
+from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
 from support.fake_cluster import FakeCluster, When
@@ -135,7 +136,7 @@ class Driver:
 
     async def world(self) -> PassInput:
         """What the next pass would see, with a report of every pod that answers."""
-        job = read_job(await self.cluster.get_job("default", "job"))
+        job = job_of(await self.cluster.get_job("default", "job"))
         pods = tuple(pod.view() for pod in self.cluster.pods.values())
         answers = {pod.uid: read_report(pod, self.cluster.plane().report(pod.name) or b"") for pod in pods}
         reports = {uid: report for uid, report in answers.items() if report is not None}

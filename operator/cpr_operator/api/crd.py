@@ -114,7 +114,7 @@ def _schema() -> Schema:
     for rule in (*rules.STATIC, *transitions.TRANSITIONS):
         if rule.cel:
             at = _descend(root, rule.at)
-            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.priced, "message": rule.text})
+            at.setdefault("x-kubernetes-validations", []).append({"rule": rule.server_cel, "message": rule.text})
     return root
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from cpr_contract.spec import MAX_FEATURES, MAX_NUMERIC, MAX_TABLES, FeaturePooling, Ids, OutOfRange, Pooling
 from cpr_operator.api.model import ColumnName, Entrypoint, SpecModel
 from cpr_operator.api.optimizers import DenseOptimizer, SparseOptimizer, TableOptimizer
 from cpr_operator.api.rules import model as rules
-from cpr_operator.api.rules.rule import Rule
 
 Dim = Annotated[int, Field(ge=1, le=4096)]
 Width = Annotated[int, Field(ge=1, le=65536)]
@@ -67,15 +65,6 @@ class Feature(SpecModel):
     them along. Default: no weights."""
 
 
-Named = TypeVar("Named", Table, Feature)
-
-
-def _named_once(rule: Rule, value: tuple[Named, ...]) -> tuple[Named, ...]:
-    if len({each.name for each in value}) < len(value):
-        rule.fail()
-    return value
-
-
 class ModelSpec(SpecModel):
     """Embedding tables, and a dense network over them: a DLRM, or your own.
 
@@ -96,14 +85,14 @@ class ModelSpec(SpecModel):
     tables: Annotated[
         tuple[Table, ...],
         Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_NAME),
-        AfterValidator(partial(_named_once, rules.TABLES)),
+        rules.TABLES.once("name"),
     ]
     """The embedding tables. Without features, they are in the order of the data's categorical columns."""
     features: (
         Annotated[
             tuple[Feature, ...],
             Field(min_length=1, max_length=MAX_FEATURES, json_schema_extra=BY_NAME),
-            AfterValidator(partial(_named_once, rules.FEATURE_NAMES)),
+            rules.FEATURE_NAMES.once("name"),
         ]
         | None
     ) = None

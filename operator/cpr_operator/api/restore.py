@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from cpr_contract.spec import MAX_TABLES, Resized
 from cpr_operator.api.model import ObjectName, SpecModel
@@ -23,12 +23,6 @@ class MappedTable(SpecModel):
     """The table of the anchor. It is taken by the tables that name it here, and by no other."""
     resized: Resized | None = None
     """What happens if the two have different numbers of rows. Default: restoreFrom.resized."""
-
-
-def _each_once(value: tuple[MappedTable, ...]) -> tuple[MappedTable, ...]:
-    if len({each.table for each in value}) < len(value):
-        rules.MAPPED_ONCE.fail()
-    return value
 
 
 class RestoreFrom(SpecModel):
@@ -60,7 +54,7 @@ class RestoreFrom(SpecModel):
         Annotated[
             tuple[MappedTable, ...],
             Field(min_length=1, max_length=MAX_TABLES, json_schema_extra=BY_TABLE),
-            AfterValidator(_each_once),
+            rules.MAPPED_ONCE.once("table"),
         ]
         | None
     ) = None

@@ -8,9 +8,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, ValidationError
@@ -72,10 +72,14 @@ class _Manifest(Model):
     status: Any = None
 
 
-def parse_spec(spec: Mapping[str, Any]) -> CPRJobSpec:
-    """The spec of an object that the API server holds. Raises `InvalidSpecError`."""
+def parse_spec(spec: Mapping[str, Any], *, checked: bool = False) -> CPRJobSpec:
+    """The spec of an object that the API server holds. Raises `InvalidSpecError`.
+
+    checked: whether its rules are known to hold. Evaluating them takes most of the time: 0.3 to 0.7 ms, and 0.15 s for
+    the largest model.
+    """
     text = _json(spec)
-    parsed = _parsed(CPRJobSpec, text, OF_SPEC, "spec")
+    parsed = _parsed(CPRJobSpec, text, () if checked else OF_SPEC, at="spec")
     if too_large := _too_large(parsed, len(text)):
         raise InvalidSpecError(too_large)
     return parsed
@@ -137,21 +141,24 @@ def _json(document: Mapping[str, Any]) -> str:
 M = TypeVar("M", bound=Model)
 
 
-def _parsed(model: type[M], text: str, rules: Iterable[Rule], *at: str) -> M:
-    """JSON text as a model, which lies at that field of the document. Raises `InvalidSpecError` with all that is wrong.
+def _parsed(model: type[M], text: str, rules: Sequence[Rule], at: str = "") -> M:
+    """JSON text as a model. `at` is its field in the document; empty: it is the document.
 
-    Each field is named once, and none that contains another one.
+    Raises `InvalidSpecError` with all that is wrong. A field is named once, and not at all if a field below it is.
     """
     parsed, found = None, {}
     try:
         parsed = model.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        shapes = (_invalid(details, model, at) for details in error.errors(include_url=False))
+        prefix = (at,) if at else ()
+        shapes = (_invalid(details, model, prefix) for details in error.errors(include_url=False))
         found = {each.field: each for each in shapes}
-    document = reduce(lambda below, name: {name: below}, reversed(at), json.loads(text))
-    unfit = {re.sub(r"\[\d+\]", "", field).rpartition(".")[2] for field in found}
-    for one, field in broken(rules, stored(document, _schema()), unfit=unfit):
-        found.setdefault(field, Invalid(field, one.message, one.remedy))
+    if rules:
+        value = json.loads(text)
+        document = stored({at: value} if at else value, _schema())
+        malformed = {re.sub(r"\[\d+\]", "", field).rpartition(".")[2] for field in found}
+        for one, field in broken(rules, document, malformed=malformed):
+            found.setdefault(field, Invalid(field, one.message, one.remedy))
     if parsed is None or found:
         within = {field[: end.start()] for field in found for end in re.finditer(r"[.\[]", field)}
         raise InvalidSpecError(tuple(each for field, each in found.items() if field not in within))

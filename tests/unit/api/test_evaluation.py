@@ -31,10 +31,10 @@ def test_a_rule_that_cannot_be_evaluated_is_an_error_of_the_rule() -> None:
         fields(POSITIVE, {"spec": {"tables": [{}]}})
 
 
-def test_a_rule_is_not_asked_about_a_field_of_the_wrong_shape() -> None:
+def test_a_rule_that_mentions_a_malformed_field_is_skipped() -> None:
     document = {"spec": {"tables": [{"rows": -1}, {"rows": "many"}]}}
-    assert fields(POSITIVE, document, unfit={"rows"}) == []
-    assert fields(POSITIVE, document, unfit={"name"}) == ["spec.tables[0].rows"]
+    assert fields(POSITIVE, document, malformed={"rows"}) == []
+    assert fields(POSITIVE, document, malformed={"name"}) == ["spec.tables[0].rows"]
 
 
 def test_a_rule_that_compares_sees_both_documents() -> None:
@@ -44,8 +44,10 @@ def test_a_rule_that_compares_sees_both_documents() -> None:
     assert fields(frozen, before, before=before) == []
 
 
-def test_a_rule_that_is_too_dear_for_the_api_server_is_checked_here() -> None:
-    known = Rule("", "features", "unknown", "name it", "sets.contains(self.tables, self.features)", unless="true")
-    assert known.priced == "true || sets.contains(self.tables, self.features)"
+def test_a_rule_that_is_too_expensive_for_the_api_server_is_checked_here() -> None:
+    known = Rule(
+        "", "features", "unknown", "name it", "sets.contains(self.tables, self.features)", skip_on_server="true"
+    )
+    assert known.server_cel == "true || sets.contains(self.tables, self.features)"
     assert fields(known, {"tables": ["a", "b"], "features": ["b", "c"]}) == ["features"]
     assert fields(known, {"tables": ["a", "b"], "features": ["b"]}) == []

@@ -13,8 +13,8 @@ from cpr_operator.api.model import EXACT
 from cpr_operator.api.status import Anchor, Counters, Fork, Runtime, Shard, Status, Trainer
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, validate
 from cpr_operator.cluster.views import JobView
-from cpr_operator.controller import read_job
 from cpr_operator.desired.rosters import Rosters
+from cpr_operator.reading import job_of
 from support.documents import edited
 from support.limits import largest
 
@@ -53,12 +53,12 @@ def test_a_job_that_the_api_server_could_not_store_with_its_status_is_refused_wh
 def test_the_operator_refuses_it_too_but_goes_on_with_a_job_that_runs() -> None:
     view = JobView("ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=largest(extra=6)["spec"])
     with pytest.raises(InvalidSpecError, match="more than"):
-        read_job(view)
+        job_of(view)
     runtime = Runtime(image="i", contract_version=1, template_hash="h", job_spec="{}")
     running = JobView(
         "ns", "job", "uid", 1, "1", 0.0, deleting=False, spec=view.spec, status=Status(runtime=runtime).to_dict()
     )
-    assert len(read_job(running).spec.model.features or ()) == 2048
+    assert len(job_of(running).spec.model.features or ()) == 2048
 
 
 def test_the_longest_roster_and_the_longest_description_fit_into_the_annotations_of_one_pod() -> None:

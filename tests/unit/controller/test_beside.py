@@ -1,11 +1,15 @@
-"""A large job's pass decides beside the event loop: what other jobs wait for goes on meanwhile."""
+"""What takes long for a large job runs beside the event loop, or once: other jobs go on meanwhile."""
 
 import asyncio
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from cpr_operator import controller
+from cpr_operator import controller, reading
+from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.validate import parse_spec
 from cpr_operator.controller import Controller
 from cpr_operator.reconcile import Outcome, PassInput, reconcile
 from support.driver import spec
@@ -35,3 +39,51 @@ async def test_the_event_loop_goes_on_while_a_pass_is_decided(monkeypatch: pytes
     await asyncio.gather(large.run_pass("default", "job"), another_job())
     assert seen == [True]
     assert cluster.statuses[-1]["phase"] == "Starting"
+
+
+async def test_the_event_loop_goes_on_while_the_rules_of_a_large_model_are_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, others_went_on = threading.Event(), threading.Event()
+    seen = []
+
+    def slow(given: Mapping[str, Any], *, checked: bool) -> CPRJobSpec:
+        if not checked:
+            began.set()
+            seen.append(others_went_on.wait(PATIENCE_S))
+        return parse_spec(given, checked=checked)
+
+    async def another_job() -> None:
+        await asyncio.to_thread(began.wait, PATIENCE_S)
+        others_went_on.set()
+
+    monkeypatch.setattr(reading, "parse_spec", slow)
+    tables = [{"name": f"t{number}", "rows": 10} for number in range(reading.FEW_TABLES + 1)]
+    model = spec()["model"] | {"tables": tables}
+    cluster = FakeCluster(2000)
+    cluster.add_job("job", spec(model=model))
+    large = Controller(cluster, lambda: cluster.now)
+    await asyncio.gather(large.run_pass("default", "job"), another_job())
+    assert seen == [True]
+    assert cluster.statuses[-1]["phase"] == "Starting"
+
+
+async def test_rules_are_evaluated_once_for_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+
+    def counted(given: Mapping[str, Any], *, checked: bool) -> CPRJobSpec:
+        evaluated.append(not checked)
+        return parse_spec(given, checked=checked)
+
+    monkeypatch.setattr(reading, "parse_spec", counted)
+    cluster = FakeCluster(2000)
+    cluster.add_job("job", spec())
+    passes = Controller(cluster, lambda: cluster.now)
+    for _ in range(3):  # each writes a status, so that the next one reads the job anew
+        await passes.run_pass("default", "job")
+        cluster.now += 1.0
+    assert len(evaluated) > 1
+    assert evaluated == [True] + [False] * (len(evaluated) - 1)
+    cluster.set_spec("job", suspend=True)
+    await passes.run_pass("default", "job")
+    assert evaluated[-1]

@@ -1,4 +1,4 @@
-"""Which rules a document breaks: their CEL, evaluated by the library of CEL's authors as the API server would do it."""
+"""Evaluates the CEL of rules over a document, as the API server does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpr_operator.api.rules.rule import Rule
 
 _NAME = re.compile(r"\w+")
 _ANY = cel.Type.List(cel.Type.DYN)
-#: What the API server adds to CEL, as far as rules use it.
+#: The functions that the API server adds to CEL, as far as rules use them.
 _KUBERNETES = (
     cel.FunctionDecl(
         "sets.contains",
@@ -27,22 +27,27 @@ def broken(
     rules: Iterable[Rule],
     document: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
-    unfit: Collection[str] = (),
+    malformed: Collection[str] = (),
 ) -> Iterator[tuple[Rule, str]]:
     """Each rule that the document breaks, with the field that it names, in which [2] is an element of a list.
 
     document: as the API server stores it (`schema.stored`). before: the document that it replaces, for rules that
-    compare. unfit: names of fields that are not as the schema says: rules that mention them are not asked. Raises
-    RuntimeError if a rule cannot be evaluated, unless fields are unfit.
+    compare. malformed: names of fields that do not match the schema; rules that mention them are skipped. Raises
+    RuntimeError if a rule cannot be evaluated, unless there are malformed fields.
     """
+    # Rules with the same `at` share what CEL makes of the objects there: that takes longer than most evaluations.
+    objects: dict[str, list[tuple[str, cel.Activation]]] = {}
     for rule in rules:
-        if not rule.cel or not set(unfit).isdisjoint(_NAME.findall(rule.cel)):
+        if not rule.cel or (malformed and not set(malformed).isdisjoint(_NAME.findall(rule.cel))):
             continue
-        for path, value in _objects(document, rule.at):
-            holds = _program(rule.cel).eval(data={"self": value, "oldSelf": before}).value()
+        if rule.at not in objects:
+            found = _objects(document, rule.at)
+            objects[rule.at] = [(path, _activation(value, before)) for path, value in found]
+        for path, activation in objects[rule.at]:
+            holds = _program(rule.cel).eval(activation).value()
             if holds is False:
                 yield rule, path + rule.field.removeprefix(rule.at.replace("[]", ""))
-            elif holds is not True and not unfit:
+            elif holds is not True and not malformed:
                 raise RuntimeError(f"{path}: {rule.cel}: {holds}")
 
 
@@ -50,6 +55,10 @@ def broken(
 def _environment() -> cel.Env:
     variables = {"self": cel.Type.DYN, "oldSelf": cel.Type.DYN}
     return cel.NewEnv(variables=variables, functions=_KUBERNETES)
+
+
+def _activation(value: Any, before: Mapping[str, Any] | None) -> cel.Activation:
+    return _environment().Activation({"self": value, "oldSelf": before})
 
 
 @cache
