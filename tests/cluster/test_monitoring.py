@@ -22,7 +22,7 @@ WINDOW = "2m"
 class TestMonitoring:
     @pytest.fixture(scope="class")
     @classmethod
-    def prometheus(cls, cluster: Cluster, space: Space) -> Iterator[Prometheus]:
+    def prometheus(cls, space: Space) -> Iterator[Prometheus]:
         prometheus = Prometheus(space)
         objects = render(*MONITORS)
         monitors = of_kind(objects, "ServiceMonitor") + of_kind(objects, "PodMonitor")

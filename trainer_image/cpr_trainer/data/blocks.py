@@ -86,8 +86,13 @@ class Format(Protocol):
         """Name a row (from 0) of a block for a message, as "file, line 7"."""
 
 
+def is_outage(error: Exception) -> bool:
+    """Tell whether the source failed, and not its content: such an error is waited out."""
+    return isinstance(error, OSError) and error.errno is not None  # pyarrow's own errors carry no number.
+
+
 def unreadable(uri: str, error: Exception, remedy: str) -> Exception:
     """Return the error to raise: DataError, or the same where the source failed and not its content."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error  # pyarrow's own errors carry no number.
+    if is_outage(error):
+        return error
     return DataError(f"{uri} cannot be read to its end: {error}.", remedy)

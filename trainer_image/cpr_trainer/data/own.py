@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from cpr_trainer.data.arrow_types import check_types
-from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile
+from cpr_trainer.data.blocks import Block, Index, Parsed, SourceFile, is_outage
 from cpr_trainer.data.columns import Columns, check_names
+from cpr_trainer.entrypoints import load
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Version
 
@@ -68,7 +68,7 @@ class OwnFormat:
             found = self._dataset[block.first : block.first + block.rows]
             table = found if isinstance(found, pa.Table) else pa.table(dict(found))
         except Exception as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if is_outage(error):
                 raise
             raise self._wrong(block, f"{type(error).__name__}: {error}") from error
         if table.num_rows != block.rows:
@@ -95,19 +95,12 @@ class OwnFormat:
 
 
 def _make(entrypoint: str, uri: str | None) -> Indexable:
-    module, _, attribute = entrypoint.partition(":")
-    try:
-        factory: OwnData = getattr(import_module(module), attribute)
-    except Exception as error:  # Importing runs code that is not ours.
-        raise DataError(
-            f"The entrypoint {entrypoint} cannot be imported: {type(error).__name__}: {error}.",
-            "Put its package on the PYTHONPATH of the image, and correct spec.data.entrypoint.",
-        ) from error
+    factory: OwnData = load(entrypoint, "spec.data.entrypoint", DataError)
     try:
         dataset = factory(uri)
         len(dataset)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if is_outage(error):
             raise
         raise DataError(
             f"The entrypoint {entrypoint} failed: {type(error).__name__}: {error}.",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from cpr_contract.spec import Device, ModelSpec, Precision
 from cpr_trainer.bags import FeatureLayout
+from cpr_trainer.entrypoints import load
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
 from cpr_trainer.model.device import open_device
@@ -77,7 +77,7 @@ def build_network(
     """
     place = open_device(device)
     name = spec.entrypoint or DLRM
-    factory = factory or _load(name)
+    factory = factory or load(name, "spec.model.entrypoint", ModelError)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         try:
@@ -120,20 +120,6 @@ def own_sums(network: OwnMetrics, spec: ModelSpec) -> int:
     """Return how many sums the metrics of a network need."""
     zeros = torch.zeros(_PROBED_SAMPLES, *spec.output_shape)
     return len(network.metric_sums(zeros, zeros))
-
-
-def _load(name: str) -> Factory:
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(import_module(module), attribute)
-    except Exception as error:  # Importing runs code that is not ours.
-        raise ModelError(
-            f"The entrypoint {name} cannot be imported: {type(error).__name__}: {error}.",
-            "Put its package on the PYTHONPATH of the image, and correct spec.model.entrypoint.",
-        ) from error
-    if not callable(factory):
-        raise ModelError(f"The entrypoint {name} cannot be called.", "Name a function or a class.")
-    return factory  # type: ignore[no-any-return]
 
 
 @torch.enable_grad()
