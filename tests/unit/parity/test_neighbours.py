@@ -153,6 +153,46 @@ def test_a_parity_that_began_anew_is_told_even_if_rows_were_asked_for_before() -
         rows_of(stripe, PART, Point(10, 7, 3), 0, PIECES[0])
 
 
+class Questions:
+    """Neighbours that answer at once; `open` are the questions that were asked and neither answered nor forgotten."""
+
+    def __init__(self) -> None:
+        self.open: set[Read] = set()
+        self.points: tuple[Point, ...] = ()
+        self.refusing: set[int] = set()
+
+    def ask(self, _shard: int, question: Read) -> None:
+        self.open.add(question)
+
+    def forget(self, _shard: int, question: Read) -> None:
+        self.open.discard(question)
+
+    def rows(self, shard: int, question: Read) -> tuple[Rows, Image | None]:
+        self.open.discard(question)
+        if question.point is None:
+            return Rows(known=True, points=self.points), image(1)
+        return (Rows(known=False), None) if shard in self.refusing else (Rows(known=True), image(2))
+
+
+def test_after_a_refusal_what_was_guessed_of_the_other_members_is_forgotten() -> None:
+    """A parity that has moved on is read again, and the members that were not read yet are asked for the new points."""
+    questions, ring = Questions(), Ring(5, 3)
+    holder = ring.holder(LOST, PART)
+    stripe = StripeOf(questions, PART, holder, ring)  # type: ignore[arg-type]
+    first, second = (part for part in range(3) if part != PART)
+    questions.points = (Point(9, 7, 3),) * 3
+    stripe.parity(0, PIECES[0])
+    stripe.expect(0, PIECES[1])
+    _, points = stripe.parity(0, PIECES[1])
+    questions.refusing = {ring.members(holder)[first]}
+    assert stripe.member(first, points[first], 0, PIECES[1]) is None
+    assert len(questions.open) == 1, "of the second member"
+    questions.points, questions.refusing = (Point(9, 7, 4),) * 3, set()
+    _, points = stripe.parity(0, PIECES[1])
+    assert all(stripe.member(each, points[each], 0, PIECES[1]) is not None for each in (first, second))
+    assert questions.open == set()
+
+
 def nothing_left(neighbours: Neighbours) -> bool:
     """Whether no answer is kept, or on its way, that nobody wants."""
     return not any(map(any, (neighbours._asked.values(), neighbours._answered.values(), neighbours._unwanted.values())))
