@@ -34,7 +34,7 @@ PAGE = 500
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0
 #: kopf is restarted if jobs and pods are not listed within this many seconds.
 LISTED_S = 30.0
-#: kopf calls the handlers of what it has listed in tasks of their own, which have so many seconds.
+#: Seconds from the beginning of the last watch until the handlers should have seen all that was listed.
 SHOWN_S = 0.2
 #: The pause between two runs of kopf.
 RESTART_S = 2.0
@@ -100,9 +100,9 @@ def make_settings() -> kopf.OperatorSettings:
 
 
 class Lists:
-    """Which of the lists that an operator of these namespaces needs the API server has answered, and which are shown.
+    """The lists that an operator of these namespaces needs: which the API server has not answered, or not yet watches.
 
-    A list is shown to the handlers soon after the watch that follows it begins.
+    kopf calls the handlers with what it has listed soon after the watch of that list has begun.
     """
 
     def __init__(self, namespaces: tuple[str, ...]) -> None:
@@ -112,7 +112,7 @@ class Lists:
             self._lists[f"/apis/{API_VERSION}/{place}{PLURAL}"] = ("jobs", namespace)
             self._lists[f"/api/v1/{place}pods"] = ("pods", namespace)
         self.missing = set(self._lists)
-        self.hidden = set(self._lists)
+        self.unwatched = set(self._lists)
 
     def answered(self, path: str) -> tuple[Kind, str] | None:
         """Record that the list at this URL path was answered. Returns what it lists, and the namespace."""
@@ -125,10 +125,10 @@ class Lists:
     def watched(self, path: str) -> bool:
         """Record that the watch at this URL path has begun. Returns whether it is the last one that was missing."""
         found = self._find(path)
-        if found not in self.hidden:
+        if found not in self.unwatched:
             return False
-        self.hidden.discard(found)
-        return not self.hidden
+        self.unwatched.discard(found)
+        return not self.unwatched
 
     def _find(self, path: str) -> str | None:
         # Only the end of the path is compared, because a proxy may add a prefix.
@@ -188,7 +188,7 @@ class Watches:
         registry = self._make_registry()
         self._add_login(registry)
         timer = asyncio.get_running_loop().call_later(LISTED_S, self._give_up)
-        others = frozenset(asyncio.all_tasks())
+        others, limit = frozenset(asyncio.all_tasks()), None
         try:
             tasks = await kopf.spawn_tasks(
                 registry=registry,
@@ -200,12 +200,13 @@ class Watches:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # One task has ended, so kopf cancels the others. A task that waits for a login can miss that: after STOP_S
             # all are cancelled again.
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(STOP_S) as limit:
                 await kopf.run_tasks(tasks, ignored=others)
-        except TimeoutError:
-            logger.warning("the watches did not stop within %g s, and were cancelled", STOP_S)
         except Exception as error:  # noqa: BLE001 -- kopf's or any library's: none is fatal
-            logger.warning("the watches ended: %s: %s", type(error).__name__, error)
+            if limit is not None and limit.expired():
+                logger.warning("the watches did not stop within %g s, and were cancelled", STOP_S)
+            else:
+                logger.warning("the watches ended: %s: %s", type(error).__name__, error)
         finally:
             timer.cancel()
 

@@ -230,5 +230,5 @@ async def test_in_chosen_namespaces_every_list_counts() -> None:
     assert lists.answered("/apis/cprjob.io/v1alpha1/namespaces/a/cprjobs") == ("jobs", "a")
     assert lists.answered("/apis/apps/v1/deployments") is None
     assert lists.missing == {"/apis/cprjob.io/v1alpha1/namespaces/b/cprjobs"}
-    watched = ["/apis/apps/v1/deployments", *(f"/prefix{each}" for each in sorted(lists.hidden))]
+    watched = ["/apis/apps/v1/deployments", *(f"/prefix{each}" for each in sorted(lists.unwatched))]
     assert [lists.watched(each) for each in (*watched, watched[-1])] == [*[False] * 4, True, False]
