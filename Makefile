@@ -81,7 +81,6 @@ soak: env  ## what needs hours: many storms, the cluster's tests five times, the
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
 	$(BIN)/python laboratory/scripts/passes.py
-	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000
 	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
 
 e2e: env  ## only the tests on the several-node cluster

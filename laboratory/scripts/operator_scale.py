@@ -7,8 +7,9 @@
     cpu_cores, rss_mib, api_requests_per_s    of the operator in the steady state
 
 A real API server, etcd and scheduler; kwok plays the kubelets, one server answers for all pods.
-`--foreign N` adds N running pods that belong to no job. Needs root, Go on a fresh machine, about
-10 minutes for 1,000 jobs. Servers and operator share this machine's cores.
+`--foreign N` then adds N running pods that belong to no job, and takes the same figures again on
+the same cluster. Needs root, Go on a fresh machine, about 10 minutes for 1,000 jobs, and as long
+again for 10,000 foreign pods. Servers and operator share this machine's cores.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--foreign", type=int, default=0, help="running pods of others")
+    parser.add_argument("--foreign", type=int, default=0, help="then once more with N running pods of others")
     parser.add_argument("--deletions", type=int, default=200, help="pods deleted by force")
     parser.add_argument("--window", type=float, default=60, help="seconds of steady state")
     parser.add_argument("--json", action="store_true")
@@ -90,9 +91,9 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))  # noqa: T201
         return
-    table = Table("figure", "value")
-    for name, value in found.items():
-        table.add_row(name, str(value))
+    table = Table("figure", *(f"{run['foreign_pods']} foreign pods" for run in found["runs"]))
+    for name in ("start_s", "event_to_decision_ms", "cpu_cores", "rss_mib", "api_requests_per_s"):
+        table.add_row(name, *(str(run[name]) for run in found["runs"]))
     Console().print(table)
 
 
@@ -114,24 +115,35 @@ async def measure(control: Control, options: argparse.Namespace, console: Consol
         await until(lambda: len(pods.running) == 6 * options.jobs, 900, "all pods run")
         console.print(f"{options.jobs} jobs up after {time.monotonic() - begun:.0f} s")
         await until(lambda: phases(session, options.jobs), 300, "all jobs are Running")
-        start_s = await restart(control, pods)
-        await asyncio.sleep(30)
-        steady = await steady_state(control, session, options.window)
-        delays = await deletions(session, pods, options.deletions)
+        runs = [await figures(control, session, pods, options, 0)]
+        if options.foreign:
+            await all_at_once(
+                create(session, "/api/v1/namespaces/foreign/pods", foreign(i)) for i in range(options.foreign)
+            )
+            await until(lambda: all_run(session), 900, "all foreign pods run")
+            runs.append(await figures(control, session, pods, options, options.foreign))
+    return {"jobs": options.jobs, "runs": runs}
+
+
+async def figures(
+    control: Control, session: aiohttp.ClientSession, pods: Pods, options: argparse.Namespace, foreign_pods: int
+) -> dict[str, Any]:
+    """Restart the operator, then measure it at rest and while pods are deleted."""
+    start_s = await restart(control, pods)
+    await asyncio.sleep(30)
+    steady = await steady_state(control, session, options.window)
+    delays = await deletions(session, pods, options.deletions)
+    p50, p99 = (round(float(np.percentile(delays, q))) for q in (50, 99))
     return {
-        "jobs": options.jobs,
-        "foreign_pods": options.foreign,
+        "foreign_pods": foreign_pods,
         "start_s": round(start_s, 1),
-        "event_to_decision_ms": {
-            "p50": round(float(np.percentile(delays, 50))),
-            "p99": round(float(np.percentile(delays, 99))),
-        },
+        "event_to_decision_ms": {"p50": p50, "p99": p99},
         **steady,
     }
 
 
 async def populate(session: aiohttp.ClientSession, options: argparse.Namespace) -> None:
-    """Create nodes, other people's pods and the jobs."""
+    """Create nodes, namespaces and the jobs."""
     for body in operator_objects():
         group = str(body["apiVersion"])
         kind = str(body["kind"]).lower() + "s"
@@ -144,7 +156,6 @@ async def populate(session: aiohttp.ClientSession, options: argparse.Namespace) 
     spaces = -(-options.jobs // JOBS_PER_NAMESPACE)
     for name in ["foreign", *(f"team-{i}" for i in range(spaces))]:
         await create(session, "/api/v1/namespaces", {"metadata": {"name": name}})
-    await all_at_once(create(session, "/api/v1/namespaces/foreign/pods", foreign(i)) for i in range(options.foreign))
     await all_at_once(
         create(
             session,
@@ -162,6 +173,14 @@ def foreign(number: int) -> dict[str, Any]:
         "metadata": {"name": f"foreign-{number}", "labels": {"app": "foreign"}},
         "spec": {"containers": [container], "nodeName": f"node-{number % NODES}"},
     }
+
+
+async def all_run(session: aiohttp.ClientSession) -> bool:
+    """Whether all foreign pods are Running."""
+    await asyncio.sleep(5)
+    query = {"fieldSelector": "status.phase!=Running", "limit": "1"}
+    async with session.get("/api/v1/namespaces/foreign/pods", params=query) as answer:
+        return not (await answer.json())["items"]
 
 
 async def phases(session: aiohttp.ClientSession, jobs: int) -> bool:
