@@ -27,6 +27,8 @@ NOBODY: Struck = frozenset()
 #: What goes wrong with a call while something else is broken on purpose.
 TROUBLE = (KubectlError, ApiException, HTTPError, MinioException, RuntimeError, OSError, subprocess.SubprocessError)
 UNDO_S = 180
+#: Phases in which a job can be struck: a fault that strikes a recovery is the point of a storm.
+TRAINING = {"Running", "Recovering", "RollingBack"}
 Answer = TypeVar("Answer")
 
 
@@ -70,8 +72,8 @@ class World:
     rotations: int = 0
 
     def training(self) -> list[Run]:
-        """Return the jobs that have not ended; raise NotNowError if there is none."""
-        runs = [run for run in self.runs.values() if surely(run.status).get("phase") == "Running"]
+        """Return the jobs that train or recover; raise NotNowError if there is none."""
+        runs = [run for run in self.runs.values() if surely(run.status).get("phase") in TRAINING]
         if not runs:
             raise NotNowError("a job that trains")
         return runs

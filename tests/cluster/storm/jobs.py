@@ -12,7 +12,7 @@ from cluster.storm.fault import World, surely
 from cluster.storm.people import CREDENTIALS
 
 #: A job trains for several rounds.
-EPOCHS = 6
+EPOCHS = 20
 SETTLED_S, FINISHED_S = 300, 900
 NOTHING = {"portionOfLostSamples": 0}
 REPLAY = {"mode": "Auto", "memory": "128Mi"}
