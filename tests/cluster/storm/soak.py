@@ -13,9 +13,8 @@ from cluster.storm.fault import World, surely
 from cluster.storm.people import give_credentials
 from cluster.storm.storm import Storm
 
-SEED, MINUTES, FIRST = (
-    os.environ.get(name, default) for name, default in (("SEED", "1"), ("MINUTES", "60"), ("FIRST", "1"))
-)
+DEFAULTS = {"SEED": "1", "MINUTES": "60", "FIRST": "1", "ONLY": ""}
+SEED, MINUTES, FIRST, ONLY = (os.environ.get(name, default) for name, default in DEFAULTS.items())
 FOLDER = Path(__file__).parents[3] / ".cache"
 
 
@@ -36,7 +35,7 @@ def world(cluster: Cluster, clicks: None, space: Space) -> Iterator[World]:
 def test_whatever_strikes_is_made_good_or_told(world: World) -> None:
     log = FOLDER / f"storm-{SEED}.log"
     log.unlink(missing_ok=True)
-    storm = Storm(world, int(SEED), log)
+    storm = Storm(world, int(SEED), log, [name.strip() for name in ONLY.split(";") if name.strip()])
     try:
         storm.rage(float(MINUTES), int(FIRST))
     finally:

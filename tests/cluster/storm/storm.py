@@ -15,9 +15,14 @@ from cluster.storm.jobs import KINDS, Job
 from cluster.storm.timeline import Blow, Round, timeline
 
 
-def possible(backend: str) -> list[Fault]:
-    """Return the faults that such a cluster can have."""
-    return [fault for fault in CATALOGUE if backend == "bare" or not fault.bare]
+def possible(backend: str, only: Sequence[str] = ()) -> list[Fault]:
+    """Return the faults that such a cluster can have, of those named; of all if none is.
+
+    Raises ValueError for a name that the catalogue lacks.
+    """
+    if unknown := set(only) - BY_NAME.keys():
+        raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; the catalogue has {', '.join(BY_NAME)}")
+    return [f for f in CATALOGUE if (backend == "bare" or not f.bare) and (not only or f.kind.name in only)]
 
 
 @dataclass
@@ -27,6 +32,7 @@ class Storm:
     world: World
     seed: int
     log: Path
+    only: Sequence[str] = ()
     jobs: list[Job] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     tally: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -38,7 +44,7 @@ class Storm:
         self.jobs = [Job(self.world, kind, 1) for kind in KINDS]
         for job in self.jobs:
             job.start()
-        kinds = [fault.kind for fault in possible(self.world.cluster.nodes.backend)]
+        kinds = [fault.kind for fault in possible(self.world.cluster.nodes.backend, self.only)]
         for drawn in timeline(self.seed, kinds):
             if time.monotonic() - self.begun > 60 * minutes:
                 break
