@@ -108,6 +108,12 @@ class TestTheEnd:
         assert said.startswith("the ledger says")
         assert more.startswith("the model misses {1: ((4, 10),)}")
 
+    def test_what_the_dense_network_lost_is_charged_to_all_shards_and_in_no_manifest(self) -> None:
+        everywhere = look(ledger={"ranges": [[(20, 30)], [(4, 9), (20, 30)]]})
+        assert at_the_end(RICH, self.job(everywhere), self.NONE | {1: ((4, 9),)}) == []
+        assert at_the_end(RICH, self.job(everywhere), self.NONE | {1: ((4, 9), (25, 30))}) == []
+        assert at_the_end(RICH, self.job(everywhere), self.NONE) != []
+
     def test_after_a_rollback_the_ledger_may_have_more_and_not_less(self) -> None:
         again = {"counters": {"generation": 2}}
         assert at_the_end(RICH, self.job(look(lost=((4, 9),)), **again), self.NONE) == []
