@@ -10,7 +10,7 @@ from cpr_contract.exits import ExitCode
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob
 

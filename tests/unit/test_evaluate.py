@@ -28,7 +28,7 @@ from cpr_contract.spec import (
 )
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run

@@ -21,7 +21,7 @@ from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
-from cpr_trainer.parity.ring import Ring
+from cpr_trainer.parity.coding import Ring
 from support.driver import world_in_mid_training
 
 

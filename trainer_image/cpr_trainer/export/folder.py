@@ -21,7 +21,7 @@ from cpr_contract.codec import to_dict
 from cpr_contract.export import PROGRAMS, ExportRequest
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.export.rows import write_changed_rows, write_tables
 from cpr_trainer.export.transform import transform_of

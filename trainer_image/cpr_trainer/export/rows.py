@@ -14,12 +14,12 @@ import torch
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.anchors import seed_of
+from cpr_trainer.checkpoint.format.records import seed_of
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Store
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from cprjob_serving.transform import Transform
 
 

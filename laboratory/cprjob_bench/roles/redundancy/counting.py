@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_contract.env import ROLE_SHARD
-from cpr_trainer.exchange.frames import HEADER_BYTES, Header
+from cpr_trainer.exchange.frames import HEADER_BYTES, FrameWriter, Header
 from cpr_trainer.exchange.ring import Block, Ring
-from cpr_trainer.exchange.wire import FrameWriter
 from cprjob_bench.documents.redundancy import Counts
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.coding import Parts
 from cpr_trainer.parity.messages import Shapes, document_of, pack
-from cpr_trainer.parity.ring import Parts
 from cpr_trainer.tables.arena import Arena
 
 _ALIGNMENT = 8

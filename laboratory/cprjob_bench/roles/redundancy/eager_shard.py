@@ -27,14 +27,13 @@ from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
 from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity
-from cpr_trainer.parity.account import FlushAccount, Rebuilt
+from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.parity.desk import Caller
-from cpr_trainer.parity.dialogue import Dialogue, NotReadyError
-from cpr_trainer.parity.messages import most_bytes
-from cpr_trainer.parity.ring import Parts, Ring
+from cpr_trainer.parity.flush import FlushAccount, Rebuilt
+from cpr_trainer.parity.messages import Dialogue, NotReadyError, most_bytes
 from cpr_trainer.shard.server import Connection, Server
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from cprjob_bench.roles.redundancy.differences import (
     Before,
     Push,

@@ -10,8 +10,8 @@ from collections import defaultdict
 
 from cpr_contract.roster import Peer
 from cpr_trainer.exchange.frames import Header, Operation
+from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
-from cpr_trainer.exchange.session import Session
 
 #: A shard says by it that it has staged a push, with the holders of its parity; a trainer that it is to commit it.
 STAGED, COMMIT = Operation.STANDING, Operation.STAND

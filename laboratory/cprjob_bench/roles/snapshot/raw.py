@@ -17,8 +17,8 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.store.buffers import flat, slices
 from cpr_trainer.store.connection import connect
+from cpr_trainer.store.transfers import flat, slices
 
 
 class RawClient(Protocol):

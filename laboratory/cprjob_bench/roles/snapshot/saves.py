@@ -13,7 +13,7 @@ from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 
 Result = TypeVar("Result")
 

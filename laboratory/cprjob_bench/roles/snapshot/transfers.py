@@ -17,7 +17,7 @@ from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.store import in_parallel
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from cprjob_bench.documents.snapshot import Contest
 from cprjob_bench.roles.snapshot.raw import RawClient
 from cprjob_bench.roles.snapshot.saves import BenchShard

@@ -15,8 +15,8 @@ from torch import Tensor
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.rates import rate_at
-from cpr_trainer.tables.assignment import Assignment, state_widths
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.optimizers import Assignment, state_widths
+from cpr_trainer.tables.segments import Seeding
 
 
 class Tables:

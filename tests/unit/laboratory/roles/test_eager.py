@@ -14,11 +14,11 @@ import pytest
 from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, loop
 from cpr_trainer.exchange.frames import Frame, FrameError
-from cpr_trainer.parity.ring import Parts, Ring
+from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import server
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Seeding
 from cprjob_bench.roles.redundancy.differences import (
     Before,
     Difference,
