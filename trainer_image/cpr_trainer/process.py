@@ -29,7 +29,7 @@ _LOG = logging.getLogger("cpr_trainer")
 
 #: Roles that read a request from stdin and answer on stdout, and where they are.
 _ANSWERING = {
-    "calibrate": "cpr_trainer.calibration.main",
+    "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
     "inspect": "cpr_trainer.data.inspect",
     "inventory": "cpr_trainer.inventory",

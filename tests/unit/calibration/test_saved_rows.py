@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import SparseOptimizerSpec
-from cpr_trainer.calibration.saved_rows import SavedRows, Slots
+from cpr_trainer.calibration import SavedRows, Slots
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment

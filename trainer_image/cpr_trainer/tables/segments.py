@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cpr_contract.spec import ModelSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.tables.memory import Memory, OwnMemory
-from cprjob_serving.cpr64 import GOLDEN, mix64
+from cprjob_serving.hashes import GOLDEN, mix64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

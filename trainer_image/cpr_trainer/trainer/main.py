@@ -19,14 +19,7 @@ from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import (
-    Environment,
-    RosterFile,
-    StatusServer,
-    backoff,
-    end_with,
-    stop_on_sigterm,
-)
+from cpr_trainer.runtime import Environment, RosterFile, StatusServer, backoff, end_with, stop_on_sigterm
 from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.group.follower import Follower
 from cpr_trainer.trainer.group.leader import Leader

@@ -9,7 +9,7 @@ from typing import TextIO
 from cpr_contract.calibration import TrialReport
 from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
-from cpr_trainer.calibration.main import open_data, outcome_of, place
+from cpr_trainer.calibration import open_data, outcome_of, place
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.runtime import read_job, read_request

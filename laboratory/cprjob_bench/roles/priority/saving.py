@@ -9,7 +9,7 @@ import numpy as np
 
 from cpr_contract.spec import samples_at
 from cpr_trainer.arrays import Ints
-from cpr_trainer.calibration.saved_rows import SavedRows
+from cpr_trainer.calibration import SavedRows
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError

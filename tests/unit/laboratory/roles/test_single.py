@@ -11,7 +11,7 @@ import torch
 
 from cpr_contract.trace import TracedStep
 from cpr_trainer.placement import Placement
-from cpr_trainer.runtime.trace import Trace
+from cpr_trainer.runtime.timing import Trace
 from cprjob_bench.roles.train.single import train
 from support.local_job import small_job
 from support.model import train_alone

@@ -11,7 +11,7 @@ from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.hashing import scale_to
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.priority.tracker import Claim, Population, Tracker, largest
-from cprjob_serving.cpr64 import GOLDEN
+from cprjob_serving.hashes import GOLDEN
 
 # MFU, most frequently used (CPR, section 4.3): the rows with the most updates since they were last saved.
 #

@@ -1,23 +1,60 @@
-"""What `fit` returns: how well the model scores, and the model."""
+"""Training in a notebook: a job in one Python process, by the code of its trainers and in memory.
+
+`cprjob.fit` is the way in: it reads what is to be trained.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from cpr_contract.spec import ModelSpec
-from cpr_trainer.access import find_access, of_bands
+from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.evaluate import logits_of
+from cpr_trainer.data.order import held_out
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import ModelError
+from cpr_trainer.evaluate import logits_of, score_held_out
 from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.model.entrypoint import Factory, build_network
 from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.store import Uris
 from cpr_trainer.tables.arena import Arena
+
+# A bar that grows as samples are trained.
+
+
+_WIDTH = 40
+
+
+class ProgressBar:
+    """A line on the standard error, for so many samples."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._began = perf_counter()
+
+    def show(self, trained: int) -> None:
+        """Write the line again, with the samples trained so far."""
+        done = trained * _WIDTH // self._samples
+        speed = trained / (perf_counter() - self._began)
+        bar = "#" * done + "." * (_WIDTH - done)
+        end = "\n" if trained == self._samples else ""
+        sys.stderr.write(f"\r[{bar}] {trained} of {self._samples} samples, {speed:.0f} a second{end}")
+        sys.stderr.flush()
+
+
+# What `fit` returns: how well the model scores, and the model.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +139,63 @@ class Fitted:
             outputs[:, : len(self.model.labels)].sigmoid_()
         predicted: Floats = outputs.numpy()
         return predicted
+
+
+# A job from its first values to a trained model, in this process.
+
+
+def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
+    """Train a job to its end in this process and in memory, as its trainer would, and return the model.
+
+    factory: see `build_network`. progress: write a bar to the standard error. The job's numbers of trainers and shards
+    are not looked at, and nothing is saved. Raises ModelError, DataError, StoreError, DivergedError.
+    """
+    if factory is not None:
+        job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
+    # Better known before the data is indexed.
+    build_network(job.model, job.data.seed, job.precision, factory, job.device)
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    trainer = LoneTrainer(job, dataset, job.data.seed, factory)
+    tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
+    began = perf_counter()
+    trainer.train(None, tell)
+    took_s = perf_counter() - began
+    network = trainer.replica.model.cpu().eval()  # `predict` computes where the rows are.
+    samples, loss = trainer.order.total_samples, trainer.scores.loss
+    assert loss is not None  # noqa: S101 -- the last step was scored
+    return Fitted(
+        samples=samples,
+        samples_per_s=samples / took_s,
+        loss=loss,
+        progressive=Score.of(trainer.scores.validation),
+        held_out=_score_held_out(job, dataset, trainer),
+        network=network,
+        dataset=dataset,
+        model=job.model,
+        arena=trainer.arena,
+        placement=trainer.placement,
+    )
+
+
+def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Score | None:
+    if not held_out(job.data, dataset.layout.rows):
+        return None
+
+    def fetch(rows: UniqueRows) -> Rows:
+        return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+
+    return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
+
+
+def _name(network: object) -> str:
+    """Return what errors call a network's factory. Raises ModelError if it cannot be called as one."""
+    if isinstance(network, nn.Module) or not callable(network):
+        raise ModelError(
+            f"network is of type {type(network).__name__}, not what makes one.",
+            "Give the network's class, or a function of (spec, seed) that returns it.",
+        )
+    return f"{network.__module__}:{getattr(network, '__qualname__', type(network).__name__)}"
+
+
+def _say_nothing(_samples: int) -> None:
+    pass

@@ -1,15 +1,33 @@
-"""Where the time of each step goes: laps between stages, written as a line a step if somebody asked for it.
-
-Trainers and shards are traced in the same way: `cprjob bench train` puts their lines side by side.
-"""
+"""Time: how long to wait before the next attempt, and where the time of each step goes."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TextIO
 
 from cpr_contract.trace import TracedStep
+
+# How long to wait before the next attempt.
+
+
+def backoff(rng: random.Random, *, first_s: float = 0.1, cap_s: float = 5.0) -> Iterator[float]:
+    """Yield delays in seconds without end: exponential with full jitter, each uniform in [0, min(cap, first * 2^n)].
+
+    Full jitter spreads the attempts of many processes that failed at the same moment. One iterator is one outage: make
+    a new one after a success.
+    """
+    ceiling_s = first_s
+    while True:
+        yield rng.uniform(0.0, ceiling_s)
+        ceiling_s = min(cap_s, 2 * ceiling_s)
+
+
+# Where the time of each step goes: laps between stages, written as a line a step if somebody asked for it.
+#
+# Trainers and shards are traced in the same way: `cprjob bench train` puts their lines side by side.
 
 
 class Trace:
