@@ -1,6 +1,6 @@
 """What the peers share: how a job becomes steps, and how several processes of one machine find each other.
 
-A peer trains the job in CPR_SPEC and traces its steps (see `cpr_contract.trace`); `cprjob bench train --peer` measures.
+A peer trains the job in CPR_SPEC and traces its steps (see `cpr_contract.env`); `cprjob bench train --peer` measures.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cpr_contract.env import STEP_TRACE
 from cpr_contract.spec import JobSpec
-from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_trainer.process import loading_torch, supervised
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cpr_contract import env
-from cpr_contract.key import key_digest
+from cpr_contract.roster import key_digest
 from cpr_operator.cluster.protocol import BusyError, Cluster, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import KEEPER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.exchange import ShardsAwayError
 from cpr_trainer.store import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import KEEPER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor

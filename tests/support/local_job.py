@@ -17,8 +17,7 @@ from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.reports import Result, SaveRef, ShardReport, TrainerReport
+from cpr_contract.reports import ExitCode, Problem, Result, SaveRef, ShardReport, TrainerReport
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     DataSpec,

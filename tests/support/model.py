@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cpr_contract.export import ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.records import read_anchor

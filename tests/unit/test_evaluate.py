@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import EvaluationRequest
+from cpr_contract.requests import EvaluationRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
     DataSpec,

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.export import ExportRequest
 from cpr_contract.manifests import ManifestRef, SavedModel
+from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
     DataSpec,

@@ -15,8 +15,8 @@ from typing import TextIO
 import numpy as np
 
 from cpr_contract import env
-from cpr_contract.calibration import Experiment, Outcome, ShardLoss, TrialReport
 from cpr_contract.codec import to_json
+from cpr_contract.requests import Experiment, Outcome, ShardLoss, TrialReport
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.batch import Dataset

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
+from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import DataSpec, JobSpec
 from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints

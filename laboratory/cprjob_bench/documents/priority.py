@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpr_contract.calibration import TrialReport
+from cpr_contract.requests import TrialReport
 from cpr_contract.spec import Strategy
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cpr_contract.codec import to_json
-from cpr_contract.packing import LONGEST, pack
+from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.packing import GROWTH, LONGEST
+from cpr_contract.codec import GROWTH, LONGEST
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cpr_contract.packing import LONGEST
+from cpr_contract.codec import LONGEST
 from cpr_operator.api.model import Model
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
 from cpr_operator.api.rules.evaluation import broken

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.export import ExportFormat, ExportRequest
+from cpr_contract.requests import ExportFormat, ExportRequest
 from cpr_operator.cli.console import err, interruptible, out, usage_errors
 from cpr_operator.cli.data import data
 from cpr_operator.cli.jobs import jobs

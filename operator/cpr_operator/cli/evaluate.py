@@ -7,9 +7,8 @@ from contextlib import closing
 
 from rich.console import Console
 
-from cpr_contract.codec import from_json, to_dict
-from cpr_contract.evaluation import Evaluation, EvaluationRequest
-from cpr_contract.packing import unpack
+from cpr_contract.codec import from_json, to_dict, unpack
+from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.export import Model
 from cpr_operator.cli.trials import Ask

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
-from cpr_contract.export import ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.asking import TrainerPod
 from cpr_operator.cli.document import DocumentError

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cpr_contract import env
-from cpr_contract.calibration import Experiment, Outcome, TrialReport
-from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.exits import Problem
-from cpr_contract.packing import pack
+from cpr_contract.codec import ContractError, from_json, pack, to_json
+from cpr_contract.reports import Problem
+from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.cli.needs import check_trainer_image
 

@@ -19,7 +19,8 @@ from weakref import WeakValueDictionary
 
 import aiohttp
 
-from cpr_contract import direct, env
+from cpr_contract import env
+from cpr_contract.roster import ROSTER_PAGE, ROSTER_SIGNATURE
 from cpr_operator.cluster.protocol import Priority
 from cpr_operator.cluster.rate import Ration
 from cpr_operator.cluster.silences import Silences
@@ -110,8 +111,8 @@ class ReportFetcher:
         """Post the roster to the pod, and pass over what does not take it in time: it reads the annotation as well."""
         try:
             async with asyncio.timeout(deadline_s):
-                headers = {direct.SIGNATURE: signature}
-                async with self._client.post(_url(pod, direct.PAGE), data=roster.encode(), headers=headers) as answer:
+                headers = {ROSTER_SIGNATURE: signature}
+                async with self._client.post(_url(pod, ROSTER_PAGE), data=roster.encode(), headers=headers) as answer:
                     if answer.status != HTTPStatus.NO_CONTENT:
                         logger.info("%s does not take a roster that is sent: %d", pod.name, answer.status)
         except (TimeoutError, aiohttp.ClientError) as error:

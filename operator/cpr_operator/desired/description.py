@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_contract import env
-from cpr_contract.packing import is_packed
+from cpr_contract.codec import is_packed
 
 Manifest = dict[str, Any]
 

@@ -11,8 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cpr_contract import env
-from cpr_contract.calibration import Experiment, Outcome, ShardLoss, Trial, TrialReport
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.requests import Experiment, Outcome, ShardLoss, Trial, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_trainer.calibration import run
 from cpr_trainer.errors import DataError

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import Origin
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor

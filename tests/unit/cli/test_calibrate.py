@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 from typer.testing import CliRunner
 
-from cpr_contract.calibration import Experiment, Outcome, TrialReport
 from cpr_contract.codec import to_json
-from cpr_contract.exits import Problem
+from cpr_contract.reports import Problem
+from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_operator.api.budget import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app

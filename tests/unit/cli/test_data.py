@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import Evaluation, EvaluationRequest
-from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
+from cpr_contract.requests import ColumnFigures, DataFigures, Evaluation, EvaluationRequest, InspectionRequest, Reading
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.inspection import ColumnFigures, DataFigures
+from cpr_contract.requests import ColumnFigures, DataFigures
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import ShardReport, TrainerReport
+from cpr_contract.reports import Problem, ShardReport, TrainerReport
 from cpr_operator.api.parity import recoverable
 from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord

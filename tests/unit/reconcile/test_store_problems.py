@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cpr_contract.exits import Problem
+from cpr_contract.reports import Problem
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
 from cpr_operator.reconcile.observe import LATE

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.export import PROGRAMS, ExportFormat
+from cpr_contract.requests import PROGRAMS, ExportFormat
 from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, JobSpec, TableSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError

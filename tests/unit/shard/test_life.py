@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
-from cpr_contract.reports import SaveRef, ShardState
+from cpr_contract.reports import ExitCode, Problem, SaveRef, ShardState
 from cpr_contract.roster import Counters
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies, Outcome, Restored, Restorer

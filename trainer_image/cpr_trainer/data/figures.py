@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cpr_contract.inspection import ColumnFigures
+from cpr_contract.requests import ColumnFigures
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.lists import split
 from cprjob_serving.hashes import U64, Cells

@@ -25,8 +25,8 @@ import torch
 from torch import nn
 
 from cpr_contract.codec import to_dict
-from cpr_contract.export import PROGRAMS, ExportRequest
 from cpr_contract.manifests import DenseManifest
+from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of

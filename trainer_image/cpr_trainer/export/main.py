@@ -14,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from cpr_contract import env
-from cpr_contract.export import ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import JobSpec, StoreSpec
 from cpr_trainer.export.folder import export_model
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job

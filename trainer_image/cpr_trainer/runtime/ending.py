@@ -11,7 +11,7 @@ from types import FrameType, MappingProxyType
 from typing import Any
 
 from cpr_contract.codec import to_json
-from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.errors import TrainerError
 
 # SIGTERM: the request to save what is left and to end.

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_trainer.arrays import Ints
 
 # The first words of memory that outlives a process: whose it is, and which process lives.

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from cpr_contract import direct
 from cpr_contract.codec import to_json
+from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
 
 # How many callers a process serves before they have proved who they are, and how long each of them may take.
 
@@ -209,12 +209,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         receive, length = self.server.receive, self.headers.get("Content-Length", "")
-        if receive is None or self.path != direct.PAGE:
+        if receive is None or self.path != ROSTER_PAGE:
             status = HTTPStatus.NOT_FOUND
-        elif not length.isdecimal() or int(length) > direct.MAX_ROSTER_BYTES:
+        elif not length.isdecimal() or int(length) > MAX_ROSTER_BYTES:
             status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         else:
-            right = receive(self.rfile.read(int(length)), self.headers.get(direct.SIGNATURE, ""))
+            right = receive(self.rfile.read(int(length)), self.headers.get(ROSTER_SIGNATURE, ""))
             status = HTTPStatus.NO_CONTENT if right else HTTPStatus.FORBIDDEN
         self.send_response(status)
         self.send_header("Content-Length", "0")

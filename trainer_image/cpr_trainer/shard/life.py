@@ -15,9 +15,8 @@ from time import monotonic
 from typing import assert_never
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ShardManifest
-from cpr_contract.reports import SaveRef, ShardReport, ShardState
+from cpr_contract.reports import ExitCode, Problem, SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError

@@ -14,8 +14,7 @@ import numpy as np
 
 from cpr_contract import env
 from cpr_contract.env import ROLE_SHARD
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import ShardState
+from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restorer

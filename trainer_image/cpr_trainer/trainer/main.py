@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.reports import Problem, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor

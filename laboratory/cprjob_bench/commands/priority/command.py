@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cpr_contract.calibration import Outcome, TrialReport
 from cpr_contract.codec import from_json
+from cpr_contract.requests import Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cpr_contract import env
-from cpr_contract.trace import STEP_TRACE
+from cpr_contract.env import STEP_TRACE
 from cpr_operator.cli.operating import open_cluster, operating
 from cpr_operator.reconcile import Timing
 from cprjob_bench.commands.recovery.design import TIERS, document, members

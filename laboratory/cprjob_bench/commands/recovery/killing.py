@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 from cpr_contract import env
-from cpr_contract.trace import TracedStep
+from cpr_contract.env import TracedStep
 from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
 from cpr_operator.cli.trials import TrialError
 from cpr_operator.cli.watch import running

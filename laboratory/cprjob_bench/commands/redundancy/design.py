@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
-from cpr_contract.trace import STEP_TRACE
+from cpr_contract.env import STEP_TRACE
 from cprjob_bench.commands.job import bench_job
 from cprjob_bench.commands.recovery.killing import TRACE
 from cprjob_bench.commands.train.contenders import let_all

@@ -1,7 +1,7 @@
 """The contenders. Each trains the job until it is stopped, and writes a trace with a line per step.
 
 Any other program can take part by the same protocol: it trains the job in CPR_SPEC and writes the
-trace that CPR_STEP_TRACE names (see `cpr_contract.trace`).
+trace that CPR_STEP_TRACE names (see `cpr_contract.env`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.env import STEP_TRACE, TracedStep
 from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
-from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.cli.operating import open_cluster, operating
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError, why

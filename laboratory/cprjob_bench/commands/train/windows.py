@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median, quantiles
 
-from cpr_contract.trace import TracedStep
+from cpr_contract.env import TracedStep
 
 _PERCENTILES = 100
 _FEWEST_STEPS = 20

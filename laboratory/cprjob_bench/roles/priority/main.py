@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
-from cpr_contract.calibration import TrialReport
 from cpr_contract.codec import to_json
+from cpr_contract.requests import TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_trainer.calibration import open_data, outcome_of, place
 from cpr_trainer.data.batch import Dataset

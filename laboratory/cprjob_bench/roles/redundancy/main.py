@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cpr_contract import env
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack, to_json
 from cpr_trainer.process import main as run_member
 from cpr_trainer.runtime import read_job
 from cprjob_bench.documents.redundancy import COUNTS_FILE, EAGER

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Problem
+from cpr_contract.reports import Problem
 from cpr_contract.roster import Counters, Peer, ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.errors import TrainerError

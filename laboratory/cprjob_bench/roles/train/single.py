@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 
+from cpr_contract.env import STEP_TRACE
 from cpr_contract.spec import JobSpec
-from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.access import the_only
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder

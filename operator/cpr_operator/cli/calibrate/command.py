@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cpr_contract.calibration import Outcome
+from cpr_contract.requests import Outcome
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.calibrate.design import Design, design

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from cpr_contract.calibration import Experiment, ShardLoss, Trial
+from cpr_contract.requests import Experiment, ShardLoss, Trial
 from cpr_operator.api.rules.budget import MOST_PORTION
 from cpr_operator.cli.options import OptionError
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from cpr_contract.codec import from_json, to_dict
-from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_contract.requests import Listing, Pruning, Request, Verification
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.snapshots.show import show_damage, show_points, show_pruning, show_verification

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_contract.inventory import Damage, Point, Pruning, Verification
+from cpr_contract.requests import Damage, Point, Pruning, Verification
 
 _TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "based on", "strategy")
 _LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})

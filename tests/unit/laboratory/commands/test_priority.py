@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cpr_contract.calibration import Outcome
+from cpr_contract.requests import Outcome
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
 from cpr_operator.cli.options import OptionError

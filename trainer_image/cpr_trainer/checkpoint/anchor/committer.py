@@ -15,9 +15,8 @@ from time import monotonic
 
 from torch import Tensor
 
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.reports import Problem
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save, part_name, shard_save

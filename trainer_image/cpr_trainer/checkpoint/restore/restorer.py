@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError

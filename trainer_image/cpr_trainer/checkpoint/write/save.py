@@ -8,8 +8,8 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates, ShardManifest
+from cpr_contract.reports import Problem
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import BucketMissingError
 from cpr_trainer.tables.buffer import RowBuffer
