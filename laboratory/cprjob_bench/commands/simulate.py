@@ -13,8 +13,8 @@ from rich.table import Table
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.document import InvalidDocumentError, read_single
 from cpr_operator.cli.options import OptionError, check_plot
-from cpr_operator.policy.costs import Costs
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.inputs import Costs
+from cpr_operator.policy.plan import duration
 from cprjob_bench.commands.result import Result, table
 from cprjob_bench.options import SimulatePreset
 from cprjob_bench.simulation.failures import DISTRIBUTIONS, Failures, parse_trace, recorded

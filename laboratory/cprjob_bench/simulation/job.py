@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cpr_operator.policy.costs import Costs
-from cpr_operator.policy.inputs import REPLAY_GUESS
+from cpr_operator.policy.inputs import REPLAY_GUESS, Costs
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0

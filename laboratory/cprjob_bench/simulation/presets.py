@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cpr_operator.policy.costs import Costs
+from cpr_operator.policy.inputs import Costs
 from cprjob_bench.simulation.job import HOUR_S, MINUTE_S, Job
 
 

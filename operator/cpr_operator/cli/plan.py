@@ -16,17 +16,17 @@ from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.policy import open_loop
+from cpr_operator.policy import alternatives
+from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
 from cpr_operator.policy.law import Mode
-from cpr_operator.policy.whatif import WhatIf, halved_and_doubled, turns
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.plan import plan_inputs
 
 MODES: tuple[Mode, ...] = ("Partial", "Full")
 #: The plans of CPR's own equations, which do not guarantee that the budget holds.
-CPR: Mapping[Mode, Callable[[policy.Inputs], open_loop.OpenLoop]] = {
-    "Partial": open_loop.partial,
-    "Full": open_loop.full,
+CPR: Mapping[Mode, Callable[[policy.Inputs], alternatives.OpenLoop]] = {
+    "Partial": alternatives.partial,
+    "Full": alternatives.full,
 }
 #: The name of each figure, and how its values are formatted.
 _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -51,7 +51,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     chosen = policy.plan(inputs)
     out.print(chosen.reason, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
-    break_even = open_loop.break_even(inputs)
+    break_even = alternatives.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
     if more := redundancy_bytes(spec):
         rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
@@ -77,7 +77,7 @@ def _document(inputs: policy.Inputs) -> dict[str, Any]:
         "inputs": chosen.figures(),
         "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
         "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
-        "break_even_pls": open_loop.break_even(inputs),
+        "break_even_pls": alternatives.break_even(inputs),
         "turns": [_what_if(each) for each in turns(inputs)],
         "what_if": [_what_if(each) for each in halved_and_doubled(inputs)],
     }
@@ -119,7 +119,7 @@ def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
     return table
 
 
-def _row(plan: policy.Plan | open_loop.OpenLoop) -> tuple[str, str, str]:
+def _row(plan: policy.Plan | alternatives.OpenLoop) -> tuple[str, str, str]:
     return duration(plan.interval_s), f"{plan.expected_overhead:.2%}", f"{plan.expected_pls:.2g}"
 
 

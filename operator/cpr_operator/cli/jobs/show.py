@@ -20,7 +20,7 @@ from cpr_operator.cli.options import ListingForm
 from cpr_operator.cli.progress import members
 from cpr_operator.cli.report import overall_speed
 from cpr_operator.cli.summary import facts, failures, headline
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.plan import duration
 
 if TYPE_CHECKING:
     from cpr_operator.client import Event, Job

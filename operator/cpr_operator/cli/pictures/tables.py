@@ -9,7 +9,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cli.pictures.story import Story, tier
 from cpr_operator.cli.report import overall_speed
 from cpr_operator.cli.summary import UNKNOWN, ended_because
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.plan import duration
 
 #: Of what the operator said, the last.
 MAX_EVENTS = 100
