@@ -31,7 +31,7 @@ from rich.table import Table
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.order import BatchOrder

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 
 NAMESPACES = "CPR_OPERATOR_NAMESPACES"
 HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"

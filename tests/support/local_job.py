@@ -29,7 +29,7 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.warm_start import Main, Process, run
 
 HOST = "127.0.0.1"

@@ -10,10 +10,9 @@ from typing import Any
 
 import yaml
 
-from cpr_operator.api.changes import refused
 from cpr_operator.api.spec import GROUP, KIND
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, validate
+from cpr_operator.api.validate import Invalid, InvalidSpecError, parse_spec, refused, validate
 
 STORE = ("snapshots", "store")
 FOLDER_SCHEME = "file://"

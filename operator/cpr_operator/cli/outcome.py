@@ -15,7 +15,7 @@ from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.report import overall_speed, report
 from cpr_operator.cli.summary import next_step_here, next_step_there, print_summary
 from cpr_operator.cli.where import Where
-from cpr_operator.cluster.local.events import EventLine
+from cpr_operator.cluster.local.objects import EventLine
 
 
 def show_outcome(

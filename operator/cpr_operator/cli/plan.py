@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator import policy
-from cpr_operator.api.replay import replay_of
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec, parse_status, validate
 from cpr_operator.cli.document import InvalidDocumentError

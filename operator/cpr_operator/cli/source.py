@@ -12,7 +12,7 @@ from typing import Any
 from cpr_operator.cli.document import DocumentError, read_single
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.where import Where
-from cpr_operator.cluster.local.events import EventLine, read_events
+from cpr_operator.cluster.local.objects import EventLine, read_events
 
 CLUSTER = "cpr/"
 HELP = "A job on the cluster (cpr/NAME), or a YAML file with a CPRJob."

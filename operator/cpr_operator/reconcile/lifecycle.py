@@ -17,7 +17,7 @@ from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Member, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.versions import next_version, not_spoken, version_of
+from cpr_operator.desired.description import next_version, not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.replay import replay_of
+from cpr_operator.api.sizes import replay_of
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung

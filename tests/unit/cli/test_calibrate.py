@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from cpr_contract.codec import to_json
 from cpr_contract.reports import Problem
 from cpr_contract.requests import Experiment, Outcome, TrialReport
-from cpr_operator.api.budget import AccuracyBudget, AucDrop
+from cpr_operator.api.snapshots import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
 from cpr_operator.cli.calibrate.command import pair

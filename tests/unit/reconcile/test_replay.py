@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.reports import Problem, ShardReport, TrainerReport
-from cpr_operator.api.parity import recoverable
+from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind

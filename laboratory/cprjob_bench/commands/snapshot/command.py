@@ -20,7 +20,7 @@ from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import ask_trainer_image, progress
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.commands.job import bench_job
 from cprjob_bench.commands.snapshot.show import result
 from cprjob_bench.commands.snapshot.store import bench_store

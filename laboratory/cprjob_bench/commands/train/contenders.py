@@ -27,8 +27,8 @@ from cpr_operator.cli.options import OptionError
 from cpr_operator.cli.trials import TrialError, why
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.pod import PodProcess
 from cpr_operator.cluster.local.pod_folder import PodFolder
-from cpr_operator.cluster.local.process import PodProcess
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile import Timing
 

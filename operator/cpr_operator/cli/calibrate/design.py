@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from cpr_contract.requests import Experiment, ShardLoss, Trial
-from cpr_operator.api.rules.budget import MOST_PORTION
+from cpr_operator.api.rules.job import MOST_PORTION
 from cpr_operator.cli.options import OptionError
 
 FAILURES = 2

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cpr_operator.api.budget import AccuracyBudget
+from cpr_operator.api.snapshots import AccuracyBudget
 from cpr_operator.cli.calibrate.design import FAILURES
 from cpr_operator.cli.calibrate.sensitivity import CONFIDENCE, Pair, Sensitivity
 

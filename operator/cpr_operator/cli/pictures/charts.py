@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from cpr_operator.api.history import PointFigures
+from cpr_operator.api.progress import PointFigures
 from cpr_operator.cli.pictures.story import Story, Tier, speeds, tier
 
 #: Members with a line of their own; of more, those that failed.

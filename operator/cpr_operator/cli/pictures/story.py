@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from cpr_operator.api.history import PointFigures
+from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cluster.local.events import EventLine
+from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.reconcile.history import point
 
 #: What became of a failure: `Replayed` and `NothingLost` cost no samples, `Partial` did, and `RolledBack` those of no

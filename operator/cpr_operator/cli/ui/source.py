@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from cpr_operator.cli.document import DocumentError
 from cpr_operator.cli.pictures.story import Story, story_of
 from cpr_operator.cli.where import AnswerError, Where
-from cpr_operator.cluster.local.events import EventLine, read_events
-from cpr_operator.cluster.local.files import read_json
+from cpr_operator.cluster.local.objects import EventLine, read_events, read_json
 
 Object = Mapping[str, Any]
 

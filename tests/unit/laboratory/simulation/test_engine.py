@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cpr_operator import ledger as ledgers
-from cpr_operator.api.parity import recoverable
+from cpr_operator.api.sizes import recoverable
 from cpr_operator.policy import Costs
 from cpr_operator.policy.equations import uncovered
 from cprjob_bench.simulation import engine
