@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.console import OptionError, check_plot
 from cpr_operator.cli.document import InvalidDocumentError, read_single
-from cpr_operator.cli.options import OptionError, check_plot
 from cpr_operator.policy.inputs import Costs
 from cpr_operator.policy.plan import duration
 from cprjob_bench.commands.result import Result, table

@@ -15,9 +15,9 @@ from cpr_contract.requests import Outcome, TrialReport
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import TrialError, ask_trainer_image, progress, teller
+from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError, parse_change, set_value
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError, ask_trainer_image, progress, teller
 from cprjob_bench.commands.priority.data import job_over, prepare
 from cprjob_bench.commands.priority.design import FULL, Design, design
 from cprjob_bench.commands.priority.show import result

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.console import OptionError
 from cprjob_bench.commands.job import bench_job
 
 _LABEL = "label"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cpr_contract import env
 from cpr_contract.env import STEP_TRACE
-from cpr_operator.cli.operating import open_cluster, operating
+from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.reconcile import Timing
 from cprjob_bench.commands.recovery.design import TIERS, document, members
 from cprjob_bench.commands.recovery.killing import TRACE, KilledJob

@@ -13,7 +13,7 @@ from time import monotonic
 from cpr_contract import env
 from cpr_contract.env import TracedStep
 from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
-from cpr_operator.cli.trials import TrialError
+from cpr_operator.cli.asking import TrialError
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli import check_trainer_image
+from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.needs import check_trainer_image
-from cpr_operator.cli.options import OptionError
 from cprjob_bench.commands.redundancy.contender import Contender
 from cprjob_bench.commands.redundancy.design import FEWEST_SHARDS, MODES, NO_SAVE_S
 from cprjob_bench.commands.redundancy.kills import kill_shards

@@ -16,8 +16,8 @@ from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
 from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import ShardReport
-from cpr_operator.cli.operating import open_cluster, operating
-from cpr_operator.cli.trials import TrialError, why
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView

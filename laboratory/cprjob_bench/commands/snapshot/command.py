@@ -17,9 +17,9 @@ from cpr_contract.codec import from_json
 from cpr_contract.spec import Bits, JobSpec, Strategy
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import ask_trainer_image, progress
+from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import ask_trainer_image, progress
 from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cprjob_bench.commands.job import bench_job
 from cprjob_bench.commands.snapshot.show import result

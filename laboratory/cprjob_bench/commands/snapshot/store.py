@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.console import OptionError
 
 _SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
 

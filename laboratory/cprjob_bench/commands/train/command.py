@@ -18,9 +18,9 @@ from cpr_contract.processor import is_emulated, read_cpuinfo
 from cpr_contract.spec import JobSpec, Precision
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError, why
 from cprjob_bench.commands.train.contenders import Contender, CprJob, Program, peer_commands, single
 from cprjob_bench.commands.train.machine import open_gauge
 from cprjob_bench.commands.train.measuring import in_turn

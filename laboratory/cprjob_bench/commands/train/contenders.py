@@ -22,9 +22,9 @@ from cpr_contract.env import STEP_TRACE, TracedStep
 from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
-from cpr_operator.cli.operating import open_cluster, operating
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError, why
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.run import open_cluster, operating
 from cpr_operator.cli.watch import running
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.local.pod import PodProcess

@@ -9,7 +9,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from cpr_operator.cli.trials import TrialError
+from cpr_operator.cli.asking import TrialError
 from cprjob_bench.commands.train.contenders import Contender, Run
 from cprjob_bench.commands.train.machine import Gauge, processor_s, usage
 from cprjob_bench.commands.train.windows import Machine, TooShortError, Window, time_stages, time_steps

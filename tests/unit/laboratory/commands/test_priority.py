@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cpr_contract.requests import Outcome
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
+from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.console import OptionError
 from cprjob_bench.commands.priority.command import runs_of
 from cprjob_bench.commands.priority.data import Samples, job_over, prepare
 from cprjob_bench.commands.priority.design import ANCHORS, FULL, STRATEGIES, Contender, Design, design, draw_failures

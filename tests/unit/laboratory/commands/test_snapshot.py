@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
+from cpr_operator.cli.console import OptionError
 from cprjob_bench.commands.snapshot.show import result
 from cprjob_bench.commands.snapshot.store import bench_store
 from cprjob_bench.commands.snapshot.summary import summarise

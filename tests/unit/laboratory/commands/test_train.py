@@ -16,8 +16,8 @@ from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
+from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.console import OptionError
 from cprjob_bench.commands.train import command
 from cprjob_bench.commands.train.contenders import Program, peer_commands, read_trace
 from cprjob_bench.commands.train.machine import processor_s, usage

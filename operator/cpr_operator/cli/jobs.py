@@ -1,4 +1,4 @@
-"""The commands for jobs on a cluster. They parse options; `cpr_operator.client` and the modules beside do the work."""
+"""The commands of `cprjob` for jobs on a cluster, with the user's own rights. They parse options."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cpr_operator.cli.console import INTERRUPTED, err, interruptible, out, usage_errors
+from cpr_operator.cli.console import (
+    INTERRUPTED,
+    ListingForm,
+    OptionError,
+    Where,
+    err,
+    interruptible,
+    on_cluster,
+    out,
+    usage_errors,
+)
 from cpr_operator.cli.kills import parse_member
-from cpr_operator.cli.options import ListingForm
-from cpr_operator.cli.where import Where, on_cluster
+
+# The commands for jobs on a cluster. They parse options; `cpr_operator.client` and the modules beside do the work.
+
 
 jobs = typer.Typer(rich_markup_mode=None)
 
@@ -29,8 +40,6 @@ def submit(
     where: Where,
 ) -> None:
     """Create jobs on the cluster."""
-    from cpr_operator.cli.options import OptionError
-
     with usage_errors():
         documents = _manifests(files)
         if watch and len(documents) != 1:
@@ -56,9 +65,8 @@ def get(
     where: Where,
 ) -> None:
     """List jobs, or print some."""
-    from cpr_operator.cli.jobs.show import listing
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import listing
 
     with usage_errors(), where.client() as client:
         if names and all_namespaces:
@@ -76,8 +84,8 @@ def get(
 @on_cluster
 def describe(job: Name, *, where: Where) -> None:
     """Show all about a job: figures, members, conditions, failures and events."""
-    from cpr_operator.cli.jobs.show import description
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import description
 
     with usage_errors(), where.client() as client:
         name = job_name(job)
@@ -95,9 +103,8 @@ def top(
     where: Where,
 ) -> None:
     """Show the progress of a job until it is over, or a table of all jobs."""
-    from cpr_operator.cli.jobs.follow import follow_all, follow_job
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import follow_all, follow_job
 
     with usage_errors(), interruptible(), where.client() as client:
         if job is None:
@@ -123,7 +130,7 @@ def logs(
     where: Where,
 ) -> None:
     """Print the log of a trainer or a shard."""
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors(), interruptible(), where.client() as client:
         for line in client.logs(job_name(job), role=role, index=index, follow=follow):
@@ -134,8 +141,8 @@ def logs(
 @on_cluster
 def events(job: Name, *, where: Where) -> None:
     """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
-    from cpr_operator.cli.jobs.show import events_table
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import events_table
 
     with usage_errors(), where.client() as client:
         out.print(events_table(client.events(job_name(job))), highlight=False)
@@ -145,7 +152,7 @@ def events(job: Name, *, where: Where) -> None:
 @on_cluster
 def suspend(job: Name, *, where: Where) -> None:
     """Save everything, and give the job's pods back. Nothing is lost."""
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors(), where.client() as client:
         changed = client.suspend(job_name(job))
@@ -157,7 +164,7 @@ def suspend(job: Name, *, where: Where) -> None:
 @on_cluster
 def resume(job: Name, *, where: Where) -> None:
     """Go on with a suspended job."""
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors(), where.client() as client:
         changed = client.resume(job_name(job))
@@ -174,8 +181,7 @@ def scale(
     where: Where,
 ) -> None:
     """Change how many trainers or shards a job has."""
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors():
         if trainers is None and shards is None:
@@ -200,8 +206,7 @@ def chaos(
     where: Where,
 ) -> None:
     """Strike members of a running job, to see what becomes of it."""
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors():
         strikes = [(parse_member(each), False) for each in kill or ()]
@@ -218,7 +223,7 @@ def chaos(
 @on_cluster
 def delete(names: Names, *, where: Where) -> None:
     """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
-    from cpr_operator.cli.source import job_name
+    from cpr_operator.cli.document import job_name
 
     with usage_errors(), where.client() as client:
         for name in map(job_name, names):
@@ -245,7 +250,7 @@ def _manifests(files: list[Path]) -> list[dict[str, Any]]:
 
 def _watch(where: Where, name: str) -> int:
     """The exit code of a watched job: 0 only if it succeeded. Ctrl-C ends the watch, and the job goes on."""
-    from cpr_operator.cli.jobs.follow import follow_job
+    from cpr_operator.cli.job_views import follow_job
 
     try:
         with where.client() as client:
