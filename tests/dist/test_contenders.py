@@ -16,7 +16,7 @@ import torch
 from cpr_contract.codec import to_json
 from cpr_contract.env import SPEC, STEP_TRACE, TracedStep
 from cpr_trainer.runtime import Trace
-from cprjob_bench.roles.train.single import train
+from cprjob_bench.roles.single import train
 from support.local_job import small_job
 from support.two_labels import two_labels, write_visits
 

@@ -16,8 +16,7 @@ from cpr_operator.policy import Costs
 from cpr_operator.policy.equations import uncovered
 from cprjob_bench.simulation import engine
 from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, is_covered, run
-from cprjob_bench.simulation.failures import Failure
-from cprjob_bench.simulation.job import FLUSH_AGE_S, Job
+from cprjob_bench.simulation.job import FLUSH_AGE_S, Failure, Job
 from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, OpenLoop
 
 HOUR = 3600.0
