@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cpr_contract.env import STEP_TRACE
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset

@@ -17,8 +17,8 @@ from torch import Tensor, distributed
 from torch.distributed import rpc
 from torch.futures import Future, wait_all
 
-from cpr_contract.env import STEP_TRACE
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.access import the_only
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement

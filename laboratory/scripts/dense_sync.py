@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from cpr_contract import env
-from cpr_contract.env import STEP_TRACE, TracedStep
+from cpr_contract.trace import STEP_TRACE, TracedStep
 
 MODES = ("AllReduce", "ShadowMA", "ShadowBMUF", "ShadowEASGD")
 #: How long the slowed trainer stands, and then runs.

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from cpr_contract.codec import to_json
-from cpr_contract.env import SPEC, STEP_TRACE, TracedStep
+from cpr_contract.env import SPEC
+from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_trainer.runtime import Trace
 from cprjob_bench.roles.single import train
 from support.local_job import small_job

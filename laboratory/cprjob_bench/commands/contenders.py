@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.env import STEP_TRACE, TracedStep
 from cpr_contract.limits import MAX_MEMBERS, longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.cli.asking import TrialError, why
 from cpr_operator.cli.console import OptionError
 from cpr_operator.cli.run import open_cluster, operating

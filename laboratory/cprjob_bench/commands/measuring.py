@@ -16,7 +16,7 @@ from time import monotonic
 
 from rich.console import Console
 
-from cpr_contract.env import TracedStep
+from cpr_contract.trace import TracedStep
 from cpr_operator.cli.asking import TrialError
 from cprjob_bench.commands.contenders import Contender, Run
 

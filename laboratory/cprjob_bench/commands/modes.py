@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpr_contract import env
-from cpr_contract.env import STEP_TRACE
+from cpr_contract.trace import STEP_TRACE
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cprjob_bench.commands.bench import bench_job

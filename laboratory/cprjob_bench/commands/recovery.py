@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_contract import env
-from cpr_contract.env import STEP_TRACE, TracedStep
+from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_operator.api.status import TERMINAL_PHASES, FailureRecord, Status
 from cpr_operator.cli.asking import TrialError
 from cpr_operator.cli.kills import Role

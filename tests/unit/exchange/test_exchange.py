@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_contract.env import TracedStep
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import TracedStep
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup
 from cpr_trainer.exchange.encoding import narrow, widen

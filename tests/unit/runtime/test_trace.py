@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.env import TracedStep
+from cpr_contract.trace import TracedStep
 from cpr_trainer.runtime import timing as module
 from cpr_trainer.runtime.timing import Trace
 

@@ -9,9 +9,9 @@ from typing import TextIO, TypeVar
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import ContractError, from_json, unpack
-from cpr_contract.env import STEP_TRACE
 from cpr_contract.roster import KEY_CHANGED, is_signed, key_digest
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
 
 _START_BY = "The operator or `cprjob run` sets the environment: start the process through one of them."

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TextIO
 
-from cpr_contract.env import TracedStep
+from cpr_contract.trace import TracedStep
 
 # How long to wait before the next attempt.
 

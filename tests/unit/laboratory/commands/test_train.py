@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from cpr_contract import processor
 from cpr_contract.codec import to_json
-from cpr_contract.env import TracedStep
 from cpr_contract.spec import JobSpec
+from cpr_contract.trace import TracedStep
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.app import app

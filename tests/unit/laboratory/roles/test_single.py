@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from cpr_contract.env import TracedStep
+from cpr_contract.trace import TracedStep
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime.timing import Trace
 from cprjob_bench.roles.single import train
