@@ -32,7 +32,7 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory

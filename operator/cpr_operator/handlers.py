@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.object_views import pod_view
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import PodView, pod_view
 from cpr_operator.cluster.watched import Watched
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import DEBOUNCE_S, Workers

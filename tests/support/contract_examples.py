@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_contract.exits import Deleted, Problem
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
@@ -17,7 +16,17 @@ from cpr_contract.manifests import (
     SavedTensor,
     ShardManifest,
 )
-from cpr_contract.reports import HeldOutScores, Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import (
+    Deleted,
+    HeldOutScores,
+    Problem,
+    Result,
+    SaveRef,
+    ShardReport,
+    ShardState,
+    TrainerReport,
+    TrainerState,
+)
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ByNameSpec,

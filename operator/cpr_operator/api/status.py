@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.packing import GROWTH, LONGEST
+from cpr_contract.codec import GROWTH, LONGEST
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
-from cpr_operator.api.history import Point
 from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
@@ -36,7 +35,7 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
-from cpr_operator.api.progress import HeldOut, Progress
+from cpr_operator.api.progress import HeldOut, Point, Progress
 
 #: All parts of a status can be imported from here.
 __all__ = [

@@ -10,7 +10,6 @@ from cpr_contract import env
 from cpr_operator.api.model import format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
-from cpr_operator.cluster.object_views import job_view, pod_view
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -23,7 +22,7 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, job_view, pod_view
 from cpr_operator.cluster.watched import Watched
 
 FIELD_MANAGER = "cprjob-operator"

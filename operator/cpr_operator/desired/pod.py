@@ -13,12 +13,18 @@ from typing import Any
 from cpr_contract import env
 from cpr_operator.api.sizes import redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.desired.affinity import keeping_apart, keeping_off
-from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
+from cpr_operator.desired.description import (
+    spec_annotations,
+    spec_mounts,
+    spec_variables,
+    spec_volumes,
+    store_mounts,
+    store_variables,
+    store_volumes,
+)
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
-from cpr_operator.desired.template import merge, with_defaults
+from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
 
 #: The user and group of the image.
 NONROOT = 65532

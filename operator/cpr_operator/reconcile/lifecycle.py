@@ -11,14 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Member, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.versions import next_version, not_spoken, version_of
+from cpr_operator.desired.description import next_version, not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions

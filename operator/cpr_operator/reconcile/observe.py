@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
-from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.replay import replay_of
+from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.sizes import replay_of
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung

@@ -14,7 +14,7 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.names import JobId
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.failures import Failure, Trouble
 
 Report = ShardReport | TrainerReport

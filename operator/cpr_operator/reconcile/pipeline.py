@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
-from cpr_operator.desired.versions import is_spoken, version_of
+from cpr_operator.desired.description import is_spoken, version_of
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import tell_changes, update_conditions
 from cpr_operator.reconcile.deletion import delete

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.key import KEY_CHANGED
+from cpr_contract.roster import KEY_CHANGED
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event

@@ -11,8 +11,8 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.exits import Problem
-from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_contract.reports import Problem
+from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
 from cpr_operator.desired.guards import Peers

@@ -9,7 +9,7 @@ import pytest
 from cpr_operator.cluster.watched import Watched
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.handlers import make_registry, read_status
 from cpr_operator.metrics import Metrics
 from cpr_operator.watches import make_settings

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.api_proxy import ApiProxy
 from support.apiserver import TOKEN, USERS, ApiServer, install_crd, running_apiserver, write_kubeconfig
 from support.benches import JOBS, NAMESPACE, document

@@ -18,13 +18,9 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.model import format_time
-from cpr_operator.cluster.local.events import append_event
-from cpr_operator.cluster.local.files import write_atomically
-from cpr_operator.cluster.local.objects import ObjectFiles
+from cpr_operator.cluster.local.objects import ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
-from cpr_operator.cluster.local.pod_folder import PodFolder
-from cpr_operator.cluster.local.ports import PortBlocks
-from cpr_operator.cluster.object_views import job_view
+from cpr_operator.cluster.local.pod_folder import PodFolder, PortBlocks
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -35,7 +31,7 @@ from cpr_operator.cluster.protocol import (
     Priority,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, job_view
 
 #: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
 FAREWELL_S = 1.0
