@@ -32,6 +32,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         deleting="deletionTimestamp" in meta,
         finalizers=tuple(meta.get("finalizers", ())),
         annotations=meta.get("annotations", {}),
+        labels=meta.get("labels", {}),
         spec=job.get("spec", {}),
         status=job.get("status", {}),
     )

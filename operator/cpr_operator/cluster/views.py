@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+#: How long after the end of its grace a pod that is being deleted counts as gone.
+GRACE_SLACK_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
@@ -63,6 +66,10 @@ class PodView:
             return self.container.kind == "Terminated"
         return self.phase in {"Succeeded", "Failed"}
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the pod's grace is over: it stays only because its node does not answer."""
+        return self.deleting_until is not None and now >= self.deleting_until + GRACE_SLACK_S
+
 
 @dataclass(frozen=True, slots=True)
 class JobView:
@@ -77,5 +84,6 @@ class JobView:
     deleting: bool
     finalizers: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
