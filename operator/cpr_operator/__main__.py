@@ -9,6 +9,7 @@ CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port 
 CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
 CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+CPR_OPERATOR_KUEUE               whether jobs may stand in queues of Kueue (false)
 CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug shows all that kopf says
 CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
 KUBECONFIG                       only used outside a pod

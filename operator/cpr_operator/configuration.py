@@ -21,6 +21,7 @@ OWN_NAMESPACE = "CPR_OPERATOR_NAMESPACE"
 REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
 RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
 SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
+KUEUE = "CPR_OPERATOR_KUEUE"
 DEFAULT_HTTP_PORT = 8080
 DEFAULT_LEASE = "default/cprjob"
 
@@ -37,7 +38,7 @@ class Configuration:
 
     No namespaces: all of the cluster. `lease` is (namespace, name).
     `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
-    what pod templates may say.
+    what pod templates may say. `kueue`: jobs may stand in queues of Kueue.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Configuration:
     lease: tuple[str, str] = ("default", "cprjob")
     peers: Peers | None = None
     restriction: Restriction | None = field(default_factory=Restriction)
+    kueue: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
@@ -56,8 +58,8 @@ class Configuration:
         if not re.fullmatch(f"{_NAME}/{_NAME}", lease):
             raise ConfigurationError(f"{LEASE} is {lease!r}; it must be a namespace and a name: NAMESPACE/NAME")
         namespace, _, name = lease.partition("/")
-        peers, restriction = _peers(environ), _restriction(environ)
-        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction)
+        peers, restriction, kueue = _peers(environ), _restriction(environ), _truth(environ, KUEUE, "false")
+        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction, kueue)
 
 
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
@@ -77,10 +79,16 @@ def _peers(environ: Mapping[str, str]) -> Peers | None:
 
 
 def _restriction(environ: Mapping[str, str]) -> Restriction | None:
-    text = environ.get(RESTRICT_TEMPLATES, "") or "true"
+    if not _truth(environ, RESTRICT_TEMPLATES, "true"):
+        return None
+    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS)))
+
+
+def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:
+    text = environ.get(variable, "") or default
     if text not in {"true", "false"}:
-        raise ConfigurationError(f"{RESTRICT_TEMPLATES} is {text!r}; it must be true or false")
-    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if text == "true" else None
+        raise ConfigurationError(f"{variable} is {text!r}; it must be true or false")
+    return text == "true"
 
 
 # The operator's log: from which level on, and whether as text or as JSON. kopf writes to the same one.

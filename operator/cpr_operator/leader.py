@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import kopf
@@ -24,8 +25,9 @@ from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
 from cpr_operator.election import Elector, Term
 from cpr_operator.guarding import InstalledCrd
-from cpr_operator.handlers import make_registry
+from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
+from cpr_operator.queueing import release_quota
 from cpr_operator.watches import Watches
 from cpr_operator.worker import Workers
 
@@ -44,7 +46,7 @@ class Leader:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
-        self._workers: Workers | None = None
+        self._workers: tuple[Workers, ...] = ()
 
     def start(self) -> asyncio.Future[None]:
         """Begin in a new thread; the future ends with the work, and with its error."""
@@ -79,8 +81,9 @@ class Leader:
 
     def _end(self) -> None:
         """Cancel the passes first, because kopf takes seconds to end and their requests would slow it down."""
-        if self._workers is not None and self._watches is not None:
-            self._workers.end()
+        if self._watches is not None:
+            for workers in self._workers:
+                workers.end()
             self._watches.stop()
 
     async def _work(self) -> None:
@@ -102,13 +105,19 @@ class Leader:
             gone=gone,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
+            kueue=self._configuration.kueue,
         )
-        workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        releases = Workers(partial(release_quota, cluster, time.time), random.Random())
+        self._workers = (workers, releases)
         # A first pass before the job's pods are shown would have to list them.
         workers.hold()
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            registry = make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            if self._configuration.kueue:
+                watch_workloads(registry, workers, releases)
+            return registry
 
         def listed(kind: Kind, namespace: str) -> None:
             watched.listed(kind, namespace)

@@ -30,7 +30,8 @@ run() { # run PROCESS: unless it runs already
           --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync --log-level error
       ;;
     apiserver)
-      spawn apiserver "$BIN/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --advertise-address "$API" --bind-address 0.0.0.0 \
+      # Webhooks are reached at their pods (aggregator routing), because no kube-proxy serves this host.
+      spawn apiserver "$BIN/kube-apiserver" --enable-aggregator-routing=true --etcd-servers http://127.0.0.1:2379 --advertise-address "$API" --bind-address 0.0.0.0 \
           --client-ca-file "$p/ca.crt" --tls-cert-file "$p/apiserver.crt" --tls-private-key-file "$p/apiserver.key" \
           --kubelet-client-certificate "$p/kubelet-client.crt" --kubelet-client-key "$p/kubelet-client.key" --kubelet-certificate-authority "$p/ca.crt" \
           --kubelet-preferred-address-types InternalIP --service-account-key-file "$p/sa.pub" --service-account-signing-key-file "$p/sa.key" \

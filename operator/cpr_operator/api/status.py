@@ -35,6 +35,7 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
+from cpr_operator.api.placement import Quota
 from cpr_operator.api.progress import HeldOut, Point, Progress
 
 #: All parts of a status can be imported from here.
@@ -66,6 +67,7 @@ __all__ = [
     "Policy",
     "Predecessor",
     "Progress",
+    "Quota",
     "Recovery",
     "Role",
     "Runtime",
@@ -94,6 +96,7 @@ Phase = Literal[
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})
 
 ConditionType = Literal[
+    "QuotaReserved",
     "Suspended",
     "PodsReady",
     "Recovering",
@@ -139,6 +142,8 @@ class Runtime(Model):
     """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
     job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
+    quota: Quota | None = None
+    """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
 
 
 class Counters(Model):

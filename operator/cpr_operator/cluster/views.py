@@ -10,6 +10,9 @@ from typing import Any, Literal
 from cpr_contract import env
 from cpr_operator.api.spec import KIND
 
+#: How long after the end of its grace a pod that is being deleted counts as gone.
+GRACE_SLACK_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
@@ -67,6 +70,10 @@ class PodView:
             return self.container.kind == "Terminated"
         return self.phase in {"Succeeded", "Failed"}
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the pod's grace is over: it stays only because its node does not answer."""
+        return self.deleting_until is not None and now >= self.deleting_until + GRACE_SLACK_S
+
 
 @dataclass(frozen=True, slots=True)
 class JobView:
@@ -81,6 +88,7 @@ class JobView:
     deleting: bool
     finalizers: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -108,6 +116,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         deleting="deletionTimestamp" in meta,
         finalizers=tuple(meta.get("finalizers", ())),
         annotations=meta.get("annotations", {}),
+        labels=meta.get("labels", {}),
         spec=job.get("spec", {}),
         status=job.get("status", {}),
     )

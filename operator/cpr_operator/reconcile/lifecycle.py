@@ -39,6 +39,7 @@ from cpr_operator.reconcile.pass_ import (
     PodDelete,
 )
 from cpr_operator.reconcile.plan import planned
+from cpr_operator.reconcile.queue import quota_of
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
@@ -130,6 +131,7 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
         job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin))),
+        quota=quota_of(observed.queue),
     )
 
 

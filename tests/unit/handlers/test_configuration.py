@@ -30,6 +30,13 @@ def test_the_environment_names_namespaces_port_and_lease() -> None:
     assert Configuration.read(environ) == Configuration(("a", "b"), 9000, ("cprjob-system", "my-cprjob"))
 
 
+def test_queues_of_kueue_are_used_on_request() -> None:
+    assert not Configuration.read({}).kueue
+    assert Configuration.read({"CPR_OPERATOR_KUEUE": "true"}).kueue
+    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_KUEUE"):
+        Configuration.read({"CPR_OPERATOR_KUEUE": "yes"})
+
+
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "80.5"])
 def test_a_wrong_port_is_named(port: str) -> None:
     with pytest.raises(ConfigurationError, match="CPR_OPERATOR_HTTP_PORT"):
