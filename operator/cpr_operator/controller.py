@@ -54,7 +54,7 @@ from cpr_operator.reconcile import (
 )
 from cpr_operator.reconcile.conditions import ConditionUpdate, amended
 from cpr_operator.reconcile.deletion import FINALIZER, left_by
-from cpr_operator.reconcile.observe import leader_report
+from cpr_operator.reconcile.observe import ends_untold, leader_report
 from cpr_operator.reconcile.pass_ import EventReason
 from cpr_operator.roster_delivery import send_rosters, write_rosters
 from cpr_operator.urgency import all_seen, pause_s, urgency_of, urgency_of_status, wake_s
@@ -170,6 +170,7 @@ class Controller:
         observed = await self._ask(observed, second_round(observed))
         observed = await self._probe(observed, suspects(observed))
         memory.unheard = leader_report(observed) is None
+        observed = replace(observed, ending=memory.ending(ends_untold(observed), observed.now))
         outcome = await decide(observed)
         if await self._guarding.key_is_lost(self._at(job, outcome), job.id, outcome, memory.guarded):
             outcome = await decide(replace(observed, key_lost=True))

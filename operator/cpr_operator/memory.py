@@ -18,6 +18,8 @@ from cpr_operator.reconcile import Job
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
 #: If passes are further apart than this multiple of the usual time, the operator was away.
 GAP = 3
+#: A kubelet that could not write a pod's status tries again every 10 seconds.
+KUBELET_S = 30.0
 #: The maximum number of ended pods to remember per job.
 MAX_LAST_WORDS = 2048
 
@@ -34,6 +36,7 @@ class Memory:
     listed: that number when the pods were last listed.
     written_at: the time of the last written status.
     unheard: whether the leader did not answer.
+    untold: trainers that have most likely ended, by uid, and since when that is known.
     workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
@@ -52,6 +55,7 @@ class Memory:
     events: int = 0
     listed: int = 0
     unheard: bool = False
+    untold: dict[str, float] = field(default_factory=dict)
     workload_refused: str = ""
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
@@ -75,6 +79,11 @@ class Memory:
             self.watched_since = now
         self.looked_at = now
         return now - self.watched_since
+
+    def ending(self, untold: frozenset[str], now: float) -> frozenset[str]:
+        """Those of the pods with an untold end whose kubelets are still waited for."""
+        self.untold = {uid: self.untold.get(uid, now) for uid in untold}
+        return frozenset(uid for uid, since in self.untold.items() if now - since < KUBELET_S)
 
     def own_pods(self, view: JobView, listed: tuple[PodView, ...]) -> tuple[PodView, ...]:
         """This job's listed pods, and its ended pods that are gone from the list.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_contract.spec import steps_in
 from cpr_operator.api.sizes import replay_of
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
@@ -100,12 +101,13 @@ def _silent(
     """Members that are hung by the word of their peers' reports of the present generation."""
     # On a lost node nobody is only slow, so an overdue heartbeat is enough.
     gone = {name for name, member in members.items() if member.node == observed.lost_node != ""}
+    ending = {name for name, member in members.items() if member.uid in observed.ending}
     missed: dict[str, tuple[str, ...]] = {}
     for name, fact in facts.items():
         report = observed.reports.get(members[name].uid) if isinstance(fact, Alive) else None
         if report is None or not is_current(observed.before, report):
             continue
-        if names := gone.intersection(report.overdue).union(report.silent):
+        if names := gone.intersection(report.overdue).union(report.silent) - ending:
             missed[name] = tuple(names)
     if not missed:
         return {}
@@ -116,6 +118,24 @@ def _silent(
         for name, m in living.items()
     }
     return judge(peers, missed, _fallen(observed, members))
+
+
+def ends_untold(observed: PassInput) -> frozenset[str]:
+    """The uids of trainers that are silent, and whose last step every shard that answers has applied.
+
+    They have most likely ended. Their kubelets tell of it a moment later, unless the node is lost: after an outage of
+    the API server, reports of shards arrive before the news of kubelets.
+    """
+    status = observed.before
+    total = status.ledger.total_samples
+    current = [report for report in observed.reports.values() if is_current(status, report)]
+    shards = [report.applied for report in current if isinstance(report, ShardReport)]
+    if not total or not shards:
+        return frozenset()
+    last = steps_in(total, observed.job.spec.data.batch_size)
+    silent = {name for report in current for name in report.silent}
+    ended = (t for t in status.trainers if t.name in silent and not t.node == observed.lost_node != "")
+    return frozenset(t.uid for t in ended if all(applied[t.index : t.index + 1] == (last,) for applied in shards))
 
 
 def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapping[str, str]:

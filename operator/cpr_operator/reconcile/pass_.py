@@ -103,7 +103,8 @@ class PassInput:
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
     is gone. `restriction` is what pod templates may say; None: anything. `ancestor` is the job whose
     anchor a new one wants to start from, None if there is no such job, or none is wanted. `queue` is
-    what Kueue says of the job, None if it stands in no queue.
+    what Kueue says of the job, None if it stands in no queue. `ending` has the uids of trainers whose
+    kubelets are waited for to tell that they have ended.
     """
 
     job: Job
@@ -122,6 +123,7 @@ class PassInput:
     restriction: Restriction | None = None
     ancestor: JobView | None = None
     queue: Queue | None = None
+    ending: frozenset[str] = frozenset()
     timing: Timing = Timing()
 
     @property

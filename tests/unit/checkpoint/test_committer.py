@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from cpr_contract.manifests import MANIFEST, incarnation_prefix, step_folder
+from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
-from cpr_trainer.checkpoint.anchor.pruning import Pruner
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data
 from cpr_trainer.data.pinned import to_manifest
@@ -54,6 +55,7 @@ class _World:
             lambda: tuple(self.incarnations),
             2,
             pruner=Pruner(self.store, "job", grace_s=0.0),
+            told=lambda: self.saver.state.anchors,
             anchors=(),
             rng=random.Random(1),
             committed=self._count,
@@ -205,6 +207,7 @@ def _saver_with(pruner: _Sweeper) -> AnchorCommitter:
         lambda: (1,),
         2,
         pruner=pruner,  # type: ignore[arg-type]
+        told=lambda: saver.state.anchors,
         anchors=(),
         rng=random.Random(1),
     )
@@ -243,6 +246,32 @@ def test_retention_that_fails_is_told_until_a_sweep_succeeds() -> None:
     saver.close()
 
 
+def test_a_sweep_waits_until_the_operator_knows_an_anchor_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, told = [0.0], list[AnchorRef]()
+    monkeypatch.setattr("cpr_trainer.checkpoint.anchor.pruning.monotonic", lambda: now_s[0])
+    pruner = _Sweeper(None)
+    retention = Retention(pruner, random.Random(1), lambda: tuple(told))  # type: ignore[arg-type]
+    first, second, third = (AnchorRef(f"job/{step}", "", 1, step, 10 * step) for step in (1, 2, 3))
+
+    def after(*keep: AnchorRef) -> int:
+        retention.keep(keep, ())
+        retention.turn()
+        return pruner.sweeps
+
+    assert after(first) == 0
+    told.append(first)
+    assert after(first, second) == 1
+    assert after(second, third) == 1, "the operator could roll back to none of them"
+    told.append(third)
+    assert after(second, third) == 2
+    told.clear()
+    assert after(third) == 2
+    now_s[0] = 3599
+    assert after(third) == 2
+    now_s[0] = 3601
+    assert after(third) == 3, "an operator that is away for good does not fill the store"
+
+
 def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
     saver = _saver_with(_Sweeper(RuntimeError("can't start new thread")))
 
@@ -267,6 +296,7 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
         lambda: (1,),
         2,
         pruner=Pruner(store, "job"),
+        told=lambda: (),
         anchors=(),
         rng=random.Random(1),
         pinned=pinned,

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import Problem, TrainerReport, TrainerState
+from cpr_contract.reports import Problem, ShardReport, TrainerReport, TrainerState
+from cpr_contract.spec import steps_in
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
-from cpr_operator.reconcile.observe import observe
+from cpr_operator.reconcile.observe import ends_untold, observe
 from cpr_operator.reconcile.pass_ import Lost
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from support.driver import world_in_mid_training
@@ -296,3 +297,28 @@ async def test_everybody_is_asked_when_the_leader_does_not_answer_or_misses_some
     others = {pod.name for pod in world.pods} - {"job-12345-trainer-0-1"}
     assert {pod.name for pod in second_round(replace(world, reports={}))} == others
     assert {pod.name for pod in second_round(missing(world, "shard/1", "trainer/0"))} == others
+
+
+async def at_the_last_step(trainers: int) -> PassInput:
+    """A world whose shards have applied all steps of all trainers."""
+    world = await world_in_mid_training(trainers)
+    last = steps_in(world.job.status.ledger.total_samples, world.job.spec.data.batch_size)
+    reports = {
+        uid: replace(report, applied=(last,) * trainers) if isinstance(report, ShardReport) else report
+        for uid, report in world.reports.items()
+    }
+    return replace(world, reports=reports)
+
+
+async def test_a_trainer_that_fell_silent_after_its_last_step_has_an_end_to_be_told() -> None:
+    world = missing(await at_the_last_step(2), "trainer/0", "shard/0", "shard/1", "shard/2")
+    uid = pod_of(world, "trainer/0").uid
+    assert ends_untold(world) == {uid}
+    assert is_hung(world, "trainer/0")
+    assert not is_hung(replace(world, ending=frozenset({uid})), "trainer/0")
+
+
+async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_to_go() -> None:
+    world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
+    assert ends_untold(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
+    assert ends_untold(missing(await world_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()

@@ -21,13 +21,14 @@ class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
     `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
-    than `patience_s` is a pause. `standing` is a problem that lasts as long as the process and keeps nothing from
-    training: it is reported while there is no other.
+    than `patience_s` is a pause. `told` has the anchors in the report that was asked for last. `standing` is a problem
+    that lasts as long as the process and keeps nothing from training: it is reported while there is no other.
     """
 
     def __init__(self, first: TrainerReport, standing: Problem | None = None) -> None:
         self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.patience_s = 1.0
+        self.told: tuple[AnchorRef, ...] = ()
         self._report = first
         self._standing = standing
         self._lock = threading.Lock()
@@ -59,6 +60,12 @@ class Board:
             report = self._report
         report = self.look(report)
         return report if report.problem else replace(report, problem=self._standing)
+
+    def tell(self) -> TrainerReport:
+        """Return the report for whoever asks over HTTP, which is the operator; any thread may call it."""
+        report = self.report()
+        self.told = report.anchors
+        return report
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""

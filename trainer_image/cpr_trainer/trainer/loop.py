@@ -213,7 +213,7 @@ class Loop:
             self.leading = None
         if leads and self.leading is None:
             anchors = insist(self._starter().known_anchors, self._board, self._watch.attend_or_stop)
-            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, anchors)
+            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, lambda: self._board.told, anchors)
 
     def _meet(self, group: Group) -> None:
         """Come to the same dense state as all others, with every push up to it on its way."""

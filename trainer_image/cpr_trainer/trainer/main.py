@@ -68,7 +68,7 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
     with StatusServer(
         environment.address,
         environment.port_base + HTTP_PORT,
-        status=board.report,
+        status=board.tell,
         healthy=lambda: watch.healthy() or board.state is TrainerState.LOADING,
         ready=lambda: board.state in _READY,
         registry=registry,

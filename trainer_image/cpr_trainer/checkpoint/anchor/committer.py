@@ -123,9 +123,9 @@ class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-    names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
-    `pinned` is the data that the saves are of. `committed` is called after each anchor. `failing`: the store did
-    not take the last thing that was to be saved.
+    names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
+    those that exist, oldest first. `pinned` is the data that the saves are of. `committed` is called after each anchor.
+    `failing`: the store did not take the last thing that was to be saved.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
@@ -136,6 +136,7 @@ class AnchorCommitter:
         keep: int,
         *,
         pruner: Pruner,
+        told: Callable[[], tuple[AnchorRef, ...]],
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
         pinned: DataManifest | None = None,
@@ -147,7 +148,7 @@ class AnchorCommitter:
         self._saved = saved
         self._incarnations = incarnations
         self._keep = keep
-        self._retention = Retention(pruner, rng)
+        self._retention = Retention(pruner, rng, told)
         self._rng = rng
         self._pinned = pinned
         self._committed = committed

@@ -266,25 +266,40 @@ _LOG = logging.getLogger(__name__)
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
-class Retention:
-    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread."""
+#: The operator may be away for so long before the anchors that it knows of go.
+_UNTOLD_S = 3600.0
 
-    def __init__(self, pruner: Pruner, rng: random.Random) -> None:
+
+class Retention:
+    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread.
+
+    `told` returns the anchors that the operator has heard of. It can roll the job back to no others, so a sweep that
+    would leave none of them waits, for an hour at most.
+    """
+
+    def __init__(self, pruner: Pruner, rng: random.Random, told: Callable[[], tuple[AnchorRef, ...]]) -> None:
         self.problem: Problem | None = None
         self._pruner = pruner
         self._rng = rng
+        self._told = told
         self._keep: tuple[AnchorRef, ...] = ()
+        self._asked_s = 0.0
         self._next_s = 0.0
         self._delays = self._fresh_delays()
 
     def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest]) -> None:
         """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`."""
+        if not self._keep:
+            self._asked_s = monotonic()
         self._keep = anchors
         self._pruner.note(anchors[-1], shards)
 
     def turn(self) -> None:
-        """Sweep if that was asked for, and the last attempt is not too recent."""
+        """Sweep if that was asked for, the operator knows an anchor that stays, and no attempt failed just now."""
         if not self._keep or (self.problem is not None and monotonic() < self._next_s):
+            return
+        known = not set(self._keep).isdisjoint(self._told())
+        if not known and monotonic() - self._asked_s < _UNTOLD_S:
             return
         try:
             self._pruner.prune(self._keep)
