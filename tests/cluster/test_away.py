@@ -1,6 +1,7 @@
 """Jobs go on while the control plane is away, and what they did meanwhile is not undone when it returns."""
 
 import os
+import re
 import time
 from datetime import datetime
 
@@ -12,10 +13,16 @@ from cluster.jobs import MANY_EPOCHS, Run, failures
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 
-#: Longer than the job needs for what is left of it.
-AWAY_S = 30
+#: Longer than a trainer needs to end, once its last anchor is there.
+ENDS_S = 5
 EPOCHS = 6
 KEEP = 2
+
+
+def anchored(cluster: Cluster, uid: str) -> set[int]:
+    """The steps of all anchors of a job's first generation."""
+    keys = "\n".join(cluster.store.keys(f"{uid}/gen-0001/dense/"))
+    return {int(step) for step in re.findall(r"/step-(\d+)/manifest\.json$", keys, re.MULTILINE)}
 
 
 def ends(run: Run) -> list[float]:
@@ -33,8 +40,10 @@ class TestAway:
             pytest.skip("kind has the API server in a container of its own")
         run = Run.start(space, "unheard", data__epochs=EPOCHS, shards__replicas=2)
         run.reach(0.3)
+        uid, last = run.uid(), -(-run.status()["progress"]["totalSamples"] // 128)
         with ControlPlane(cluster.nodes.scripts, cluster.kubectl).down("apiserver"):
-            time.sleep(AWAY_S)
+            until("its last anchor is there", lambda: last in anchored(cluster, uid), 120, every_s=1)
+            time.sleep(ENDS_S)
             back = time.time()
         status = run.finish()
         assert failures(status) == []
@@ -57,12 +66,10 @@ class TestAway:
         run.wait("has anchors", lambda status: len(status.get("anchors", ())) == KEEP)
         cluster.stop_operator()
         try:
-            known = run.status()["anchors"]
+            uid, known = run.uid(), run.status()["anchors"]
 
             def later() -> bool:
-                keys = cluster.store.keys(f"{run.uid()}/gen-0001/dense/")
-                saved = {int(key.split("/step-")[1].partition("/")[0]) for key in keys if key.endswith("manifest.json")}
-                return len([step for step in saved if step > known[-1]["step"]]) > KEEP
+                return len([step for step in anchored(cluster, uid) if step > known[-1]["step"]]) > KEEP
 
             until("newer anchors are saved than may stay", later, 90, every_s=1)
             for pod in space.pods():
