@@ -298,7 +298,8 @@ class FailureRecord(Model):
     action: Word = ""
     """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
     recovery_seconds: Seconds | None = None
-    """Time from the detection of the failure until training resumed; absent until then. 0 if that was before."""
+    """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
+    the process until the next one served, or trained, as the pod measured it; absent until it told."""
 
 
 class Status(Model):

@@ -205,7 +205,8 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
 def second_round(observed: PassInput) -> tuple[PodView, ...]:
     """All others, if the leader cannot tell how far training is, or misses a member that works.
 
-    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone.
+    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone. And members
+    that have gone on in place, which alone know how long that took.
     """
     status = observed.before
     if status.phase in _QUIET:
@@ -215,8 +216,8 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
     settled = {m.name: m for m in observed.before.members if is_settled(m)}
     silent, overdue = (set(report.silent), set(report.overdue)) if report else (set(), set())
     if isinstance(report, TrainerReport) and takes_part(report) and not settled.keys() & (silent | overdue):
-        replays = _may_replay(observed)
-        settled = {name: m for name, m in settled.items() if replays and isinstance(m, Trainer)}
+        replays, restarted = _may_replay(observed), _restarted(observed, report)
+        settled = {n: m for n, m in settled.items() if (replays and isinstance(m, Trainer)) or n in restarted}
     asked = {pod.uid for pod in first_round(observed)}
     # One whose heartbeat is overdue would only hold up the pass: `suspects` sees to it.
     wanted = [m for name, m in settled.items() if name in silent or name not in overdue]
