@@ -112,7 +112,7 @@ def recoveries(up: Cluster, mib: int, repeats: int) -> tuple[float, list[dict[st
     found = []
     changes = {
         "accuracyBudget": {"portionOfLostSamples": 0.9},
-        "recovery": {"mode": "Partial"},
+        "recovery": {"mode": "Partial", "replay": {"mode": "Off"}},
         "snapshots__interval": {"mode": "Fixed", "seconds": 20},
     }
     with training(up, mib, SAMPLES, EVEN, **changes) as run:

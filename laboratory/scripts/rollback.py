@@ -19,10 +19,11 @@ from rich.progress import track
 from rich.table import Table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+WITHOUT_REPLAY = ("--set", 'recovery.replay.mode="Off"')
 WAYS = {
     "no failure": (),
-    "partial": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Partial"),
-    "full": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Full"),
+    "partial": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Partial", *WITHOUT_REPLAY),
+    "full": ("--kill", "shard/1@0.5:POD", "--set", "recovery.mode=Full", *WITHOUT_REPLAY),
 }
 
 

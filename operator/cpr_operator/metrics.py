@@ -156,7 +156,7 @@ class Metrics:
         )
         self._recovery_s = Histogram(
             "cprjob_recovery_seconds",
-            "From a failure seen to training again.",
+            "From a failure seen to training again; in place, from the end of a process to the work of the next.",
             ("role", "action"),
             buckets=RECOVERY_BUCKETS_S,
             registry=self._registry,

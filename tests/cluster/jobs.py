@@ -25,7 +25,10 @@ NO_SAVES = {"mode": "Fixed", "seconds": 3600}
 
 
 def manifest(name: str, **changes: Any) -> dict[str, Any]:
-    """Return a CPRJob; `changes` replace whole fields of its spec, `a__b` reaching below `a`."""
+    """Return a CPRJob without replay, so that a lost shard loses something.
+
+    `changes` replace whole fields of its spec, but for that, `a__b` reaching below `a`.
+    """
     spec: dict[str, Any] = {
         "image": TRAINER_IMAGE,
         "accuracyBudget": {"portionOfLostSamples": 0.3},
@@ -53,6 +56,7 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
         for part in above:
             place = place[part]
         place[last] = value
+    spec["recovery"] = {"replay": {"mode": "Off"}} | spec.get("recovery", {})
     return {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": name}, "spec": spec}
 
 

@@ -51,6 +51,8 @@ BOUNDS = (
         {"spec.accuracyBudget.portionOfLostSamples": -0.1},
     ),
     Case("spec.recovery.mode", {"spec.recovery.mode": "Full"}, {"spec.recovery.mode": "Sometimes"}),
+    Case("spec.recovery.replay.mode", {"spec.recovery.replay.mode": "Off"}, {"spec.recovery.replay.mode": False}),
+    Case("spec.recovery.replay.memory", {"spec.recovery.replay.memory": "8Mi"}, {"spec.recovery.replay.memory": "8M"}),
     Case(
         "spec.model.embeddingDim",
         {"spec.model.embeddingDim": 4096, "spec.model.bottomMlp": [4096]},

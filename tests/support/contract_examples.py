@@ -175,6 +175,7 @@ EXAMPLES: dict[str, Any] = {
         rebuilt=True,
         overdue=("trainer/0", "trainer/1"),
         lives=2,
+        in_place_s=((1, 0.125),),
     ),
     "trainer_report": TrainerReport(
         contract=1,
@@ -215,6 +216,7 @@ EXAMPLES: dict[str, Any] = {
         shard_protected=(6150000, 6150000, -1, 6150000),
         evaluation=HELD_OUT,
         lives=2,
+        in_place_s=((1, 0.125),),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

@@ -41,7 +41,7 @@ class Crash(Exception):  # noqa: N818 -- not an error of anybody's
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """A small job: 2000 samples, a save every 1 s or 400 samples."""
+    """A small job: 2000 samples, a save every 1 s or 400 samples, and no replay: what a shard loses is charged."""
     document: dict[str, Any] = {
         "image": "trainer:1",
         "accuracyBudget": {"portionOfLostSamples": 0.3},
@@ -66,6 +66,7 @@ def spec(**changes: Any) -> dict[str, Any]:
         for parent in parents:
             part = part.setdefault(parent, {})
         part[last] = value
+    document["recovery"] = {"replay": {"mode": "Off"}} | document.get("recovery", {})
     return document
 
 

@@ -208,6 +208,24 @@ RULES = (
         "needs trainers that push again",
     ),
     Case(
+        "spec.recovery.replay.mode",
+        {"spec.recovery": {"replay": {"mode": "Auto"}, "onShardLoss": "Degrade"}},
+        {"spec.recovery": {"replay": {"mode": "Required"}, "onShardLoss": "Degrade"}},
+        "gets no pushes, so replay cannot be Required",
+    ),
+    Case(
+        "spec.recovery.replay.mode",
+        {"spec.recovery": {"replay": {"mode": "Auto"}}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
+        {"spec.recovery": {"replay": {"mode": "Required"}}, "spec.trainers": {"denseSync": "ShadowMA", "replicas": 2}},
+        "trainers do not wait for what others push again, so replay cannot be Required",
+    ),
+    Case(
+        "spec.recovery.replay.mode",
+        {"spec.recovery": {"replay": {"mode": "Auto"}}, "spec.snapshots.strategy": "MFU"},
+        {"spec.recovery": {"replay": {"mode": "Required"}}, "spec.snapshots.strategy": "MFU"},
+        "would get pushes twice, so replay cannot be Required",
+    ),
+    Case(
         "spec.recovery.redundancy.dataShards",
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 2}}, "spec.shards.replicas": 3},
         {"spec.recovery": {"replay": {"mode": "Auto"}, "redundancy": {"dataShards": 3}}, "spec.shards.replicas": 3},

@@ -44,10 +44,15 @@ _JOB: dict[str, Any] = {
 }
 
 
+#: For jobs in which a lost shard loses something.
+NO_REPLAY = {"replay": {"mode": "Off"}}
+
+
 def small_job(**spec: Any) -> dict[str, Any]:
-    """A CPRJob of seconds; `spec` replaces whole parts of its spec."""
+    """A CPRJob of seconds, without replay; `spec` replaces whole parts of its spec, but for that."""
     job = copy.deepcopy(_JOB)
     job["spec"] |= spec
+    job["spec"]["recovery"] = NO_REPLAY | job["spec"].get("recovery", {})
     return job
 
 

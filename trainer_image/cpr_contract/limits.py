@@ -13,6 +13,8 @@ MAX_ANCHORS = 128
 #: Ranges of lost samples: of one member in its report, and of all shards together in the status.
 MAX_RANGES = 4096
 MAX_METRICS = 32
+#: Processes of one member that ended and whose times its report tells, the last ones.
+MAX_LIVES = 8
 
 #: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10

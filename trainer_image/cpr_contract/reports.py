@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cpr_contract.limits import (
     MAX_ANCHORS,
+    MAX_LIVES,
     MAX_MEMBERS,
     MAX_METRICS,
     MAX_RANGES,
@@ -61,6 +62,8 @@ Ranges = Annotated[tuple[tuple[int, int], ...], AtMost(MAX_RANGES)]
 Names = Annotated[tuple[str, ...], AtMost(MAX_MEMBERS)]
 ByShard = Annotated[tuple[int, ...], AtMost(MAX_SHARDS)]
 ByRank = Annotated[tuple[int, ...], AtMost(MAX_TRAINERS)]
+#: Seconds, by the number of a life.
+ByLife = Annotated[tuple[tuple[int, float], ...], AtMost(MAX_LIVES)]
 Metrics = Annotated[tuple[tuple[str, float], ...], AtMost(MAX_METRICS)]
 #: Pruning comes after a commit, so for a while there are more than are kept.
 Anchors = Annotated[tuple[AnchorRef, ...], AtMost(2 * MAX_ANCHORS)]
@@ -118,7 +121,9 @@ class ShardReport:
     trainers. `replay_s` is how long that took, from the first of these pushes to the last; None
     until then, and without replay. `protected_samples` are those that parity at other shards holds;
     None while it does not hold all rows, or there is none. `rebuilt` says that the rows came from
-    there, and not from a save.
+    there, and not from a save. `lives` counts the processes of this incarnation, and `in_place_s`
+    has for each of those that ended lately how long after its end the shard served again; one that
+    hung has ended when it did its last turn.
     """
 
     contract: int
@@ -143,6 +148,7 @@ class ShardReport:
     replay_s: float | None = None
     protected_samples: int | None = None
     rebuilt: bool = False
+    in_place_s: ByLife = ()
 
     @property
     def applied_step(self) -> int:
@@ -197,7 +203,8 @@ class TrainerReport:
     does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
     "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
     where there are several, then the network's own. `evaluation` is the last one on held-out
-    samples.
+    samples. `lives` and `in_place_s` are as a shard's, and a trainer works again when it has completed
+    a step.
     """
 
     contract: int
@@ -238,6 +245,7 @@ class TrainerReport:
     shard_protected: ByShard = ()
     evaluation: HeldOutScores | None = None
     lives: int = 1
+    in_place_s: ByLife = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Mode:
         if not self.replays:
             return {"replay": {"mode": "Off"}}
         redundancy = {"redundancy": {"dataShards": self.data_shards}} if self.data_shards else {}
-        return {"replay": {"mode": "Auto"}, **redundancy}
+        return {"replay": {"mode": "Required", "memory": "1Gi"}, **redundancy}
 
 
 MODES: Mapping[RedundancyMode, Mode] = {

@@ -89,7 +89,7 @@ def document(size_mib: int, spares: int, folder: Path, trace: Mapping[str, Any])
         data={"format": "Synthetic", "samples": _ENDLESS, "batchSize": _BATCH},
         trainers={"replicas": TRAINERS, "template": template},
         shards={"replicas": SHARDS, "spares": spares, "template": template},
-        recovery={"replay": {"mode": "Auto"}},
+        recovery={"replay": {"mode": "Required", "memory": "1Gi"}},
         failurePolicy={"restartLimit": {"count": 1000}},
         snapshots={
             "store": {"endpoint": f"file://{folder}", "bucket": "saves"},

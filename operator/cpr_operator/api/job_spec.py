@@ -10,18 +10,26 @@ from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, TableOptimizer
-from cpr_operator.api.sizes import data_shards_of, replay_of
+from cpr_operator.api.sizes import ReplayChoice, data_shards_of, replay_of
 from cpr_operator.api.snapshots import Snapshots
 from cpr_operator.api.spec import CPRJobSpec, Evaluation
 
 
-def to_job_spec(
-    spec: CPRJobSpec, uid: str, name: str, version: int = CONTRACT_VERSION, *, found: str | None = None
+def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
+    spec: CPRJobSpec,
+    uid: str,
+    name: str,
+    version: int = CONTRACT_VERSION,
+    *,
+    found: str | None = None,
+    replay: ReplayChoice | None = None,
 ) -> contract.JobSpec:
     """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start.
 
-    `found` is the key of the anchor that was chosen of the job in `restoreFrom`.
+    `found` is the key of the anchor that was chosen of the job in `restoreFrom`. `replay`: what was chosen before, if
+    anything was.
     """
+    kept = replay_of(spec) if replay is None else replay
     return contract.JobSpec(
         contract=version,
         job_uid=uid,
@@ -37,9 +45,9 @@ def to_job_spec(
         prefetch=spec.trainers.prefetch,
         workers=spec.trainers.workers,
         device=spec.trainers.device,
-        replay_bytes=replay_of(spec).memory_bytes,
+        replay_bytes=kept.memory_bytes,
         evaluation=_evaluation(spec.evaluation),
-        parity_shards=data_shards_of(spec),
+        parity_shards=data_shards_of(spec, kept),
     )
 
 

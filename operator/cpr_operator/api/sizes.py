@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from cpr_operator.api.model_spec import ModelSpec, SparseKind
+from cpr_operator.api.quantities import limit_of, main_container, read_bytes, write_bytes
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import ReplayInForce, Status
+from cpr_operator.api.templates import DEFAULT_MIB
 
 # Whether a job replays, and has parity: what the spec asks for, where it works.
 
 
-_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_MIB = 2**20
+#: The part of its container's memory that a trainer keeps pushes in where the spec does not say how much, and bounds.
+_SHARE, _LEAST, _MOST = 8, 16 * _MIB, 1024 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,39 @@ def replay_of(spec: CPRJobSpec) -> ReplayChoice:
         return ReplayChoice(0, "in a shadow mode trainers do not wait for what others push again")
     if spec.snapshots.strategy != "Full":
         return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
-    size = int(replay.memory[:-2]) * _UNITS[replay.memory[-2:]]
-    return ReplayChoice(size, f"trainers keep up to {replay.memory} of pushes for shards that are replaced")
+    size = _memory_bytes(spec)
+    return ReplayChoice(size, f"trainers keep up to {write_bytes(size)} of pushes for shards that are replaced")
 
 
-def data_shards_of(spec: CPRJobSpec) -> int:
+def replay_in_force(spec: CPRJobSpec, status: Status) -> ReplayChoice:
+    """What a job does: as it was chosen when it started, or before that as it would be.
+
+    So a job that trains does the same after the operator's upgrade as before, whatever the new release's default is.
+    """
+    if status.runtime is None:
+        return replay_of(spec)
+    frozen = status.runtime.replay
+    return ReplayChoice(frozen.memory_bytes, frozen.reason)
+
+
+def replay_again(spec: CPRJobSpec, before: ReplayInForce | None) -> ReplayChoice:
+    """What a job does that starts, or resumes: then it replays if it did before, but may take other memory for it."""
+    return replay_of(spec) if before is None or before.memory_bytes else ReplayChoice(0, before.reason)
+
+
+def data_shards_of(spec: CPRJobSpec, replay: ReplayChoice) -> int:
     """How many shards have a common parity; 0: there is none. Without replay nobody has what no flush holds."""
     redundancy = spec.recovery.redundancy
-    return redundancy.data_shards if redundancy is not None and replay_of(spec).memory_bytes else 0
+    return redundancy.data_shards if redundancy is not None and replay.memory_bytes else 0
+
+
+def _memory_bytes(spec: CPRJobSpec) -> int:
+    stated = spec.recovery.replay.memory
+    if stated is not None:
+        return read_bytes(stated) or 0
+    limit = limit_of(main_container(spec.trainers.template).get("resources"), "memory")
+    share = (DEFAULT_MIB * _MIB if limit is None else limit) // _SHARE // _MIB * _MIB
+    return min(max(share, _LEAST), _MOST)
 
 
 # Which shards have to do with each other's parity (docs/redundancy.md): the ring of the shards' own arithmetic.
@@ -73,9 +103,9 @@ def rows_bytes(spec: CPRJobSpec) -> int:
     return sum(_ceil(rows, shards) * row_bytes for rows, row_bytes in _bands(spec.model))
 
 
-def redundancy_bytes(spec: CPRJobSpec) -> int:
+def redundancy_bytes(spec: CPRJobSpec, replay: ReplayChoice) -> int:
     """What redundancy takes on a shard: the parity that it keeps, a byte a row, logs and flushes. 0 without."""
-    k = data_shards_of(spec)
+    k = data_shards_of(spec, replay)
     if not k:
         return 0
     own = [(_ceil(rows, spec.shards.replicas), row_bytes) for rows, row_bytes in _bands(spec.model)]

@@ -41,13 +41,18 @@ PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-p
 class Replay(SpecModel):
     """Trainers keep their pushes until a save holds them, and push them again to a replaced shard."""
 
-    mode: Literal["Off", "Auto"] = "Off"
-    """Off: a replaced shard goes back to its last save. Auto: trainers also push again what the shard has lost since
-    then, so that nothing is lost or charged as long as the trainers live. Auto has no effect with onShardLoss Degrade,
-    in a shadow mode of trainers.denseSync, or with a snapshots.strategy other than Full."""
-    memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] = "1Gi"
-    """The maximum memory for kept pushes per trainer, on top of what its container needs otherwise. At three quarters
-    of it, the next save is made early. When it is full, the oldest pushes are dropped."""
+    mode: Literal["Auto", "Required", "Off"] = "Auto"
+    """Auto: trainers push again what a replaced shard has lost since its last save, so that nothing is lost or charged
+    as long as the trainers live. With onShardLoss Degrade, in a shadow mode of trainers.denseSync, or with a
+    snapshots.strategy other than Full that is impossible, and Auto is like Off; status.runtime.replay says so.
+    Required: like Auto, and a job in which it is impossible is refused. Off (in quotes in YAML, where it is a boolean
+    otherwise): a replaced shard goes back to its last save. What a job starts with stays, whatever a later release
+    does by default."""
+    memory: Annotated[str, Field(max_length=16, pattern=r"^[1-9][0-9]{0,8}(Ki|Mi|Gi)$")] | None = None
+    """The maximum memory for kept pushes per trainer. The operator adds it to what the container `main` of
+    trainers.template requests and is limited to. Default: an eighth of that limit (or else request, or else 2Gi), at
+    least 16Mi and at most 1Gi. At three quarters of it, the next save is made early. When it is full, the oldest pushes
+    are dropped."""
 
 
 class Redundancy(SpecModel):

@@ -69,6 +69,7 @@ __all__ = [
     "Progress",
     "Quota",
     "Recovery",
+    "ReplayInForce",
     "Role",
     "Runtime",
     "Shard",
@@ -129,6 +130,15 @@ class Condition(Model):
     """The metadata.generation that the condition was computed from."""
 
 
+class ReplayInForce(Model):
+    """Whether trainers push again what a replaced shard has lost. It stays as long as the job lives."""
+
+    memory_bytes: Count = 0
+    """The maximum memory for kept pushes per trainer, which the operator adds to the container's; 0: no replay."""
+    reason: Sentence = "the job was started by a release whose trainers keep no pushes"
+    """Why."""
+
+
 class Runtime(Model):
     """The settings that the job was started with. Replaced pods use them until the job is suspended and resumed."""
 
@@ -144,6 +154,8 @@ class Runtime(Model):
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
     quota: Quota | None = None
     """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
+    replay: ReplayInForce = ReplayInForce()
+    """Whether trainers push again what a replaced shard has lost, and why, or why not."""
 
 
 class Counters(Model):
@@ -286,7 +298,8 @@ class FailureRecord(Model):
     action: Word = ""
     """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
     recovery_seconds: Seconds | None = None
-    """Time from the detection of the failure until training resumed; absent until then. 0 if that was before."""
+    """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
+    the process until the next one served, or trained, as the pod measured it; absent until it told."""
 
 
 class Status(Model):

@@ -22,6 +22,8 @@ MERGE_KEYS: Mapping[str, str] = {
 }
 _CONTAINER_LISTS = ("env", "ports", "volumeMounts")
 _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+#: MiB of memory that a container requests and is limited to if its template names no resources.
+DEFAULT_MIB = 2048
 _REMEDY = "write it as in a PodTemplateSpec: kubectl explain pod"
 
 

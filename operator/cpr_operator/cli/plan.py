@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_operator import policy
-from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_in_force, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.status import Status
 from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
 from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
 from cpr_operator.policy import alternatives
@@ -82,10 +83,11 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
 
     Raises InvalidDocumentError, InvalidStatusError.
     """
-    spec, inputs = _read(job)
-    replay = replay_of(spec)
+    spec, status, inputs = _read(job)
+    replay = replay_in_force(spec, status)
+    more = redundancy_bytes(spec, replay)
     if as_json:
-        memory = {"rows_bytes": rows_bytes(spec), "redundancy_bytes": redundancy_bytes(spec)}
+        memory = {"rows_bytes": rows_bytes(spec), "redundancy_bytes": more}
         out.print_json(json.dumps({**_document(inputs), "replay": asdict(replay), "shard_memory": memory}))
         return
     chosen = policy.plan(inputs)
@@ -93,19 +95,19 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
     break_even = alternatives.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
-    if more := redundancy_bytes(spec):
+    if more:
         rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
         out.print(f"A shard holds {rows}, and redundancy takes {_mib(more)} more.", highlight=False)
     out.print(f"By CPR's equations, partial recovery pays off from a budget of {break_even:.2g}.", highlight=False)
 
 
-def _read(job: Any) -> tuple[CPRJobSpec, policy.Inputs]:
+def _read(job: Any) -> tuple[CPRJobSpec, Status, policy.Inputs]:
     invalid = validate(job)
     if invalid:
         raise InvalidDocumentError(invalid)
     spec, status = parse_spec(job["spec"]), parse_status(job.get("status") or {})
     inputs = plan_inputs(spec, status)
-    return spec, replace(inputs, shards=inputs.shards or spec.shards.replicas)
+    return spec, status, replace(inputs, shards=inputs.shards or spec.shards.replicas)
 
 
 def _document(inputs: policy.Inputs) -> dict[str, Any]:

@@ -188,10 +188,17 @@ def failures(records: tuple[FailureRecord, ...]) -> Table:
             escape(each.kind + (f": {each.message}" if each.message else "")),
             _figure(each.lost_samples, ","),
             _at_most(each.lost_row_updates, exact=each.lost_row_updates_exact),
-            UNKNOWN if each.recovery_seconds is None else f"{each.recovery_seconds:.1f} s",
+            took(each.recovery_seconds),
             each.action or UNKNOWN,
         )
     return table
+
+
+def took(seconds: float | None) -> str:
+    """How long a recovery took, to a tenth of a second, or to a hundredth if it was less than one."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def next_step_here(status: Status, workdir: Path) -> str:

@@ -12,8 +12,10 @@ from typing import Any
 
 from cpr_contract import env
 from cpr_operator.api.placement import Placement
-from cpr_operator.api.sizes import redundancy_bytes
+from cpr_operator.api.quantities import main_container, with_more
+from cpr_operator.api.sizes import ReplayChoice, redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
+from cpr_operator.api.templates import DEFAULT_MIB
 from cpr_operator.desired.description import (
     spec_annotations,
     spec_mounts,
@@ -34,9 +36,10 @@ NODE_LOSS_S = 15
 #: Least time for a flush at SIGTERM.
 LEAST_GRACE_S = 30
 #: Requests and limits of a container whose template names none.
-DEFAULT_RESOURCES = {"cpu": "1", "memory": "2Gi"}
-#: That memory in MiB.
-DEFAULT_MIB = 2048
+DEFAULT_RESOURCES = {"cpu": "1", "memory": f"{DEFAULT_MIB // 1024}Gi"}
+
+_MIB_BITS = 20
+_NO_REPLAY = ReplayChoice(0, "")
 
 Manifest = dict[str, Any]
 
@@ -76,9 +79,9 @@ CONFINED_CONTAINER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What a pod is made from: `image` and `job_spec` are frozen at the job's start, `grace_s` grows with its saves.
+    """What a pod is made from: `image`, `job_spec` and `replay` are frozen at the job's start.
 
-    `placements` are those of a queue that admitted the job.
+    `grace_s` grows with its saves, and `placements` are those of a queue that admitted the job.
     """
 
     job: JobId
@@ -88,6 +91,7 @@ class PodPlan:
     grace_s: int
     key_digest: str = ""
     placements: tuple[Placement, ...] = ()
+    replay: ReplayChoice = _NO_REPLAY
 
 
 def role_spec(plan: PodPlan, role: Role) -> Manifest:
@@ -133,15 +137,12 @@ def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifes
     spec = dict(template.get("spec") or {})
     if role == "shard":
         spec = with_defaults(spec, {"topologySpreadConstraints": [_spread(plan.job)]})
-    main: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
+    resources = _resources(plan, role, main_container(template).get("resources"))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
-        "spec": merge(
-            merge(spec, _required_spec(plan, role, required["name"], with_resources=not main.get("resources"))),
-            _placed(plan, pod_set),
-        ),
+        "spec": merge(merge(spec, _required_spec(plan, role, required["name"], resources)), _placed(plan, pod_set)),
     }
 
 
@@ -178,17 +179,17 @@ def _spread(job: JobId) -> Manifest:
     }
 
 
-def _required_spec(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
+def _required_spec(plan: PodPlan, role: Role, name: str, resources: Manifest) -> Manifest:
     return {
         **CONFINED,
         "terminationGracePeriodSeconds": plan.grace_s,
-        "containers": [_container(plan, role, name, with_resources=with_resources)],
+        "containers": [_container(plan, role, name, resources)],
         "volumes": _volumes(plan),
     }
 
 
-def _container(plan: PodPlan, role: Role, name: str, *, with_resources: bool) -> Manifest:
-    container = {
+def _container(plan: PodPlan, role: Role, name: str, resources: Manifest) -> Manifest:
+    return {
         "name": env.MAIN_CONTAINER,
         "image": plan.image,
         "args": [role],
@@ -200,17 +201,25 @@ def _container(plan: PodPlan, role: Role, name: str, *, with_resources: bool) ->
         "volumeMounts": _mounts(plan),
         **CONFINED_CONTAINER,
         **_probes(),
+        **({"resources": resources} if resources else {}),
     }
-    if with_resources:
-        resources = _default_resources(plan.spec, role)
-        container["resources"] = {"requests": resources, "limits": resources}
-    return container
 
 
-def _default_resources(spec: CPRJobSpec, role: Role) -> Mapping[str, str]:
-    """What a container gets whose template names nothing: a shard with redundancy gets the memory for that as well."""
-    more = redundancy_bytes(spec) if role == env.ROLE_SHARD else 0
-    return {**DEFAULT_RESOURCES, "memory": f"{DEFAULT_MIB - (-more >> 20)}Mi"} if more else DEFAULT_RESOURCES
+def _resources(plan: PodPlan, role: Role, stated: object) -> Manifest:
+    """The resources of a container whose template states these; empty: as stated.
+
+    A trainer gets memory for the pushes that it keeps, so that no job which fits without replay is killed for it. What
+    is not stated is not limited, or is the operator's choice: there a shard gets the memory for redundancy, too.
+    """
+    if role == env.ROLE_SHARD:
+        more = 0 if stated else redundancy_bytes(plan.spec, plan.replay)
+    else:
+        more = plan.replay.memory_bytes
+    own: Manifest = {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
+    resources = stated or own
+    if not more or not isinstance(resources, Mapping):
+        return {} if stated else own
+    return with_more(resources, "memory", -(-more >> _MIB_BITS) << _MIB_BITS)
 
 
 def _environment(plan: PodPlan, pod: str) -> list[Manifest]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.quantities import main_container
 from cpr_operator.desired.description import (
     spec_annotations,
     spec_mounts,
@@ -74,8 +75,7 @@ def tool_pod(plan: PodPlan, suffix: str) -> Manifest:
 
     Not even the user's template can give it a label by which the operator finds members.
     """
-    spec = plan.spec.shards.template.get("spec") or {}
-    shard: Manifest = next((c for c in spec.get("containers") or () if c.get("name") == env.MAIN_CONTAINER), {})
+    shard = main_container(plan.spec.shards.template)
     resources = shard.get("resources") or {"requests": DEFAULT_RESOURCES, "limits": DEFAULT_RESOURCES}
     own = metadata(plan.job, tool_name(plan.job, suffix)) | {"labels": tool_labels(plan.job)}
     pod = store_pod(plan, own, {"command": ["python3", "-c", _WAIT], "args": [], "resources": resources})

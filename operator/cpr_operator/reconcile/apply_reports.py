@@ -32,7 +32,7 @@ from cpr_operator.reconcile.observe import (
     takes_part,
 )
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, EventReason, Fact, Lost, Terminating
-from cpr_operator.reconcile.plan import after_replay, after_report
+from cpr_operator.reconcile.plan import after_replay, after_report, replay_as_told
 
 _FOUR_DIGITS_UP = Context(prec=4, rounding=ROUND_CEILING)
 
@@ -47,7 +47,7 @@ def apply_reports(draft: Draft) -> Draft:
     leader, status = leader_report(draft.observed), draft.status
     if leader is None or not is_current(status, leader) or is_premature(draft, leader):
         return draft
-    status = _apply_figures(draft, leader)
+    status = replay_as_told(_apply_figures(draft, leader), leader)
     if leader.state in AT_WORK and leader.counters.group == status.counters.group and not leader.waiting_for:
         status = _all_at_work(status, draft.facts)
     return draft.to(_settle_dense(status, leader))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Manifest, PodPatch
@@ -84,6 +85,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         grace_s=grace_s(status.policy.commit_seconds),
         key_digest=status.runtime.key_digest,
         placements=status.runtime.quota.placements if status.runtime.quota else (),
+        replay=replay_in_force(spec, status),
     )
 
 

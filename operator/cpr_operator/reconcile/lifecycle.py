@@ -14,8 +14,20 @@ from dataclasses import replace
 from cpr_contract.codec import pack, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.sizes import replay_again
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Anchor, Counters, Fork, Member, Phase, Runtime, Shard, Status, Trainer
+from cpr_operator.api.status import (
+    Anchor,
+    Counters,
+    Fork,
+    Member,
+    Phase,
+    ReplayInForce,
+    Runtime,
+    Shard,
+    Status,
+    Trainer,
+)
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.desired.description import next_version, not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
@@ -125,12 +137,14 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
     """The settings of all pods until the job is suspended and resumed. `origin`: the anchor that it begins with."""
     spec, job = observed.job.spec, observed.job.id
     before, version = observed.before.runtime, next_version(observed.before, spec.image)
+    replay = replay_again(spec, None if before is None else before.replay)
     return Runtime(
         image=spec.image,
         contract_version=version,
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
-        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin))),
+        job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin, replay=replay))),
+        replay=ReplayInForce(memory_bytes=replay.memory_bytes, reason=replay.reason),
         quota=quota_of(observed.queue),
     )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
+
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.api.status import Shard, Trainer
+from cpr_operator.api.status import FailureRecord, Shard, Trainer
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.members import record_restart, with_shards, with_trainer
 from cpr_operator.reconcile.observe import leader_report, report_of
@@ -11,7 +14,11 @@ from cpr_operator.reconcile.pass_ import Draft
 
 
 def tell_lives(draft: Draft) -> Draft:
-    """Record each life of a member that has ended, once. Nothing is reserved, charged or replaced for it."""
+    """Record each life of a member that has ended, once. Nothing is reserved, charged or replaced for it.
+
+    How long a member was away only its pod knows. It may tell later than that it was.
+    """
+    draft = _with_times(draft)
     for shard in draft.status.shards:
         lives = _lives(draft, shard)
         draft = _record(draft, shard, lives, "with all rows")
@@ -27,11 +34,36 @@ def tell_lives(draft: Draft) -> Draft:
 
 
 def _record(draft: Draft, member: Shard | Trainer, lives: int, where: str) -> Draft:
+    told = _told(draft, member)
     for life in range(max(member.lives, 1), lives):
-        message = f"the process ended, and the next one went on {where}: life {life + 1}"
+        took_s = told.get(life)
+        within = "" if took_s is None else f" within {took_s:.2f} s"
+        message = f"the process ended, and the next one went on {where}{within}: life {life + 1}"
         failure = Failure(Kind.CRASHED, "RestartedInPlace", message, ended=False)
-        draft = record_restart(draft, member, failure, life)
+        draft = record_restart(draft, member, failure, life, took_s)
     return draft
+
+
+def _with_times(draft: Draft) -> Draft:
+    """With the times of lives that were recorded before they were told."""
+    status = draft.status
+    if all(record.recovery_seconds is not None or not record.life for record in status.failures):
+        return draft
+    told = {(m.role, m.index, m.incarnation): _told(draft, m) for m in status.members}
+
+    def timed(record: FailureRecord) -> FailureRecord:
+        if not record.life or record.recovery_seconds is not None:
+            return record
+        times = told.get((record.role, record.index, record.incarnation), {})
+        return record.evolve(recovery_seconds=times.get(record.life))
+
+    return draft.to(status.evolve(failures=tuple(timed(record) for record in status.failures)))
+
+
+def _told(draft: Draft, member: Shard | Trainer) -> Mapping[int, float]:
+    """How long after the end of a life its successor worked, by lives, as the member's own pod tells."""
+    report = report_of(draft.observed, member)
+    return {} if report is None else {life: took_s for life, took_s in report.in_place_s if 0 <= took_s < inf}
 
 
 def _lives(draft: Draft, shard: Shard) -> int:

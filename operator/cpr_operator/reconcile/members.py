@@ -60,10 +60,13 @@ def record(draft: Draft, member: Member, failure: Failure, action: str) -> Draft
     return draft.to(draft.status.evolve(restarts=draft.status.restarts + 1), event)
 
 
-def record_restart(draft: Draft, member: Member, failure: Failure, life: int) -> Draft:
-    """Count the end of one life of a member, after which the next one went on in place: nothing was lost with it."""
+def record_restart(draft: Draft, member: Member, failure: Failure, life: int, took_s: float | None) -> Draft:
+    """Count the end of one life of a member, after which the next one went on in place: nothing was lost with it.
+
+    `took_s`: how long after that it worked again, if its pod has told.
+    """
     entry = _entry(draft, member, failure, "RestartInPlace").evolve(
-        life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=0.0
+        life=life, tier="InPlace", lost_samples=0, lost_row_updates=0, recovery_seconds=took_s
     )
     draft = _entered(draft, entry)
     message = f"{member.name}, incarnation {member.incarnation}: {failure.message}"

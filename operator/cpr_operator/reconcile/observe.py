@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cpr_contract.manifests import generation_prefix
 from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
-from cpr_operator.api.sizes import replay_of
+from cpr_operator.api.sizes import replay_in_force
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
 from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
@@ -205,7 +205,8 @@ def first_round(observed: PassInput) -> tuple[PodView, ...]:
 def second_round(observed: PassInput) -> tuple[PodView, ...]:
     """All others, if the leader cannot tell how far training is, or misses a member that works.
 
-    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone.
+    All trainers, if they may have to push again what a shard has lost: each one knows that of itself alone. And members
+    that have gone on in place, which alone know how long that took.
     """
     status = observed.before
     if status.phase in _QUIET:
@@ -215,8 +216,8 @@ def second_round(observed: PassInput) -> tuple[PodView, ...]:
     settled = {m.name: m for m in observed.before.members if is_settled(m)}
     silent, overdue = (set(report.silent), set(report.overdue)) if report else (set(), set())
     if isinstance(report, TrainerReport) and takes_part(report) and not settled.keys() & (silent | overdue):
-        replays = _may_replay(observed)
-        settled = {name: m for name, m in settled.items() if replays and isinstance(m, Trainer)}
+        replays, restarted = _may_replay(observed), _restarted(observed, report)
+        settled = {n: m for n, m in settled.items() if (replays and isinstance(m, Trainer)) or n in restarted}
     asked = {pod.uid for pod in first_round(observed)}
     # One whose heartbeat is overdue would only hold up the pass: `suspects` sees to it.
     wanted = [m for name, m in settled.items() if name in silent or name not in overdue]
@@ -257,9 +258,22 @@ def _answering(pods: Iterable[PodView]) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if pod.host and pod.phase == "Running")
 
 
+def _restarted(observed: PassInput, leader: TrainerReport) -> Collection[str]:
+    """Members that went on in place, of which is not known how long it took, or that the leader tells of first."""
+    status = observed.before
+    numbers = {m.name: m.incarnation for m in status.members}
+    untold = {
+        name
+        for f in status.failures
+        if f.life and f.recovery_seconds is None and numbers.get(name := f"{f.role}/{f.index}") == f.incarnation
+    }
+    lives = zip(status.shards, leader.shard_lives, strict=False)
+    return untold | {shard.name for shard, life in lives if life > max(shard.lives, 1)}
+
+
 def _may_replay(observed: PassInput) -> bool:
     """Whether a shard is lost, or waits for leave to restore, in a job whose trainers push again what it lacks."""
-    if not replay_of(observed.job.spec).memory_bytes:
+    if not replay_in_force(observed.job.spec, observed.before).memory_bytes:
         return False
     facts = observe(observed)
     return any(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from statistics import fmean
 
-from cpr_contract.reports import TrainerReport
+from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_operator import policy
-from cpr_operator.api.sizes import data_shards_of, replay_of
+from cpr_operator.api.sizes import data_shards_of, replay_in_force
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import Counted, Plan, Policy, Status
+from cpr_operator.api.status import Counted, Plan, Policy, ReplayInForce, Status
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import portion
 from cpr_operator.policy.inputs import Bits
@@ -57,7 +57,7 @@ def update_plan(draft: Draft) -> Draft:
 def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
     """What the policy knows: the user's figures, the account, and what was learnt."""
     learnt, account = status.policy, account_of(status)
-    interval = spec.snapshots.interval
+    interval, replay = spec.snapshots.interval, replay_in_force(spec, status)
     return policy.Inputs(
         mode=spec.recovery.mode,
         limit=spec.accuracy_budget.portion,
@@ -78,9 +78,9 @@ def plan_inputs(spec: CPRJobSpec, status: Status) -> policy.Inputs:
         basis=spec.accuracy_budget.basis,
         fixed_bits=_fixed_bits(spec),
         restored=_restored(status),
-        replays=replay_of(spec).memory_bytes > 0,
+        replays=replay.memory_bytes > 0,
         replay_ratio=learnt.replay_ratio,
-        data_shards=data_shards_of(spec),
+        data_shards=data_shards_of(spec, replay),
     )
 
 
@@ -148,6 +148,19 @@ def after_report(spec: CPRJobSpec, status: Status, report: TrainerReport, now: f
     if learnt.samples_per_second is None:
         learnt = learnt.evolve(samples_per_second=report.samples_per_s)
     return status.evolve(policy=learnt)
+
+
+def replay_as_told(status: Status, leader: TrainerReport) -> Status:
+    """The status, with replay off if a leader that trains says nothing of what it keeps.
+
+    Its image is of a release without replay, and the plan of such a job has to be one for losses.
+    """
+    if status.runtime is None or not status.runtime.replay.memory_bytes:
+        return status
+    if leader.state is not TrainerState.TRAINING or leader.forgotten:
+        return status
+    off = ReplayInForce(reason="trainers tell of no pushes that they keep: the image is of an earlier release")
+    return status.evolve(runtime=status.runtime.evolve(replay=off))
 
 
 def after_failure(spec: CPRJobSpec, status: Status, now: float) -> Status:

@@ -240,7 +240,8 @@ def _finish(draft: Draft) -> Draft:
         return draft.to(status.evolve(recovery=status.recovery.evolve(waiting_for=waiting[:32])))
     took = now - status.recovery.since
     failures = tuple(
-        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None else f for f in status.failures
+        f.evolve(recovery_seconds=max(now - f.time, 0.0)) if f.recovery_seconds is None and not f.life else f
+        for f in status.failures
     )
     message = f"training resumed after {took:.1f} s ({status.recovery.kind})"
     event = Event("Normal", EventReason.RECOVERED, message, f"recovered-{status.restarts}-{status.counters.roster}")
@@ -296,7 +297,9 @@ def apply_rollback(draft: Draft, decision: RollBack) -> Draft:
         overhead=_with_lost_time(status, samples),
         progress=_sent_back_to(status.progress, samples, decision.anchor.step if decision.anchor else 0),
         failures=tuple(
-            f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack") if f.recovery_seconds is None else f
+            f.evolve(lost_samples=0, lost_row_updates=0, action="RollBack")
+            if f.recovery_seconds is None and not f.life
+            else f
             for f in status.failures
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from cpr_contract.reports import TrainerReport
-from cpr_operator.api.sizes import data_shards_of, recoverable, replay_of
+from cpr_operator.api.sizes import data_shards_of, recoverable, replay_in_force
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.reconcile.members import owes_from
 from cpr_operator.reconcile.observe import is_current, report_of
@@ -16,9 +16,9 @@ from cpr_operator.recovery.decide import Loss, RecoveryInput
 
 def with_replay(draft: Draft, given: RecoveryInput) -> RecoveryInput:
     """The input with what trainers push again, if the job replays."""
-    if not replay_of(draft.spec).memory_bytes:
-        return given
     status = draft.status
+    if not replay_in_force(draft.spec, status).memory_bytes:
+        return given
     reports = {trainer.index: _report(draft, trainer) for trainer in status.trainers}
     living = {t.index for t in status.trainers if isinstance(draft.facts[t.name], Alive | Terminating)}
     kept = [report for index, report in reports.items() if index in living and report is not None]
@@ -53,7 +53,7 @@ def _loss(loss: Loss, status: Status, reports: list[TrainerReport], in_parity: C
 
 def _in_parity(draft: Draft, given: RecoveryInput) -> Collection[int]:
     """Lost shards that parity gives back; not one that has asked it for its floor and did not get that."""
-    k, shards = data_shards_of(draft.spec), draft.status.shards
+    k, shards = data_shards_of(draft.spec, replay_in_force(draft.spec, draft.status)), draft.status.shards
     if not k:
         return ()
     lost = {loss.index for loss in given.losses} | {shard.index for shard in shards if shard.lost_at is not None}

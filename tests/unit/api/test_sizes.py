@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
@@ -50,15 +50,18 @@ def test_the_sizes_are_those_of_the_arrays(shards: int, k: int, edits: Edits) ->
     largest = [max(each) for each in zip(*(placement.sizes(index) for index in range(shards)), strict=True)]
     row_bytes = [segment.row_bytes for segment in arenas[0].segments]
     assert rows_bytes(spec) == sum(rows * size for rows, size in zip(largest, row_bytes, strict=True))
-    assert redundancy_bytes(spec) == parity + sum(largest) + (72 << 20)
+    assert redundancy_bytes(spec, replay_of(spec)) == parity + sum(largest) + (72 << 20)
 
 
 def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
     roster = Document.of(shard_roster(index=1))
 
+    def plan(spec: Any) -> PodPlan:
+        parsed = parse_spec(spec)
+        return PodPlan(JobId("here", "job", "uid"), parsed, "image", "{}", 30, replay=replay_of(parsed))
+
     def memory(spec: Any) -> str:
-        plan = PodPlan(JobId("here", "job", "uid"), parse_spec(spec), "image", "{}", 30)
-        (main,) = pod_manifest(plan, roster)["spec"]["containers"]
+        (main,) = pod_manifest(plan(spec), roster)["spec"]["containers"]
         assert main["resources"]["requests"] == main["resources"]["limits"]
         found: str = main["resources"]["requests"]["memory"]
         return found
@@ -68,6 +71,5 @@ def test_a_shard_whose_template_names_nothing_gets_the_memory_for_it() -> None:
     own = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"memory": "64Mi"}}}]}}
     named = job(3, 2, {})
     named["shards"]["template"] = own
-    plan = PodPlan(JobId("here", "job", "uid"), parse_spec(named), "image", "{}", 30)
-    (main,) = pod_manifest(plan, roster)["spec"]["containers"]
+    (main,) = pod_manifest(plan(named), roster)["spec"]["containers"]
     assert main["resources"] == {"requests": {"memory": "64Mi"}}

@@ -123,7 +123,7 @@ def test_a_manifest_comes_by_the_standard_input_with_other_objects_beside_it() -
     assert "-: valid, 1 other object not checked" in result.output
     result = runner.invoke(app, ["plan", "-"], input=text)
     assert result.exit_code == 0, result.output
-    assert "recovery, a save every" in " ".join(result.output.split())
+    assert "recovery with replay, a save every" in " ".join(result.output.split())
     result = runner.invoke(app, ["validate", "-"], input=several(SECRET, SECRET))
     assert result.exit_code == 1
     assert "none of its 2 documents is a CPRJob" in result.output

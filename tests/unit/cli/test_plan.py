@@ -15,8 +15,9 @@ runner = CliRunner()
 
 
 def write(path: Path, status: dict[str, Any] | None = None, **spec: Any) -> str:
-    """The Criteo example with other fields, as `kubectl get -o yaml` would show it."""
+    """The Criteo example without replay and with other fields, as `kubectl get -o yaml` would show it."""
     document = yaml.safe_load((EXAMPLES / "criteo-s3.yaml").read_text("utf-8"))
+    document["spec"]["recovery"] = {"replay": {"mode": "Off"}}
     document["spec"] |= spec
     if status:
         document["status"] = status
@@ -37,7 +38,7 @@ def test_every_example_has_a_plan(example: str) -> None:
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
     for says in (
-        "recovery, a save every",
+        "Partial recovery with replay, a save every",
         "Still guessed: the cost of a save",
         "expected loss (PLS)",
         "chosen",
@@ -74,6 +75,7 @@ def test_a_plan_says_whether_the_job_replays_and_why_not(tmp_path: Path, loss: s
     assert (replay["memory_bytes"] > 0) is on
     assert on or "Degrade" in replay["reason"]
     words = " ".join(runner.invoke(app, ["plan", file]).output.split())
+    assert ("recovery with replay" in words) is on
     assert f"Replay is {'on' if on else 'off'}: {replay['reason']}." in words
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,53 @@ async def test_a_new_job_starts_in_the_operators_own_version(monkeypatch: pytest
     status = Status.model_validate(driver.cluster.jobs["default", "job"].status)
     assert status.runtime is not None
     assert status.runtime.contract_version == CONTRACT_VERSION + 1
+
+
+def resources_of(pod: Pod) -> object:
+    (main,) = pod.manifest["spec"]["containers"]
+    return main["resources"]
+
+
+async def test_a_job_of_a_release_without_replay_does_as_before_until_its_end() -> None:
+    """The new resource definition shows `replay: {mode: Auto}` in it, because that is the default now."""
+    driver = await in_mid_run()
+    before = {str(resources_of(pod)) for pod in driver.cluster.pods.values()}
+    job = driver.cluster.jobs["default", "job"]
+    told = {name: value for name, value in job.status["runtime"].items() if name != "replay"}
+    driver.cluster.jobs["default", "job"] = replace(job, status={**job.status, "runtime": told})
+    driver.cluster.set_spec("job", recovery={"replay": {"mode": "Auto"}})
+    driver.controller = driver._controller()
+    kill("shard", 1)(driver.cluster)
+    await passes(driver, 10)
+    status = driver.status()
+    assert status.phase == "Running"
+    (failure,) = status.failures
+    assert failure.replayed_samples == 0
+    assert failure.lost_samples, "as before, what the shard had learnt is lost and charged"
+    assert status.plan is not None
+    assert "replay" not in status.plan.reason
+    driver.cluster.set_spec("job", suspend=True)
+    await passes(driver, 20)
+    assert driver.status().phase == "Suspended"
+    driver.cluster.set_spec("job", suspend=False)
+    await passes(driver, 2)
+    runtime = driver.status().runtime
+    assert runtime is not None
+    assert (runtime.replay.memory_bytes, from_json(JobSpec, runtime.job_spec).replay_bytes) == (0, 0)
+    assert {str(resources_of(pod)) for pod in driver.cluster.pods.values()} == before
+
+
+async def test_a_job_that_replays_says_so_and_gives_its_trainers_the_memory() -> None:
+    driver = Driver(Scenario("new", (), spec(recovery__replay={"mode": "Auto"})))
+    await passes(driver, 1)
+    runtime = driver.status().runtime
+    assert runtime is not None
+    assert (runtime.replay.memory_bytes, from_json(JobSpec, runtime.job_spec).replay_bytes) == (256 << 20, 256 << 20)
+    assert "256Mi" in runtime.replay.reason
+    asked = {pod.view().role: resources_of(pod) for pod in driver.cluster.pods.values()}
+    plain = {"cpu": "1", "memory": "2Gi"}
+    more = {"cpu": "1", "memory": "2304Mi"}
+    assert asked == {
+        "shard": {"requests": plain, "limits": plain},
+        "trainer": {"requests": more, "limits": more},
+    }

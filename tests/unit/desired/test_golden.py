@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
+from cpr_operator.api.sizes import ReplayChoice
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
@@ -83,6 +85,17 @@ SHARD_TEMPLATE: Mapping[str, Any] = {
 }
 
 
+#: To whose memory a trainer's pod adds what pushes take.
+SIZED_TEMPLATE: Mapping[str, Any] = {
+    "spec": {
+        "containers": [
+            {"name": "log", "resources": {"limits": {"memory": "64Mi"}}},
+            {"name": "main", "resources": {"requests": {"cpu": "4", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}},
+        ]
+    },
+}
+
+
 #: Of which a spare keeps its own rule, and its priority.
 APART: Mapping[str, Any] = {
     "spec": {
@@ -104,6 +117,12 @@ def plan(**changes: Any) -> PodPlan:
     )
 
 
+def replaying(**changes: Any) -> PodPlan:
+    """A plan of a job whose trainers keep 256 MiB of pushes."""
+    made = plan(**changes)
+    return replace(made, replay=ReplayChoice(256 << 20, "asked for"))
+
+
 def guards(*, by_uid: bool) -> list[Mapping[str, Any]]:
     """The objects around two trainers and four shards, beside the key."""
     status = Status(trainers=tuple(Trainer(index=i) for i in range(2)), shards=tuple(Shard(index=i) for i in range(4)))
@@ -117,6 +136,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "spare-with-template": lambda: spare_manifest(plan(shards__template=APART), spare_name(JOB, 4)),
     "trainer": lambda: pod_manifest(plan(), TRAINER),
     "trainer-with-template": lambda: pod_manifest(plan(trainers__template=TEMPLATE), TRAINER),
+    "trainer-that-replays": lambda: pod_manifest(replaying(trainers__template=SIZED_TEMPLATE), TRAINER),
     "shard-with-secrets": lambda: pod_manifest(
         plan(snapshots__store__credentialsSecret="minio", snapshots__store__caBundle={"name": "ca", "key": "ca.pem"}),
         SHARD,
@@ -153,6 +173,22 @@ def test_what_the_operator_relies_on_wins_over_the_template() -> None:
     assert (main["image"], values["CPR_SPEC"], pod["spec"]["restartPolicy"]) == ("trainer:1", '{"contract":1}', "Never")
     assert pod["metadata"]["labels"]["cprjob.io/job"] == "criteo"
     assert sidecar == {"name": "sidecar", "image": "log:1"}
+
+
+def memory_of(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory of each container: what it requests, and its limit."""
+    return {
+        container["name"]: tuple(container["resources"].get(kind, {}).get("memory") for kind in ("requests", "limits"))
+        for container in pod["spec"]["containers"]
+    }
+
+
+def test_a_trainer_has_the_memory_of_its_template_and_that_of_the_pushes_it_keeps() -> None:
+    assert memory_of(CASES["trainer-that-replays"]()) == {"log": (None, "64Mi"), "main": ("1280Mi", "2304Mi")}
+    assert memory_of(pod_manifest(replaying(), TRAINER)) == {"main": ("2304Mi", "2304Mi")}
+    nothing = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]}}
+    assert memory_of(pod_manifest(replaying(trainers__template=nothing), TRAINER)) == {"main": (None, None)}
+    assert memory_of(pod_manifest(replaying(), SHARD)) == {"main": ("2Gi", "2Gi")}, "shards keep no pushes"
 
 
 def test_what_the_template_adds_stays() -> None:

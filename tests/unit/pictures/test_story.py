@@ -71,3 +71,17 @@ def test_spans_of_failures_at_once_never_overlap() -> None:
 
 def test_the_overall_speed_counts_pauses_and_no_rollback() -> None:
     assert speeds(story_of(document(), (), NOW).points) == [None, 1000.0, 500.0, None, pytest.approx(40_000 / 30)]
+
+
+def test_a_member_that_went_on_in_place_was_away_before_the_operator_heard_of_it() -> None:
+    last = STATUS.failures[-1]
+    in_place = last.evolve(time=START + 90, role="shard", index=0, life=1, lost_samples=0, recovery_seconds=0.25)
+    for took_s, begin in ((0.25, START + 89.75), (None, START + 90)):
+        found = STATUS.evolve(failures=(in_place.evolve(recovery_seconds=took_s),))
+        spans = [each for each in story_of(document(found), (), NOW).spans() if each.member == "shard/0"]
+        assert spans == [
+            Span("shard/0", START, begin, away=False),
+            Span("shard/0", begin, START + 90, away=True),
+            Span("shard/0", START + 90, NOW, away=False),
+        ]
+        assert tier(found.failures[0]) == "NothingLost"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import Recovery, Status
+from cpr_operator.reconcile import second_round
 from cpr_operator.reconcile.pass_ import Outcome, PassInput
 from cpr_operator.reconcile.pipeline import reconcile
 from support.driver import world_in_mid_training
@@ -50,6 +51,7 @@ async def test_a_life_that_ended_is_an_event_and_a_failure_and_nothing_else(by: 
     assert status is not None
     (failure,) = status.failures
     assert (failure.action, failure.lost_samples, failure.lost_row_updates) == ("RestartInPlace", 0, 0)
+    assert failure.recovery_seconds is None, "nobody has told yet"
     assert (status.recovery, status.restarts, status.phase) == (None, 0, "Running")
     assert [shard.reserved for shard in status.shards] == [(), (), ()]
     assert (outcome.creates, outcome.deletes) == ((), ())
@@ -98,3 +100,64 @@ async def test_a_shard_that_goes_on_too_often_ends_the_job() -> None:
     assert status is not None
     assert status.phase == "Failed"
     assert any(c.reason == "RestartLimitReached" for c in status.conditions)
+
+
+def timed(world: PassInput, **in_place: tuple[tuple[int, float], ...]) -> PassInput:
+    """The same, in which members tell how long they were away after each life, as shard_1."""
+    members = {m.uid: m.name for m in world.job.status.members}
+    told = {name.replace("_", "/"): times for name, times in in_place.items()}
+    reports = {
+        uid: replace(report, in_place_s=told.get(members[uid], ())) if uid in members else report
+        for uid, report in world.reports.items()
+    }
+    return replace(world, reports=reports)
+
+
+async def test_how_long_a_member_was_away_is_as_its_pod_tells() -> None:
+    world = timed(await told(3, by="trainers"), trainer_0=((1, 0.25), (2, 1.5)))
+    outcome = reconcile(world)
+    status = outcome.status
+    assert status is not None
+    assert [f.recovery_seconds for f in status.failures] == [0.25, 1.5]
+    assert [e.message.partition("went on ")[2] for e in outcome.events if e.reason == "RestartedInPlace"] == [
+        "after the last complete step within 0.25 s: life 2",
+        "after the last complete step within 1.50 s: life 3",
+    ]
+
+
+async def test_a_time_that_is_told_later_is_filled_in_once_and_the_end_of_a_recovery_does_not_guess_it() -> None:
+    world = await told(1, 2, 1)
+    first = reconcile(world).status
+    assert first is not None
+    assert [f.recovery_seconds for f in first.failures] == [None]
+    over = first.evolve(recovery=Recovery(kind="ReplaceShards", since=world.now - 60))
+    finished = reconcile(again(world, over, 1, 2, 1)).status
+    assert finished is not None
+    assert finished.recovery is None
+    assert [f.recovery_seconds for f in finished.failures] == [None]
+    later = reconcile(timed(again(world, finished, 1, 2, 1), shard_1=((1, 0.125),))).status
+    assert later is not None
+    assert [f.recovery_seconds for f in later.failures] == [0.125]
+    last = timed(again(world, later, 1, 2, 1), shard_1=((1, 9.0),))
+    assert [f.recovery_seconds for f in (reconcile(last).status or later).failures] == [0.125]
+
+
+@pytest.mark.parametrize("nonsense", [-1.0, float("nan"), float("inf")])
+async def test_a_time_that_is_none_is_not_taken(nonsense: float) -> None:
+    status = reconcile(timed(await told(1, 2, 1), shard_1=((1, nonsense),))).status
+    assert status is not None
+    assert [f.recovery_seconds for f in status.failures] == [None]
+
+
+async def test_members_that_went_on_in_place_are_asked_until_they_have_told_how_long_it_took() -> None:
+    calm, world = await told(1, 1, 1), await told(1, 2, 1)
+    asked = {pod.name for pod in second_round(calm)}
+    victim = world.job.status.shards[1].pod
+    assert victim not in asked
+    assert {pod.name for pod in second_round(world)} == {*asked, victim}
+    first = reconcile(world).status
+    assert first is not None
+    assert {pod.name for pod in second_round(again(world, first, 1, 2, 1))} == {*asked, victim}
+    later = reconcile(timed(again(world, first, 1, 2, 1), shard_1=((1, 0.125),))).status
+    assert later is not None
+    assert {pod.name for pod in second_round(again(world, later, 1, 2, 1))} == asked

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.reports import Problem, ShardReport, TrainerReport
+from cpr_contract.reports import Problem, ShardReport, TrainerReport, TrainerState
 from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.spec import Redundancy
-from cpr_operator.api.status import FailureRecord
+from cpr_operator.api.status import FailureRecord, ReplayInForce
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile import first_round, second_round
 from cpr_operator.reconcile.apply_reports import apply_reports
@@ -27,9 +27,11 @@ from support.driver import world_in_mid_training
 async def training(*, replay: str = "Auto", **told: tuple[tuple[int, ...], tuple[int, ...]]) -> PassInput:
     """A job of several trainers. told: by trainer, as t0, what it has forgotten and the saves that it knows."""
     world = await world_in_mid_training(len(told))
-    spec = world.job.spec
-    recovery = spec.recovery.model_copy(update={"replay": spec.recovery.replay.model_copy(update={"mode": replay})})
-    world = replace(world, job=replace(world.job, spec=spec.model_copy(update={"recovery": recovery})))
+    status = world.job.status
+    assert status.runtime is not None
+    in_force = ReplayInForce(memory_bytes=1 << 30 if replay == "Auto" else 0)
+    status = status.evolve(runtime=status.runtime.evolve(replay=in_force))
+    world = replace(world, job=replace(world.job, status=status))
     reports: dict[str, Any] = dict(world.reports)
     for name, (forgotten, saves) in told.items():
         uid = world.job.status.trainers[int(name[1:])].uid
@@ -302,3 +304,23 @@ async def test_how_long_a_shard_was_sent_pushes_again_is_learnt_once() -> None:
     assert once.policy.replay_ratio == pytest.approx(0.1)
     again = replace(world, job=replace(world.job, status=once))
     assert apply_reports(begin(again)).status.policy.replay_ratio == once.policy.replay_ratio
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "state", "replays"),
+    [((), TrainerState.TRAINING, False), ((), TrainerState.LOADING, True), ((-1, -1, -1), TrainerState.TRAINING, True)],
+)
+async def test_a_leader_that_trains_and_keeps_no_pushes_is_of_an_image_without_replay(
+    forgotten: tuple[int, ...],
+    state: TrainerState,
+    replays: bool,  # noqa: FBT001
+) -> None:
+    world = await training(t0=(forgotten, (0, 0, 0)))
+    uid = world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    world = replace(world, reports={**world.reports, uid: replace(report, state=state)})
+    runtime = apply_reports(begin(world)).status.runtime
+    assert runtime is not None
+    assert (runtime.replay.memory_bytes > 0) is replays
+    assert replays or "earlier release" in runtime.replay.reason

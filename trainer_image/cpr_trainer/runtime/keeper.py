@@ -18,21 +18,26 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+from cpr_contract.limits import MAX_LIVES
 from cpr_contract.reports import ExitCode
 from cpr_trainer.arrays import Ints
 
 # The first words of memory that outlives a process: whose it is, and which process lives.
 
 
-_OWNER, _LIFE, _TURNS = range(3)
+#: So many lives are remembered.
+_KEPT = MAX_LIVES
+_OWNER, _LIFE, _TURNS, _AWAY, _LOST = range(5)
+_BACK = _LOST + _KEPT
 #: The first word that is free for others.
-FREE = 3
+FREE = _BACK + _KEPT
 
 
 class Lives:
     """What a keeper and the processes that it begins tell each other. words: int64, zero where the memory is new.
 
-    owner: what tells the memory from that of others.
+    owner: what tells the memory from that of others. Times are those of the machine's monotonic clock, which all
+    processes read alike.
     """
 
     def __init__(self, words: Ints, owner: str) -> None:
@@ -62,6 +67,32 @@ class Lives:
     def turns(self) -> int:
         """Rises while the present process is alive; 0 while it starts."""
         return int(self._words[_TURNS])
+
+    @property
+    def in_place_s(self) -> tuple[tuple[int, float], ...]:
+        """The lives that ended lately, and how long after that a later one worked: what nobody knows yet is not there.
+
+        To the microsecond.
+        """
+        ended = range(max(self.life - _KEPT, 1), self.life)
+        back = ((life, int(self._words[_BACK + life % _KEPT])) for life in ended)
+        return tuple((life, took_us / 1e6) for life, took_us in back if took_us)
+
+    def lose(self, at_s: float) -> None:
+        """The present life has ended, or has done nothing since then."""
+        slot = self.life % _KEPT
+        self._words[_BACK + slot], self._words[_LOST + slot] = 0, int(at_s * 1e6)
+        self._words[_AWAY] = 1
+
+    def work(self, now_s: float) -> None:
+        """The present life works: what the lives that ended before have cost is known."""
+        if not self._words[_AWAY]:
+            return
+        for slot in range(_KEPT):
+            if lost_us := int(self._words[_LOST + slot]):
+                self._words[_BACK + slot] = max(int(now_s * 1e6) - lost_us, 1)
+                self._words[_LOST + slot] = 0
+        self._words[_AWAY] = 0
 
     def turn(self) -> None:
         """Show that the present process is alive."""
@@ -107,22 +138,24 @@ class Keeper:
                 die_with(parent)
                 return None  # SIGTERM stays blocked until there is a handler for it
             _LOG.info("life %d begins as process %d", self._page.life, child)
-            code = self._watch(child)
+            code, lost_at_s = self._watch(child)
+            self._page.lose(lost_at_s)
             if not _is_crash(code) or not self._may_begin_again(code):
                 return _SIGNAL_BASE - code if code < 0 else code
             with contextlib.suppress(OSError):
                 self._termination_file.write_bytes(b"")  # a problem that is over
 
-    def _watch(self, child: int) -> int:
-        """Wait until the process ends; return its exit code, -n for signal n."""
+    def _watch(self, child: int) -> tuple[int, float]:
+        """Wait until the process ends; return its exit code, -n for signal n, and since when it has done nothing."""
         if self._stopping:
             os.kill(child, signal.SIGTERM)
-        turns, still = 0, 0
+        turns, still, turned_s = 0, 0, monotonic()
         while True:
             caught = signal.sigtimedwait(_SIGNALS, self._look_s)
             if caught is None:
                 still = still + 1 if self._page.turns == turns > 0 else 0
                 turns = self._page.turns
+                turned_s = turned_s if still else monotonic()
                 if still >= _LOOKS:
                     _LOG.error("life %d hangs: its main loop does not turn", self._page.life)
                     os.kill(child, signal.SIGKILL)
@@ -130,7 +163,7 @@ class Keeper:
                 self._stopping = True
                 os.kill(child, signal.SIGTERM)
             elif (code := _ended(child)) is not None:
-                return code
+                return code, turned_s if still >= _LOOKS else monotonic()
 
     def _may_begin_again(self, code: int) -> bool:
         _LOG.error("life %d ended with %d", self._page.life, code)

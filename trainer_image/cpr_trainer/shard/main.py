@@ -155,6 +155,8 @@ class _Shard:
         job = self._environment.job
         next_look = monotonic()
         while True:
+            if life.state is ShardState.READY:
+                self._page.work(monotonic())
             server.turn(TURN_S, monotonic)
             self._page.turn()
             if monotonic() < next_look:

@@ -320,6 +320,7 @@ class Loop:
         stepper, began = self._stepper, monotonic()
         ends = stepper.state.done == self._setup.last_step
         self._board.set(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
+        stepper.work()
         if self._setup.job.lockstep:
             self._announce(self._setup.last_step)
         while stepper.state.done >= self._goal():

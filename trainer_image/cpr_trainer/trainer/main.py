@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -89,9 +90,13 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
             board.set(**_who(roster))
         if page is not None:
             watch.standstill.on_turn = page.turn
-        board.look = lambda report: look(report, exchange, loop.group, loop.leading, setup.job)
+        board.look = lambda report: look(_timed(report, page), exchange, loop.group, loop.leading, setup.job)
         with closing(setup.trace), tracking(trackers, board.report, lambda: loop.leading is not None):
             return _run(loop, environment)
+
+
+def _timed(report: TrainerReport, page: Page | None) -> TrainerReport:
+    return report if page is None else replace(report, in_place_s=page.in_place_s)
 
 
 def _who(roster: TrainerRoster) -> dict[str, Any]:

@@ -218,7 +218,13 @@ class Stepper:
         """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""
         return max(self._board.take_waited_s(), self._watch.standstill.take_s())
 
+    def work(self) -> None:
+        """Note that this process does what it is for."""
+        if self._page is not None:
+            self._page.work(monotonic())
+
     def _tell(self, began: float, leading: Leading | None) -> None:
+        self.work()
         pace, saving = self.pace, leading is not None and leading.take_saving()
         delay_s = pace.note(monotonic() - began, self._take_paused_s(), saving=saving)
         if leading is not None:

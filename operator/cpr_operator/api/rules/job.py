@@ -152,8 +152,30 @@ REDUNDANCY_NEEDS_REPLAY = Rule(
     "spec.recovery",
     "spec.recovery.redundancy",
     "parity is up to a second old, and needs trainers that push again what came later",
-    "set spec.recovery.replay.mode to Auto, or remove redundancy",
-    "!has(self.redundancy) || self.replay.mode == 'Auto'",
+    "set spec.recovery.replay.mode to Auto or Required, or remove redundancy",
+    "!has(self.redundancy) || self.replay.mode != 'Off'",
+)
+_NOT_REQUIRED = "self.recovery.replay.mode != 'Required'"
+REPLAY_WITH_DEGRADE = Rule(
+    "spec",
+    "spec.recovery.replay.mode",
+    "a shard that training goes on without (onShardLoss Degrade) gets no pushes, so replay cannot be Required",
+    "set it to Auto, or set spec.recovery.onShardLoss to Pause",
+    f"{_NOT_REQUIRED} || {_PAUSES}",
+)
+REPLAY_IN_LOCKSTEP = Rule(
+    "spec",
+    "spec.recovery.replay.mode",
+    "in a shadow mode trainers do not wait for what others push again, so replay cannot be Required",
+    "set it to Auto, or set spec.trainers.denseSync to AllReduce",
+    f"{_NOT_REQUIRED} || self.trainers.denseSync == 'AllReduce'",
+)
+REPLAY_OF_CUTS = Rule(
+    "spec",
+    "spec.recovery.replay.mode",
+    "rows that are saved between cuts would get pushes twice, so replay cannot be Required",
+    "set it to Auto, or remove spec.snapshots.strategy (the default is Full)",
+    f"{_NOT_REQUIRED} || self.snapshots.strategy == 'Full'",
 )
 REDUNDANCY_SHARDS = Rule(
     "spec",
@@ -169,6 +191,9 @@ OF_BUDGET = (
     PARTIAL_NEEDS_BUDGET,
     DEGRADE_NEEDS_BUDGET,
     DEGRADE_NEEDS_SHARDS,
+    REPLAY_WITH_DEGRADE,
+    REPLAY_IN_LOCKSTEP,
+    REPLAY_OF_CUTS,
     REDUNDANCY_NEEDS_REPLAY,
     REDUNDANCY_SHARDS,
 )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import FailureRecord, Status
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed
+from cpr_operator.cli.report import UNKNOWN, ended_because, overall_speed, took
 from cpr_operator.cluster.local.objects import EventLine
 from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.history import point
@@ -51,6 +51,13 @@ class Story:
         """Samples that were trained by then, as far as the history tells."""
         return next((each.samples for each in reversed(self.points) if each.time <= time), 0)
 
+    def _away(self, record: FailureRecord) -> tuple[float, float]:
+        """From when to when a member was away. Of one that went on in place the operator heard after the fact."""
+        took_s = record.recovery_seconds
+        if record.life:
+            return record.time - (took_s or 0.0), record.time
+        return record.time, self.end if took_s is None else min(record.time + took_s, self.end)
+
     def spans(self) -> Iterator[Span]:
         """When each member was at work and when it was away, member by member. Of those that never failed, all."""
         failed: dict[str, list[FailureRecord]] = {}
@@ -59,10 +66,10 @@ class Story:
         for member in self.status.members:
             begin = self.status.start_time or self.now
             for record in failed.get(member.name, ()):
-                back = min(record.time + record.recovery_seconds, self.end) if record.recovery_seconds else self.end
-                if record.time > begin:
-                    yield Span(member.name, begin, record.time, away=False)
-                yield Span(member.name, max(record.time, begin), max(back, begin), away=True)
+                lost, back = self._away(record)
+                if lost > begin:
+                    yield Span(member.name, begin, lost, away=False)
+                yield Span(member.name, max(lost, begin), max(back, begin), away=True)
                 begin = max(back, begin)
             if begin < self.end:
                 yield Span(member.name, begin, self.end, away=False)
@@ -163,7 +170,7 @@ def _failures(story: Story) -> Table:
             UNKNOWN
             if each.lost_row_updates is None
             else f"{'' if each.lost_row_updates_exact else 'at most '}{each.lost_row_updates:,}",
-            UNKNOWN if each.recovery_seconds is None else f"{each.recovery_seconds:.1f} s",
+            took(each.recovery_seconds),
         )
         for each in story.status.failures
     )

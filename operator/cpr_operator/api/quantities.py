@@ -1,0 +1,67 @@
+"""Amounts of memory as Kubernetes writes them: what the container of a template has, and more of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Literal
+
+from cpr_contract import env
+
+_QUANTITY = re.compile(r"(\d+|\d+\.\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?")
+_POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = "KMGTPE"
+#: No machine has more, and no field of a status takes more.
+_MOST = 2**53
+_MOST_CHARS = 32
+
+Resource = Literal["memory", "ephemeral-storage"]
+
+
+def read_bytes(quantity: object) -> int | None:
+    """Bytes, rounded up; None for what is no amount of memory: the API server names it when it is asked for the pod."""
+    text = str(quantity)
+    found = _QUANTITY.fullmatch(text) if len(text) <= _MOST_CHARS and not isinstance(quantity, bool) else None
+    if found is None:
+        return None
+    number, suffix = Decimal(found[1]), found[2] or ""
+    if suffix.endswith("i"):
+        number *= 1024 ** (_BINARY.index(suffix[0]) + 1)
+    elif suffix:
+        number = number.scaleb(_POWERS[suffix] if suffix in _POWERS else int(suffix[1:]))
+    return math.ceil(number) if number <= _MOST else None
+
+
+def write_bytes(size: int) -> str:
+    """The same amount in the largest unit up to Gi that divides it."""
+    for unit, name in ((2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
+        if size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
+
+
+def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container `main` of a pod template; empty if it has none."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
+
+
+def limit_of(resources: object, resource: Resource) -> int | None:
+    """What a container is limited to, or else requests; None if it states neither."""
+    if not isinstance(resources, Mapping):
+        return None
+    stated = (resources.get(kind) for kind in ("limits", "requests"))
+    amounts = (read_bytes(each.get(resource)) for each in stated if isinstance(each, Mapping))
+    return next((each for each in amounts if each is not None), None)
+
+
+def with_more(resources: Mapping[str, Any], resource: Resource, size: int) -> dict[str, Any]:
+    """The resources with so many more bytes in the request and in the limit, of those that are stated."""
+    more = dict(resources)
+    for kind in ("requests", "limits"):
+        stated = more.get(kind)
+        if isinstance(stated, Mapping) and (amount := read_bytes(stated.get(resource))) is not None:
+            more[kind] = {**stated, resource: write_bytes(amount + size)}
+    return more
