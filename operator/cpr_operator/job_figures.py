@@ -74,6 +74,16 @@ GAUGES = (
         "AUC of the last evaluation on held-out rows.",
         lambda s: None if s.progress.held_out is None else s.progress.held_out.auc,
     ),
+    _one(
+        "best_evaluation",
+        "What the best evaluation scored by the metric of earlyStop.",
+        lambda s: None if s.best is None else s.best.value,
+    ),
+    _one(
+        "evaluations_since_best",
+        "Evaluations since the best one.",
+        lambda s: None if s.best is None else s.best.since,
+    ),
     _of_budget("budget_limit_ratio", "Portion of samples that may be lost.", lambda b: b.limit),
     _of_budget("budget_spent_ratio", "Portion of samples that is lost.", lambda b: b.spent),
     _of_budget("budget_reserved_ratio", "Portion of samples set aside for recoveries under way.", lambda b: b.reserved),

@@ -17,12 +17,22 @@ from cpr_contract.manifests import (
     SavedTensor,
     ShardManifest,
 )
-from cpr_contract.reports import HeldOutScores, Result, SaveRef, ShardReport, ShardState, TrainerReport, TrainerState
+from cpr_contract.reports import (
+    BestEvaluation,
+    HeldOutScores,
+    Result,
+    SaveRef,
+    ShardReport,
+    ShardState,
+    TrainerReport,
+    TrainerState,
+)
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     ByNameSpec,
     ColumnsSpec,
     DataSpec,
+    EarlyStopSpec,
     EvaluationSpec,
     FeatureSpec,
     JobSpec,
@@ -113,7 +123,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
-        evaluation=EvaluationSpec(1000000, 100000),
+        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001)),
         parity_shards=4,
     ),
     "shard_roster": ShardRoster(
@@ -206,6 +216,7 @@ EXAMPLES: dict[str, Any] = {
         shard_protected=(6150000, 6150000, -1, 6150000),
         evaluation=HELD_OUT,
         lives=2,
+        best=BestEvaluation(ANCHOR, 0.79, 2),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

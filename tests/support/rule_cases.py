@@ -18,6 +18,7 @@ from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
+STOP = {"metric": "AUC", "patience": 3}
 ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
 
 
@@ -136,6 +137,22 @@ RULES = (
             "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"},
         },
         "needs spec.trainers.denseSync AllReduce",
+    ),
+    Case(
+        "spec.evaluation.earlyStop",
+        {"spec.evaluation": {"everySamples": 10, "earlyStop": STOP}, "spec.data.holdOut": 0.1},
+        {"spec.evaluation": {"earlyStop": STOP}},
+        "needs evaluations while the job trains",
+    ),
+    Case(
+        "spec.evaluation.earlyStop",
+        {"spec.snapshots.quantisation": {"mode": "Auto"}},
+        {
+            "spec.evaluation": {"everySamples": 10, "earlyStop": STOP},
+            "spec.data.holdOut": 0.1,
+            "spec.snapshots.quantisation": {"mode": "Auto"},
+        },
+        "needs spec.snapshots.quantisation.mode Exact",
     ),
     Case(
         "spec.snapshots.strategy",

@@ -171,7 +171,8 @@ class DenseManifest:
     """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
 
     `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
-    `table_ids` of its model. Saves of earlier versions have no `model`.
+    `table_ids` of its model. Saves of earlier versions have no `model`. `best_step` is the step of the best evaluation
+    up to here, whose anchor stays as long as this one; 0 for none, and without `early_stop`.
     """
 
     contract: int
@@ -188,6 +189,7 @@ class DenseManifest:
     dense_lost: Ranges = ()
     ids: TableIds = ()
     model: SavedModel | None = None
+    best_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,15 @@ class HeldOutScores:
 
 
 @dataclass(frozen=True, slots=True)
+class BestEvaluation:
+    """The anchor of the best model, what it scored by the metric of `early_stop`, and how many were scored since."""
+
+    anchor: AnchorRef
+    value: float
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerReport:
     """A trainer's answer on `/status`; fields after `problem` are the leader's and empty elsewhere.
 
@@ -159,7 +168,7 @@ class TrainerReport:
     does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
     "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
     where there are several, then the network's own. `evaluation` is the last one on held-out
-    samples.
+    samples. With `early_stop` `best` is the best one, whose model is the job's.
     """
 
     contract: int
@@ -200,16 +209,17 @@ class TrainerReport:
     shard_protected: ByShard = ()
     evaluation: HeldOutScores | None = None
     lives: int = 1
+    best: BestEvaluation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The leader's last word once every sample is trained: the final anchor, what it lacks, and the scores at its step.
+    """The leader's last word once nothing is left to train: the final anchor, what it lacks, and the scores there.
 
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
-    validation over all samples that count, as in a report. None where nothing could be scored. evaluation: as in a
-    report.
+    validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
+    a report: without the model of the last sample being the best, `best` names another anchor.
     """
 
     anchor: AnchorRef
@@ -219,3 +229,4 @@ class Result:
     logloss: float | None
     metrics: Metrics = ()
     evaluation: HeldOutScores | None = None
+    best: BestEvaluation | None = None

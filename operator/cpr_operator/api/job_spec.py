@@ -7,13 +7,14 @@ from typing import Any
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_operator.api.data_spec import Columns, Data
+from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import Feature, ModelSpec
 from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
 from cpr_operator.api.replay import data_shards_of, replay_of
 from cpr_operator.api.restore import RestoreFrom
 from cpr_operator.api.snapshots import Snapshots
-from cpr_operator.api.spec import CPRJobSpec, Evaluation
+from cpr_operator.api.spec import CPRJobSpec
 
 
 def to_job_spec(
@@ -133,8 +134,12 @@ def _data(data: Data) -> contract.DataSpec:
 
 
 def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
-    every = evaluation.every_samples
-    return contract.EvaluationSpec(every, evaluation.samples) if every else None
+    every, early_stop = evaluation.every_samples, None
+    if not every:
+        return None
+    if (stop := evaluation.early_stop) is not None:
+        early_stop = contract.EarlyStopSpec(stop.metric, stop.patience, stop.min_improvement)
+    return contract.EvaluationSpec(every, evaluation.samples, early_stop)
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import Condition, FailureRecord, HeldOut, Status
+from cpr_operator.api.status import BestModel, Condition, FailureRecord, HeldOut, Status
 
 UNKNOWN = "-"
 
@@ -52,6 +52,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
     if progress.held_out is not None:
         table.add_row("held out", _held_out(progress.held_out))
+    if status.best is not None:
+        table.add_row("best", _best(status.best))
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
     if budget is not None:
@@ -75,6 +77,10 @@ def _held_out(found: HeldOut) -> str:
         f"{_figure(found.normalised_entropy, '.4f')}, calibration {_figure(found.calibration, '.3f')} at step "
         f"{found.step:,}, on {found.scored:,} samples"
     )
+
+
+def _best(found: BestModel) -> str:
+    return f"{found.value:.6g} at step {found.anchor.step:,}, {found.since} evaluations before the last"
 
 
 def _overhead(status: Status) -> str:

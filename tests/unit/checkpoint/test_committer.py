@@ -190,7 +190,7 @@ class _Sweeper:
     def note(self, *_: object) -> None:
         pass
 
-    def prune(self, _: object) -> int:
+    def prune(self, *_: object) -> int:
         self.sweeps += 1
         if self.error is not None:
             raise self.error

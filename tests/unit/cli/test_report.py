@@ -12,6 +12,7 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.status import (
     Anchor,
+    BestModel,
     Budget,
     FailureRecord,
     HeldOut,
@@ -53,6 +54,7 @@ STATUS = Status(
     failures=(FAILURE,),
     overhead=Overhead(save_seconds=1, load_seconds=2, lost_seconds=3, reschedule_seconds=4),
     result=ANCHOR,
+    best=BestModel(anchor=ANCHOR, value=0.75, since=2),
 )
 
 
@@ -77,6 +79,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "logloss",
             "metrics",
             "held_out",
+            "best",
             "plan",
             "budget",
             "failures",
@@ -93,6 +96,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
         "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
         "calibration": None,
     }  # fmt: skip
+    assert found["best"] == {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2}
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
     assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
     assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)

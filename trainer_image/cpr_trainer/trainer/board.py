@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cpr_contract.exits import Problem
-from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
+from cpr_contract.reports import BestEvaluation, HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 
@@ -53,6 +53,11 @@ class Board:
     def evaluation(self) -> HeldOutScores | None:
         """The last evaluation on held-out samples, as reported now."""
         return self._report.evaluation
+
+    @property
+    def best(self) -> BestEvaluation | None:
+        """The best evaluation, as reported now."""
+        return self._report.best
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
@@ -124,6 +129,12 @@ _HELD_OUT: Mapping[str, tuple[str, str]] = {
 }
 
 
+_BEST: Mapping[str, tuple[str, str]] = {
+    "value": ("cprjob_trainer_best_evaluation", "What the best evaluation scored by the metric of earlyStop"),
+    "since": ("cprjob_trainer_evaluations_since_best", "Evaluations since the best one"),
+}
+
+
 class ReportCollector(Collector):
     """The report's figures as Prometheus metrics."""
 
@@ -140,6 +151,10 @@ class ReportCollector(Collector):
                     yield kind(name, text, value=float(value))
         for field, (name, text) in _HELD_OUT.items():
             value = getattr(report.evaluation, field, None)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=float(value))
+        for field, (name, text) in _BEST.items():
+            value = getattr(report.best, field, None)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=float(value))
         own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))

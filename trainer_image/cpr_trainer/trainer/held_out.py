@@ -7,7 +7,7 @@ has what it scored, or scores it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -45,9 +45,12 @@ class HeldOut:
         self._counters, self._scored_step = None, 0
 
     def due(self, step: int) -> bool:
-        """Whether the model of this step is to be scored. The last one is not: no step follows it."""
+        """Whether the model of this step is to be scored with the next step. The last one is not: no step follows it.
+
+        Where an evaluation may end the job, all stand for it instead: see `stops`.
+        """
         spec = self._setup.job.evaluation
-        if spec is None or not 0 < step < self._setup.last_step:
+        if spec is None or spec.early_stop is not None or not 0 < step < self._setup.last_step:
             return False
         return self._setup.samples_at(step) // spec.every > self._setup.samples_at(step - 1) // spec.every
 
@@ -56,7 +59,24 @@ class HeldOut:
 
         Raises what ends a wait, DataError, DivergedError.
         """
-        if not self.due(step) or self._scored_step == step:
+        if self.due(step):
+            self._score(step, replica)
+
+    def score_at_rest(
+        self, step: int, replica: DenseReplica, sum_up: Callable[[tuple[Tensor, ...]], None]
+    ) -> HeldOutScores:
+        """Return what all trainers score by the model of this step, at which they stand; `sum_up` sums in place.
+
+        Raises what ends a wait, DataError, DivergedError.
+        """
+        self._score(step, replica)
+        assert self._counters is not None  # noqa: S101 -- just scored
+        counters = self._counters.clone()
+        sum_up((counters,))
+        return self.scores(step, counters, replica)
+
+    def _score(self, step: int, replica: DenseReplica) -> None:
+        if self._scored_step == step:
             return
         scores = self._fresh(replica)
         replica.model.eval()
@@ -74,12 +94,12 @@ class HeldOut:
         return (self._counters.clone(),)
 
     def scores(self, step: int, summed: Tensor, replica: DenseReplica) -> HeldOutScores:
-        """Return what all trainers scored before this step, from the sum of what `counters` returned."""
+        """Return what all trainers scored by the model of this step, from the sum of what each has counted."""
         merged = self._fresh(replica)
         merged.merge(summed)
         return HeldOutScores(
-            step=step - 1,
-            samples=self._setup.samples_at(step - 1),
+            step=step,
+            samples=self._setup.samples_at(step),
             scored=merged.samples,
             auc=merged.auc(),
             logloss=merged.log_loss(),

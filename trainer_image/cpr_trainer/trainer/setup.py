@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import JobSpec, samples_at
+from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.data.batch import Dataset
@@ -15,6 +15,7 @@ from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
 
@@ -76,6 +77,26 @@ class Setup:
         """The last step of the job."""
         return self.order.steps
 
+    @property
+    def early_stop(self) -> EarlyStopSpec | None:
+        """What ends the job early, if anything does."""
+        return None if self.job.evaluation is None else self.job.evaluation.early_stop
+
+    def next_stop(self, step: int) -> int:
+        """Return the first step after `step` at which all trainers stand: where an evaluation may end the job, or last.
+
+        There the model is saved as well, so that the best one is an anchor.
+        """
+        spec = self.job.evaluation
+        if spec is None or spec.early_stop is None:
+            return self.last_step
+        return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
+
+    def judges(self, state: DenseState) -> bool:
+        """Whether the model where all stand now is to be evaluated before anything else happens."""
+        step = state.done
+        return self.early_stop is not None and state.verdict.step < step == self.next_stop(step - 1)
+
     def samples_at(self, step: int) -> int:
         """Samples of the steps up to and with `step`."""
         return samples_at(step, self.order.batch_size, self.order.total_samples)
@@ -101,5 +122,6 @@ class Setup:
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
             model=state.saved_model(),
+            best_step=state.verdict.best_step,
         )
         return DenseCopy(meta, state.tensors())

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from cpr_operator.api.rules import budget, data, inputs, job, model, optimizers, restore
+from cpr_operator.api.rules import budget, data, held_out, inputs, job, model, optimizers, restore
 
 #: All rules about one spec, in the order in which they stand in the CRD.
 OF_SPEC = (
     *job.RULES,
+    *held_out.RULES,
     *model.RULES,
     *optimizers.RULES,
     *data.RULES,

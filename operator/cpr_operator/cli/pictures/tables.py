@@ -38,12 +38,29 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
         ("AUC", _figure(progress.auc)),
         ("log loss", _figure(progress.logloss)),
         *((name, _figure(value)) for name, value in sorted(progress.metrics.items())),
+        *_held_out(status),
         ("budget", UNKNOWN if budget is None else f"{budget.spent:.3%} of {budget.limit:.3%} lost"),
         ("rollbacks", UNKNOWN if budget is None else str(budget.rollbacks)),
         ("row updates lost", UNKNOWN if status.lost_row_updates is None else f"{lost}{status.lost_row_updates:,}"),
         ("samples replayed", f"{progress.replayed_samples:,}"),
         ("pods replaced", str(status.restarts)),
     )
+
+
+def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
+    """What evaluations on held-out rows found, where there are any."""
+    found, best = status.progress.held_out, status.best
+    if found is None:
+        return ()
+    figures = (
+        ("held-out AUC", _figure(found.auc)),
+        ("held-out log loss", _figure(found.logloss)),
+        ("held-out normalised entropy", _figure(found.normalised_entropy)),
+    )
+    if best is None:
+        return figures
+    place = f"{_figure(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
+    return (*figures, ("best evaluation", place))
 
 
 def headline(status: Status) -> str:

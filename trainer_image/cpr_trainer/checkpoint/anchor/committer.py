@@ -22,7 +22,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
 from cpr_trainer.checkpoint.anchor.retention import Retention
-from cpr_trainer.checkpoint.format.anchors import find_anchor
+from cpr_trainer.checkpoint.format.anchors import find_anchor, read_anchor
 from cpr_trainer.checkpoint.format.documents import read_shard_manifest
 from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.format.pinned import keep_data
@@ -106,6 +106,7 @@ class AnchorCommitter:
         self._rng = rng
         self._pinned = pinned
         self._committed = committed
+        self._best_steps: dict[str, int] = {}
         self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
@@ -232,6 +233,7 @@ class AnchorCommitter:
                 raise
             anchor = existing
         anchors = (*(a for a in self.state.anchors if a.key != anchor.key), anchor)[-self._keep :]
+        spared = self._spared(anchors, meta.best_step)
         self._note(
             anchors=anchors,
             dense_save=SaveRef(anchor.key, anchor.step, anchor.samples),
@@ -239,8 +241,28 @@ class AnchorCommitter:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        self._retention.keep(anchors, (manifest for manifest, _ in found))
+        self._retention.keep(anchors, (manifest for manifest, _ in found), spared)
         self._committed()
+
+    def _spared(self, anchors: tuple[AnchorRef, ...], best_step: int) -> frozenset[int]:
+        """Return the steps of the best evaluations now, and as of each of these anchors: the job may go back there.
+
+        Raises StoreError.
+        """
+        if not best_step:  # then no anchor before has one
+            return frozenset()
+        for anchor in anchors:
+            if anchor.key not in self._best_steps:
+                self._best_steps[anchor.key] = _best_step_of(self._store, anchor)
+        return frozenset({best_step, *(self._best_steps[anchor.key] for anchor in anchors)})
+
+
+def _best_step_of(store: Store, anchor: AnchorRef) -> int:
+    """Return what an anchor says of the best evaluation; 0 if nobody can go back to it. Raises StoreError."""
+    try:
+        return read_anchor(store, anchor).best_step
+    except DamagedError:
+        return 0
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
@@ -41,43 +41,46 @@ class Pruner:
         """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
         self._written.note(anchor, shards, self._clock())
 
-    def prune(self, keep: tuple[AnchorRef, ...]) -> int:
+    def prune(self, keep: tuple[AnchorRef, ...], spared: Collection[int] = ()) -> int:
         """Delete what is superfluous, as far as that is known or it is time to list; return how many objects went.
 
+        spared: steps whose saves stay, besides those from the oldest of `keep` on.
         Raises as `superfluous` does.
         """
         if not keep:
             return 0
         oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
         if now_s >= self._list_at_s:
-            doomed = tuple(entry.key for entry in self.superfluous(oldest_step))
+            doomed = tuple(entry.key for entry in self.superfluous(oldest_step, spared=spared))
             self._list_at_s = now_s + listing_pause_s(self._objects)
         else:
-            doomed = self._written.stale(oldest_step, self._live_chains(oldest_step), now_s - self._grace_s)
+            chains = self._live_chains(oldest_step, spared)
+            doomed = self._written.stale(oldest_step, chains, now_s - self._grace_s, spared)
         delete_objects(self._store, doomed)
         self._written.forget(doomed)
         return len(doomed)
 
-    def superfluous(self, oldest_step: int, now_s: float = 0.0) -> tuple[Entry, ...]:
+    def superfluous(self, oldest_step: int, now_s: float = 0.0, spared: Collection[int] = ()) -> tuple[Entry, ...]:
         """Return the objects of saves before `oldest_step`, that of an anchor, on which no save stands that stays.
 
-        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Raises
-        StoreError; DamagedError if a save that is needed cannot be read: nobody knows what it stands on.
+        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Saves of
+        the steps `spared` stay. Raises StoreError; DamagedError if a save that is needed cannot be read: nobody knows
+        what it stands on.
         """
         entries = self._store.list(f"{self._job_uid}/")
         self._objects = len(entries)
-        young = young_steps(entries, self._grace_s, now_s)
+        staying = young_steps(entries, self._grace_s, now_s).union(spared)
         saves = committed_in(entry.key for entry in entries)
-        live = [save.manifest for save in saves if save.step >= oldest_step or save.step in young]
+        live = [save.manifest for save in saves if save.step >= oldest_step or save.step in staying]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        return stale(entries, oldest_step, self._chains, self._grace_s, now_s)
+        return stale(entries, oldest_step, self._chains, self._grace_s, now_s, spared=spared)
 
-    def _live_chains(self, oldest_step: int) -> Iterator[tuple[ManifestRef, ...]]:
+    def _live_chains(self, oldest_step: int, spared: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
         """Yield the chains of the saves that were live at the last listing and are still."""
         for key, chain in self._chains.items():
             save = parse_save(key)
-            if save is not None and save.step >= oldest_step:
+            if save is not None and (save.step >= oldest_step or save.step in spared):
                 yield chain
 
     def _read(self, keys: list[str]) -> None:
@@ -85,28 +88,30 @@ class Pruner:
         self._chains |= dict(zip(keys, read, strict=True))
 
 
-def stale(
+def stale(  # noqa: PLR0913 -- what there is, and three reasons to let it stay
     entries: Iterable[Entry],
     oldest_step: int,
     chains: Mapping[str, tuple[ManifestRef, ...]],
     grace_s: float,
     now_s: float = 0.0,
+    *,
+    spared: Collection[int] = (),
 ) -> tuple[Entry, ...]:
     """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
 
     A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
     state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard.
-    Those of `young_steps` stay.
+    Those of `young_steps`, and of the steps `spared`, stay.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
     doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
-    young = young_steps(entries, grace_s, now_s)
+    staying = young_steps(entries, grace_s, now_s).union(spared)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries:
         save = parse_save(entry.key)
-        if save is None or save.manifest in needed or save.step in young:
+        if save is None or save.manifest in needed or save.step in staying:
             continue
         if save.step < oldest_step or save.folder in doubled:
             old[save].append(entry)

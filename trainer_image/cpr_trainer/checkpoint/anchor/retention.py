@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from time import monotonic
 
 from cpr_contract.exits import Problem
@@ -29,12 +29,18 @@ class Retention:
         self._pruner = pruner
         self._rng = rng
         self._keep: tuple[AnchorRef, ...] = ()
+        self._spared: Collection[int] = ()
         self._next_s = 0.0
         self._delays = self._fresh_delays()
 
-    def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest]) -> None:
-        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`."""
-        self._keep = anchors
+    def keep(
+        self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], spared: Collection[int] = ()
+    ) -> None:
+        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
+
+        spared: steps whose saves stay as well.
+        """
+        self._keep, self._spared = anchors, spared
         self._pruner.note(anchors[-1], shards)
 
     def turn(self) -> None:
@@ -42,7 +48,7 @@ class Retention:
         if not self._keep or (self.problem is not None and monotonic() < self._next_s):
             return
         try:
-            self._pruner.prune(self._keep)
+            self._pruner.prune(self._keep, self._spared)
         except (StoreError, DamagedError) as error:
             if self.problem is None:
                 _LOG.warning("old saves are not deleted: %s", error)

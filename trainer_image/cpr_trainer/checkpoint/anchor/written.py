@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from cpr_contract.manifests import MANIFEST, ManifestRef, ShardManifest
@@ -39,19 +39,31 @@ class Written:
             parts = tuple(part.key for part in manifest.parts)
             self._saves[shard_save(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
 
-    def stale(self, oldest_step: int, chains: Iterable[tuple[ManifestRef, ...]], by_s: float) -> tuple[str, ...]:
+    def stale(
+        self,
+        oldest_step: int,
+        chains: Iterable[tuple[ManifestRef, ...]],
+        by_s: float,
+        spared: Collection[int] = (),
+    ) -> tuple[str, ...]:
         """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
 
+        Those of the steps `spared` stay.
         Those stay on which a save stands that stays: one of that step or later, or noted since, or one of `chains`. A
         save that nobody noted is none the worse for it. It stands on what its shard's save at the anchor of
         `oldest_step` does, on that save, or on a later one.
         """
-        live = [save.chain for save in self._saves.values() if save.step >= oldest_step or save.noted_s > by_s]
+        staying = [
+            save
+            for save in self._saves.values()
+            if save.step >= oldest_step or save.step in spared or save.noted_s > by_s
+        ]
+        live = [save.chain for save in staying]
         needed = {ref.key for chain in (*live, *chains) for ref in chain}
         return tuple(
             each
             for key, save in self._saves.items()
-            if save.step < oldest_step and save.noted_s <= by_s and key not in needed
+            if save.step < oldest_step and save.step not in spared and save.noted_s <= by_s and key not in needed
             for each in (key, *save.keys)
         )
 

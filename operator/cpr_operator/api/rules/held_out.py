@@ -1,0 +1,35 @@
+"""Rules of evaluations on held-out rows."""
+
+from __future__ import annotations
+
+from cpr_operator.api.rules.rule import Rule
+
+ROWS = Rule(
+    "spec",
+    "spec.evaluation",
+    "needs rows that are held out",
+    "set spec.data.holdOut, or everySamples to 0",
+    "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0",
+)
+LOCKSTEP = Rule(
+    "spec",
+    "spec.evaluation",
+    "needs spec.trainers.denseSync AllReduce, because in a shadow mode every trainer has another model",
+    "set spec.trainers.denseSync to AllReduce, or everySamples to 0 and use cprjob evaluate",
+    "self.evaluation.everySamples == 0 || self.trainers.denseSync == 'AllReduce'",
+)
+EARLY_STOP = Rule(
+    "spec.evaluation",
+    "spec.evaluation.earlyStop",
+    "needs evaluations while the job trains",
+    "set spec.evaluation.everySamples, or remove earlyStop",
+    "!has(self.earlyStop) || self.everySamples > 0",
+)
+EARLY_STOP_EXACT = Rule(
+    "spec",
+    "spec.evaluation.earlyStop",
+    "needs spec.snapshots.quantisation.mode Exact, because the best model is read from a save",
+    "remove spec.snapshots.quantisation, or earlyStop",
+    "!has(self.evaluation.earlyStop) || self.snapshots.quantisation.mode == 'Exact'",
+)
+RULES = (ROWS, LOCKSTEP, EARLY_STOP, EARLY_STOP_EXACT)
