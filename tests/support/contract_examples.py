@@ -123,7 +123,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
-        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001)),
+        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001), "s3://data/test/"),
         parity_shards=4,
     ),
     "shard_roster": ShardRoster(

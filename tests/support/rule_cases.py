@@ -9,6 +9,7 @@ from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY, MOST_PORTION
 from support.data_cases import DATA
 from support.documents import (
     AUC_DROP,
+    CSV,
     GONE,
     OWN_MODEL,
     Case,
@@ -137,6 +138,24 @@ RULES = (
             "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"},
         },
         "needs spec.trainers.denseSync AllReduce",
+    ),
+    Case(
+        "spec.evaluation",
+        CSV | {"spec.evaluation": {"everySamples": 10, "uri": "/data/test/"}},
+        CSV | {"spec.evaluation": {"everySamples": 10}},
+        "needs rows that are held out",
+    ),
+    Case(
+        "spec.evaluation.uri",
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}},
+        {"spec.evaluation": {"uri": "/data/test/"}},
+        "Synthetic data has no other data",
+    ),
+    Case(
+        "spec.evaluation.uri",
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0},
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0.1},
+        "not on both",
     ),
     Case(
         "spec.evaluation.earlyStop",

@@ -1,6 +1,7 @@
 """Manifests and their places in the store. A save counts when its manifest exists and every part verifies.
 
     <prefix>/<job uid>/data.json                                                     what data the job trains
+    <prefix>/<job uid>/evaluation-data.json                                          what data of its own scores it
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
@@ -21,6 +22,7 @@ from cpr_contract.spec import Bits, RowOptimizer, Strategy
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
 DATA = "data.json"
+EVALUATION_DATA = "evaluation-data.json"
 
 #: Half-open ranges of global samples, sorted and merged.
 Ranges = tuple[tuple[int, int], ...]
@@ -196,6 +198,7 @@ class DenseManifest:
 class DataManifest:
     """The files of a job's data as its first leader found them: what all its trainers read, as long as it lives.
 
+    With `evaluates` it is the data that the job is scored on, if that is not a part of what it trains.
     `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), whether it
     can only be read from the front, which of `columns` are the names of its columns, and its number of blocks.
     `block_rows` to `block_sizes` have one for each block, file by file: its rows, and where they lie.
@@ -214,11 +217,12 @@ class DataManifest:
     block_rows: tuple[int, ...]
     block_starts: tuple[int, ...]
     block_sizes: tuple[int, ...]
+    evaluates: bool = False
 
 
-def data_key(job_uid: str) -> str:
+def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     """The key of a job's `DataManifest`."""
-    return f"{job_uid}/{DATA}"
+    return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
 
 
 def generation_prefix(job_uid: str, generation: int) -> str:

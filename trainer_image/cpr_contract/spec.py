@@ -320,12 +320,14 @@ class EarlyStopSpec:
 class EvaluationSpec:
     """After each `every` trained samples the network is scored on the first `samples` of those that are held out.
 
-    With `early_stop` after the last sample, too, and the model of the best evaluation is the job's.
+    0: not while it trains. They are those of `uri`, in the format of the job's data, or a part of that. With
+    `early_stop` the network is scored after the last sample, too, and the model of the best evaluation is the job's.
     """
 
     every: int
     samples: int
     early_stop: EarlyStopSpec | None = None
+    uri: str | None = None
 
 
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.

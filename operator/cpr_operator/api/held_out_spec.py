@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cpr_contract.spec import StopMetric
+from cpr_operator.api.data_spec import Uri
 from cpr_operator.api.model import SpecModel
 
 
@@ -25,8 +26,11 @@ class Evaluation(SpecModel):
     """Evaluation on held-out rows while the job trains: AUC, log loss, normalised entropy and calibration."""
 
     every_samples: Annotated[int, Field(ge=0, le=2**50)] = 0
-    """After each so many trained samples, all trainers score the model on rows that data.holdOut keeps from training.
-    0: not while the job trains."""
+    """After each so many trained samples, all trainers score the model on rows that data.holdOut keeps from training,
+    or on those of `uri`. 0: not while the job trains."""
+    uri: Uri | None = None
+    """Location of data of its own to score the model on, in the format and with the columns of spec.data. Like that, it
+    is the same as long as the job lives. `cprjob evaluate` scores all of it."""
     samples: Annotated[int, Field(ge=1, le=2**26)] = 100_000
     """How many held-out rows to score, the first of them. Each trainer keeps its part of them in memory."""
     early_stop: EarlyStop | None = None

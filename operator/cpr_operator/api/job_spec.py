@@ -134,12 +134,12 @@ def _data(data: Data) -> contract.DataSpec:
 
 
 def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
-    every, early_stop = evaluation.every_samples, None
-    if not every:
+    every, uri, early_stop = evaluation.every_samples, evaluation.uri, None
+    if not every and uri is None:
         return None
     if (stop := evaluation.early_stop) is not None:
         early_stop = contract.EarlyStopSpec(stop.metric, stop.patience, stop.min_improvement)
-    return contract.EvaluationSpec(every, evaluation.samples, early_stop)
+    return contract.EvaluationSpec(every, evaluation.samples, early_stop, uri)
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

@@ -260,6 +260,7 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
 
 def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
     pinned = to_manifest("job", "s3://b/day=*", [])
+    scored = to_manifest("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
     saver = AnchorCommitter(
@@ -270,12 +271,13 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
         pruner=Pruner(store, "job"),
         anchors=(),
         rng=random.Random(1),
-        pinned=pinned,
+        pinned=(None, pinned, scored),
     )
     saver.start()
     saver.offer_cut(_dense(5))
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == pinned
+    assert read_data(store, "job", evaluates=True) == scored
     saver.close()
 
 

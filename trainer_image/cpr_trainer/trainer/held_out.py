@@ -17,7 +17,7 @@ from torch import Tensor
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import Rows, each
-from cpr_trainer.data.order import held_out
+from cpr_trainer.data.evaluated import scored_rows
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.model.entrypoint import start
@@ -50,7 +50,7 @@ class HeldOut:
         Where an evaluation may end the job, all stand for it instead: see `stops`.
         """
         spec = self._setup.job.evaluation
-        if spec is None or spec.early_stop is not None or not 0 < step < self._setup.last_step:
+        if spec is None or not spec.every or spec.early_stop is not None or not 0 < step < self._setup.last_step:
             return False
         return self._setup.samples_at(step) // spec.every > self._setup.samples_at(step - 1) // spec.every
 
@@ -114,7 +114,7 @@ class HeldOut:
         """Yield each slice with its vectors on their way; those of the next one are asked for before."""
         if self._slices is None:
             self._slices = tuple(
-                map(self._read, parts_of(self._setup.job, self._setup.dataset.layout.rows, self._setup.rank))
+                map(self._read, parts_of(self._setup.job, self._setup.scored.layout.rows, self._setup.rank))
             )
         ahead: tuple[Slice, Vectors] | None = None
         for wanted in self._slices:
@@ -128,13 +128,13 @@ class HeldOut:
 
     def _read(self, rows: range) -> Slice:
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64)
-        batch = self._reading.read(lambda: self._setup.dataset.take(numbers))
+        batch = self._reading.read(lambda: self._setup.scored.take(numbers))
         return slice_of(0, batch, self._setup.placement)
 
 
 def parts_of(job: JobSpec, rows: int, rank: int) -> Iterator[range]:
-    """Yield the held-out rows, of a dataset of `rows`, that a rank scores: about as many at once as it trains."""
-    spec, kept = job.evaluation, held_out(job.data, rows)
+    """Yield the rows, of a dataset of so many, that a rank scores: about as many at once as it trains."""
+    spec, kept = job.evaluation, scored_rows(job, rows)
     count = len(kept) if spec is None else min(len(kept), spec.samples)
     first, last = (kept.start + count * edge // job.trainers for edge in (rank, rank + 1))
     size = max(1, job.data.batch_size // job.trainers)

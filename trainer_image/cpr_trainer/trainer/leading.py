@@ -49,7 +49,7 @@ class Leading:
             pruner=Pruner(setup.store, setup.job.job_uid),
             anchors=anchors,
             rng=random.Random(),
-            pinned=setup.pinning.pinned,
+            pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned),
             committed=setup.pinning.count_new_files,
         )
         self.committer.start()

@@ -9,6 +9,7 @@ from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.evaluated import data_of_its_own
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.entrypoint import build_network
@@ -22,7 +23,10 @@ from cpr_trainer.trainer.state import DenseState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data."""
+    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data.
+
+    `scored` has the samples that the model is scored on, and `evaluation_pinning` its files, if they are others.
+    """
 
     job: JobSpec
     rank: int
@@ -37,10 +41,14 @@ class Setup:
     layout: str
     trace: Trace
     pinning: Pinning
+    scored: Dataset
+    evaluation_pinning: Pinning
 
     @classmethod
-    def read(cls, environment: Environment, roster: TrainerRoster, pinning: Pinning) -> Setup:
-        """Open the store and the data as `pinning` has it.
+    def read(
+        cls, environment: Environment, roster: TrainerRoster, pinning: Pinning, evaluation_pinning: Pinning
+    ) -> Setup:
+        """Open the store and the data as `pinning` and `evaluation_pinning` have it.
 
         Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
         """
@@ -56,6 +64,9 @@ class Setup:
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         dataset = open_dataset(job.data, job.model, files, lambda find: pinning.indices(store, files, find))
+        scored, own = dataset, data_of_its_own(job)
+        if own is not None:
+            scored = open_dataset(own, job.model, files, lambda find: evaluation_pinning.indices(store, files, find))
         return cls(
             job=job,
             rank=roster.index,
@@ -70,6 +81,8 @@ class Setup:
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
             pinning=pinning,
+            scored=scored,
+            evaluation_pinning=evaluation_pinning,
         )
 
     @property

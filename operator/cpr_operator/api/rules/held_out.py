@@ -8,8 +8,22 @@ ROWS = Rule(
     "spec",
     "spec.evaluation",
     "needs rows that are held out",
-    "set spec.data.holdOut, or everySamples to 0",
-    "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0",
+    "set spec.data.holdOut or spec.evaluation.uri, or everySamples to 0",
+    "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0 || has(self.evaluation.uri)",
+)
+URI = Rule(
+    "spec",
+    "spec.evaluation.uri",
+    "Synthetic data has no other data to be scored on",
+    "remove spec.evaluation.uri and set spec.data.holdOut, or choose another spec.data.format",
+    "!has(self.evaluation.uri) || self.data.format != 'Synthetic'",
+)
+URI_ONLY = Rule(
+    "spec",
+    "spec.evaluation.uri",
+    "a job is scored on data of its own or on held-out rows, not on both",
+    "remove spec.evaluation.uri or spec.data.holdOut",
+    "!has(self.evaluation.uri) || self.data.holdOut == 0.0",
 )
 LOCKSTEP = Rule(
     "spec",
@@ -32,4 +46,4 @@ EARLY_STOP_EXACT = Rule(
     "remove spec.snapshots.quantisation, or earlyStop",
     "!has(self.evaluation.earlyStop) || self.snapshots.quantisation.mode == 'Exact'",
 )
-RULES = (ROWS, LOCKSTEP, EARLY_STOP, EARLY_STOP_EXACT)
+RULES = (ROWS, URI, URI_ONLY, LOCKSTEP, EARLY_STOP, EARLY_STOP_EXACT)

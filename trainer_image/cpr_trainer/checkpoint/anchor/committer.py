@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -79,8 +79,8 @@ class AnchorCommitter:
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
     names as shards. `keep` anchors stay, the rest is for `pruner`; `anchors` are those that exist, oldest first.
-    `pinned` is the data that the saves are of. `committed` is called after each anchor. `failing`: the store did
-    not take the last thing that was to be saved.
+    `pinned` is the data that the saves are of, and that they are scored on. `committed` is called after each anchor.
+    `failing`: the store did not take the last thing that was to be saved.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
@@ -93,7 +93,7 @@ class AnchorCommitter:
         pruner: Pruner,
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
-        pinned: DataManifest | None = None,
+        pinned: Sequence[DataManifest | None] = (),
         committed: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = Saves(anchors=anchors)
@@ -224,7 +224,8 @@ class AnchorCommitter:
         meta = cut.dense.meta
         found = [cut.found[index] for index in range(len(cut.shards))]
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
-        keep_data(self._store, self._pinned)
+        for pinned in self._pinned:
+            keep_data(self._store, pinned)
         try:
             anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
         except ExistsError:

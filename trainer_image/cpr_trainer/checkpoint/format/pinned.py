@@ -7,17 +7,20 @@ from cpr_trainer.checkpoint.format.documents import read_document, write_once
 from cpr_trainer.store import ExistsError, MissingError, Store
 
 
-def read_data(store: Store, job_uid: str) -> DataManifest | None:
-    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError."""
+def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
+    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError.
+
+    evaluates: see `DataManifest`.
+    """
     try:
-        return read_document(store, DataManifest, data_key(job_uid))[0]
+        return read_document(store, DataManifest, data_key(job_uid, evaluates=evaluates))[0]
     except MissingError:
         return None
 
 
 def pin_data(store: Store, found: DataManifest) -> DataManifest:
     """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
-    key = data_key(found.job_uid)
+    key = data_key(found.job_uid, evaluates=found.evaluates)
     try:
         write_once(store, key, found)
     except ExistsError:
@@ -32,7 +35,8 @@ def keep_data(store: Store, pinned: DataManifest | None) -> None:
     """
     if pinned is None:
         return
+    key = data_key(pinned.job_uid, evaluates=pinned.evaluates)
     try:
-        store.get_into(data_key(pinned.job_uid), ())
+        store.get_into(key, ())
     except MissingError:
-        write_once(store, data_key(pinned.job_uid), pinned)
+        write_once(store, key, pinned)
