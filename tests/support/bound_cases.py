@@ -188,6 +188,11 @@ BOUNDS = (
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
     Case("spec.evaluation.everySamples", {"spec.evaluation.everySamples": 0}, {"spec.evaluation.everySamples": -1}),
+    Case(
+        "spec.evaluation.groupBy",
+        CSV | {"spec.evaluation.groupBy": 128 * "u"},
+        CSV | {"spec.evaluation.groupBy": 129 * "u"},
+    ),
     Case("spec.evaluation.uri", CSV | {"spec.evaluation.uri": "s3://b/k"}, CSV | {"spec.evaluation.uri": "http://b/k"}),
     Case("spec.evaluation.earlyStop.patience", {**EVALUATED, **_stop(patience=1)}, {**EVALUATED, **_stop(patience=0)}),
     Case(

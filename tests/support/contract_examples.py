@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cpr_contract.exits import Deleted, Problem
@@ -19,6 +20,7 @@ from cpr_contract.manifests import (
 )
 from cpr_contract.reports import (
     BestEvaluation,
+    GroupScores,
     HeldOutScores,
     Result,
     SaveRef,
@@ -53,7 +55,8 @@ SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
 FULL = f"{UID}/gen-0001/shard-0003/inc-0002/step-000009000"
 PRIORITY = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012006-priority"
 ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
-HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None)
+SHOP = GroupScores("shop", 60000, 0.77, 0.46, 0.91, 1.02)
+HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None, 0.76, (SHOP,), replace(SHOP, name="(rest)"))
 PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
 
 EXAMPLES: dict[str, Any] = {
@@ -123,7 +126,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
-        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001), "s3://data/test/"),
+        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001), "s3://data/test/", "user"),
         parity_shards=4,
     ),
     "shard_roster": ShardRoster(

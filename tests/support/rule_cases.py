@@ -6,6 +6,7 @@ One table for pydantic and for a real API server; `bound_cases` and `change_case
 from __future__ import annotations
 
 from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY, MOST_PORTION
+from cpr_operator.api.rules.held_out import MAX_GROUPED
 from support.data_cases import DATA
 from support.documents import (
     AUC_DROP,
@@ -19,6 +20,7 @@ from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
+OWN_ROWS = {"spec.evaluation.everySamples": 10, "spec.evaluation.uri": "/data/test/"}
 STOP = {"metric": "AUC", "patience": 3}
 ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
 
@@ -156,6 +158,24 @@ RULES = (
         CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0},
         CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0.1},
         "not on both",
+    ),
+    Case(
+        "spec.evaluation.groupBy",
+        CSV | {"spec.evaluation": {"groupBy": "user"}},
+        {"spec.evaluation": {"groupBy": "user"}},
+        "Synthetic data has no column",
+    ),
+    Case(
+        "spec.evaluation.samples",
+        CSV | {"spec.evaluation": {"groupBy": "user", "samples": MAX_GROUPED}},
+        CSV | {"spec.evaluation": {"groupBy": "user", "samples": MAX_GROUPED + 1}},
+        "scores by group take at most",
+    ),
+    Case(
+        "spec.evaluation.earlyStop.metric",
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": STOP | {"metric": "GAUC"}, "spec.evaluation.groupBy": "user"},
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": STOP | {"metric": "GAUC"}},
+        "GAUC needs groups",
     ),
     Case(
         "spec.evaluation.earlyStop",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cpr_contract.reports import Groups, GroupScores
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
@@ -18,7 +20,7 @@ class Evaluation:
 
     `auc`, `log_loss` (nats): of the first label; None if it is the same in all samples, both if there is no label.
     `metrics`: figures by name, as in a trainer's report. `normalised_entropy`, `calibration`: of the first label, as in
-    `cpr_contract.reports.HeldOutScores`.
+    `cpr_contract.reports.HeldOutScores`, as `gauc`, `groups` and `rest`.
     """
 
     step: int
@@ -28,3 +30,6 @@ class Evaluation:
     metrics: tuple[tuple[str, float], ...] = ()
     normalised_entropy: float | None = None
     calibration: float | None = None
+    gauc: float | None = None
+    groups: Groups = ()
+    rest: GroupScores | None = None

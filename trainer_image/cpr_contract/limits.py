@@ -13,6 +13,8 @@ MAX_ANCHORS = 128
 #: Ranges of lost samples: of one member in its report, and of all shards together in the status.
 MAX_RANGES = 4096
 MAX_METRICS = 32
+#: Groups of samples that scores are told of one by one.
+MAX_GROUPS = 20
 
 #: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10

@@ -9,6 +9,7 @@ from typing import Annotated
 from cpr_contract.exits import Problem
 from cpr_contract.limits import (
     MAX_ANCHORS,
+    MAX_GROUPS,
     MAX_MEMBERS,
     MAX_METRICS,
     MAX_RANGES,
@@ -113,12 +114,28 @@ class ShardReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupScores:
+    """The scores of the samples that have one value, `name`, of the group column; see `HeldOutScores`."""
+
+    name: str
+    samples: int
+    auc: float | None
+    logloss: float | None
+    normalised_entropy: float | None
+    calibration: float | None
+
+
+Groups = Annotated[tuple[GroupScores, ...], AtMost(MAX_GROUPS)]
+
+
+@dataclass(frozen=True, slots=True)
 class HeldOutScores:
     """How well the model of `step`, and of so many trained `samples`, did on `scored` samples that are never trained.
 
     All of the first label: the area under the ROC curve; the mean log loss in nats; that loss by the entropy of the
     labels, so that 1 is what a constant scores; and the sum of the predictions by the sum of the labels. None where it
-    is not defined, as when all labels are the same.
+    is not defined, as when all labels are the same. `gauc` is the mean AUC of the groups that have one, weighted by
+    their samples. `groups` are the largest ones, and `rest` is of all samples of the others together.
     """
 
     step: int
@@ -128,6 +145,9 @@ class HeldOutScores:
     logloss: float | None
     normalised_entropy: float | None
     calibration: float | None
+    gauc: float | None = None
+    groups: Groups = ()
+    rest: GroupScores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +239,7 @@ class Result:
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
     validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
-    a report: without the model of the last sample being the best, `best` names another anchor.
+    a report, without the groups. Where the last model is not the best one, `best` names another anchor.
     """
 
     anchor: AnchorRef

@@ -300,8 +300,8 @@ class SnapshotSpec:
     by_name: ByNameSpec | None = None
 
 
-#: What tells how good an evaluated model is: AUC is to rise, the others are to fall.
-StopMetric = Literal["AUC", "LogLoss", "NormalisedEntropy"]
+#: What tells how good an evaluated model is: AUC and GAUC are to rise, the others are to fall.
+StopMetric = Literal["AUC", "GAUC", "LogLoss", "NormalisedEntropy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +322,14 @@ class EvaluationSpec:
 
     0: not while it trains. They are those of `uri`, in the format of the job's data, or a part of that. With
     `early_stop` the network is scored after the last sample, too, and the model of the best evaluation is the job's.
+    With `group_by` it is scored by the values of that column as well.
     """
 
     every: int
     samples: int
     early_stop: EarlyStopSpec | None = None
     uri: str | None = None
+    group_by: str | None = None
 
 
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.

@@ -23,11 +23,12 @@ from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.evaluated import data_of_its_own, scored_rows
+from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.pinned import to_indices
-from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.data.source import Find
 from cpr_trainer.errors import DataError
-from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.evaluation import ProgressiveValidation, first_of
+from cpr_trainer.group_scores import ByGroup, Grouped
 from cpr_trainer.model.entrypoint import start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
@@ -53,7 +54,7 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return to_indices(found) if found is not None and same else find()
 
-    dataset = open_dataset(data, job.model, Uris(job.snapshots.store, credentials, authority), pinned)
+    dataset = open_scored(job, Uris(job.snapshots.store, credentials, authority), pinned)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 
@@ -79,7 +80,9 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, wanted, strict=True))
         return of_bands(tuple(map(torch.from_numpy, found)))
 
-    scores = score_held_out(replica.model, job, dataset, placement, fetch)
+    found: list[tuple[Batch, Tensor]] = []
+    scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
+    by_group = _by_group(found)
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
     return Evaluation(
@@ -90,22 +93,41 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         scores.metrics(),
         scores.normalised_entropy(),
         scores.calibration(),
+        by_group.gauc,
+        by_group.groups,
+        by_group.rest,
     )
 
 
+def _by_group(found: Sequence[tuple[Batch, Tensor]]) -> ByGroup:
+    """Return the scores by group of all batches with their logits, if they have groups."""
+    batches = [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]
+    if not batches:
+        return ByGroup(None, (), None)
+    return Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
+
+
 @torch.no_grad()
-def score_held_out(
-    network: nn.Module, job: JobSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Rows]
+def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and so is its data
+    network: nn.Module,
+    job: JobSpec,
+    dataset: Dataset,
+    placement: Placement,
+    fetch: Callable[[UniqueRows], Rows],
+    note: Callable[[Batch, Tensor], None] = lambda *_: None,
 ) -> ProgressiveValidation:
     """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
 
-    fetch: returns the vectors, float32, of some rows. Raises DataError, DivergedError.
+    fetch: returns the vectors, float32, of some rows. note: is told the logits of each batch. Raises DataError,
+    DivergedError.
     """
     network.eval()
     scores = ProgressiveValidation.of(0, job.model, network)
     for batch in _batches(job, dataset):
         access = find_access(placement, batch.ids)
-        scores.add(logits_of(network, batch, access, fetch(access.unique)), torch.from_numpy(batch.labels), 0)
+        logits = logits_of(network, batch, access, fetch(access.unique))
+        scores.add(logits, torch.from_numpy(batch.labels), 0)
+        note(batch, logits)
     scores.merge(scores.take_delta())
     return scores
 

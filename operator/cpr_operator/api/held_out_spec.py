@@ -8,14 +8,15 @@ from pydantic import Field
 
 from cpr_contract.spec import StopMetric
 from cpr_operator.api.data_spec import Uri
-from cpr_operator.api.model import SpecModel
+from cpr_operator.api.model import ColumnName, SpecModel
 
 
 class EarlyStop(SpecModel):
     """When to end training because the model gets no better. The best model is the job's."""
 
     metric: StopMetric
-    """What tells how good a model is, of the first label. AUC is to rise, the others are to fall."""
+    """What tells how good a model is, of the first label. AUC and GAUC are to rise, the others are to fall. GAUC needs
+    groupBy."""
     patience: Annotated[int, Field(ge=1, le=1000)]
     """The job ends after so many evaluations in a row of which none is the best."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0
@@ -33,6 +34,10 @@ class Evaluation(SpecModel):
     is the same as long as the job lives. `cprjob evaluate` scores all of it."""
     samples: Annotated[int, Field(ge=1, le=2**26)] = 100_000
     """How many held-out rows to score, the first of them. Each trainer keeps its part of them in memory."""
+    group_by: ColumnName | None = None
+    """A column of texts or integers, such as the user. The model is scored by its values as well: each of the 20
+    largest groups, and GAUC, the mean AUC of all groups weighted by their samples. All trainers then read all rows that
+    are scored."""
     early_stop: EarlyStop | None = None
     """When to end training because the model gets no better. Training then waits at each evaluation until the model is
     saved. Default: all samples are trained, and the last model is the job's."""

@@ -135,11 +135,11 @@ def _data(data: Data) -> contract.DataSpec:
 
 def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
     every, uri, early_stop = evaluation.every_samples, evaluation.uri, None
-    if not every and uri is None:
+    if not every and uri is None and evaluation.group_by is None:
         return None
     if (stop := evaluation.early_stop) is not None:
         early_stop = contract.EarlyStopSpec(stop.metric, stop.patience, stop.min_improvement)
-    return contract.EvaluationSpec(every, evaluation.samples, early_stop, uri)
+    return contract.EvaluationSpec(every, evaluation.samples, early_stop, uri, evaluation.group_by)
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

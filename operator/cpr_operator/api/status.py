@@ -37,7 +37,7 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
-from cpr_operator.api.progress import HeldOut, Progress
+from cpr_operator.api.progress import GroupScores, HeldOut, Progress
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Dense",
     "FailureRecord",
     "Fork",
+    "GroupScores",
     "HeldOut",
     "Ledger",
     "Member",

@@ -28,7 +28,7 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
-        "held_out": None if progress.held_out is None else progress.held_out.model_dump(),
+        "held_out": None if progress.held_out is None else progress.held_out.model_dump(mode="json"),
         "best": None if status.best is None else status.best.model_dump(mode="json"),
         "plan": None
         if plan is None

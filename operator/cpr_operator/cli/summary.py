@@ -72,8 +72,9 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
 
 
 def _held_out(found: HeldOut) -> str:
+    gauc = "" if found.gauc is None else f"GAUC {found.gauc:.4f}, "
     return (
-        f"AUC {_figure(found.auc, '.4f')}, log loss {_figure(found.logloss, '.4f')}, normalised entropy "
+        f"AUC {_figure(found.auc, '.4f')}, {gauc}log loss {_figure(found.logloss, '.4f')}, normalised entropy "
         f"{_figure(found.normalised_entropy, '.4f')}, calibration {_figure(found.calibration, '.3f')} at step "
         f"{found.step:,}, on {found.scored:,} samples"
     )

@@ -304,9 +304,16 @@ def with_termination_message(status: Status, facts: Mapping[str, Fact]) -> Statu
     status = with_account(status, account_of(status).settle_dense(word.lost))
     progress = status.progress.evolve(loss=word.loss, auc=word.auc, logloss=word.logloss, metrics=dict(word.metrics))
     if word.evaluation is not None:
-        progress = progress.evolve(held_out=HeldOut.of(word.evaluation))
+        progress = progress.evolve(held_out=_with_groups(HeldOut.of(word.evaluation), progress.held_out))
     best = BestModel.of(word.best) if word.best is not None else status.best
     return status.evolve(progress=progress, best=best)
+
+
+def _with_groups(told: HeldOut, known: HeldOut | None) -> HeldOut:
+    """The last word has no room for the groups: a report told them."""
+    if known is None or known.step != told.step:
+        return told
+    return told.evolve(groups=known.groups, rest=known.rest)
 
 
 def _termination_message(status: Status, facts: Mapping[str, Fact]) -> Result | None:

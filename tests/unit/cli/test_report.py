@@ -15,6 +15,7 @@ from cpr_operator.api.status import (
     BestModel,
     Budget,
     FailureRecord,
+    GroupScores,
     HeldOut,
     Overhead,
     Plan,
@@ -33,6 +34,7 @@ FAILURE = FailureRecord(
     time=5.0, role="shard", index=1, incarnation=1, kind="Killed", message="by SIGKILL", lost_samples=20,
     lost_row_updates=1470, lost_row_updates_exact=False, action="ReplaceShards", recovery_seconds=2.5,
 )  # fmt: skip
+SHOP = GroupScores(name="shop", samples=30, auc=0.8)
 STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
@@ -43,7 +45,9 @@ STATUS = Status(
         auc=0.75,
         logloss=0.5,
         metrics={"buy.auc": 0.8125},
-        held_out=HeldOut(step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9),
+        held_out=HeldOut(
+            step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9, gauc=0.8, groups=(SHOP,)
+        ),
     ),
     shards=(
         Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
@@ -94,7 +98,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert found["metrics"] == {"buy.auc": 0.8125}
     assert found["held_out"] == {
         "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
-        "calibration": None,
+        "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
     }  # fmt: skip
     assert found["best"] == {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2}
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}

@@ -47,8 +47,10 @@ def test_a_small_improvement_is_none() -> None:
 
 @pytest.mark.parametrize("metric", ["LogLoss", "NormalisedEntropy"])
 def test_losses_are_to_fall(metric: StopMetric) -> None:
-    field = {"LogLoss": "logloss", "NormalisedEntropy": "normalised_entropy"}[metric]
-    found = [replace(each, **{field: value}) for each, value in zip(scores(0.7, 0.6), (0.9, 0.8), strict=True)]
+    found = [
+        replace(each, logloss=value, normalised_entropy=value)
+        for each, value in zip(scores(0.7, 0.6), (0.9, 0.8), strict=True)
+    ]
     assert judged(found, EarlyStopSpec(metric, 1)) == Verdict(20, 0.8, 20, 0)
 
 

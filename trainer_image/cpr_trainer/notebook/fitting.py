@@ -11,7 +11,7 @@ from torch import nn
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import Rows, of_bands
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.evaluated import data_of_its_own, scored_rows
+from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import score_held_out
@@ -57,9 +57,8 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
 
 
 def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Score | None:
-    own = data_of_its_own(job)
-    if own is not None:
-        dataset = open_dataset(own, job.model, Uris(job.snapshots.store))
+    if data_of_its_own(job) is not None:
+        dataset = open_scored(job, Uris(job.snapshots.store))
     if not scored_rows(job, dataset.layout.rows):
         return None
 

@@ -124,6 +124,7 @@ _HELD_OUT: Mapping[str, tuple[str, str]] = {
     "auc": ("cprjob_trainer_held_out_auc_ratio", "AUC of the last evaluation on held-out samples"),
     "logloss": ("cprjob_trainer_held_out_logloss_nats", "Its log loss"),
     "normalised_entropy": ("cprjob_trainer_held_out_normalised_entropy_ratio", "Its log loss by that of a constant"),
+    "gauc": ("cprjob_trainer_held_out_gauc_ratio", "Its mean AUC of groups, weighted by samples"),
     "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
     "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
 }
@@ -153,6 +154,7 @@ class ReportCollector(Collector):
             value = getattr(report.evaluation, field, None)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=float(value))
+        yield _by_group(report)
         for field, (name, text) in _BEST.items():
             value = getattr(report.best, field, None)
             if value is not None:
@@ -165,3 +167,14 @@ class ReportCollector(Collector):
         for state in TrainerState:
             states.add_metric((state.value,), float(state is report.state))
         yield states
+
+
+def _by_group(report: TrainerReport) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "cprjob_trainer_held_out_group_auc_ratio", "Its AUC of the largest groups, and of the rest", labels=("group",)
+    )
+    found = report.evaluation
+    for group in () if found is None else (*found.groups, *filter(None, (found.rest,))):
+        if group.auc is not None:
+            family.add_metric((group.name,), group.auc)
+    return family

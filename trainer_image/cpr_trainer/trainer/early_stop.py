@@ -65,6 +65,8 @@ def value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:
     match spec.metric:
         case "AUC":
             return scores.auc
+        case "GAUC":
+            return scores.gauc
         case "LogLoss":
             return scores.logloss
         case "NormalisedEntropy":
@@ -73,7 +75,7 @@ def value_of(scores: HeldOutScores, spec: EarlyStopSpec) -> float | None:
 
 def _gain(value: float, before: float, spec: EarlyStopSpec) -> float:
     """Return by how much a value is better."""
-    return value - before if spec.metric == "AUC" else before - value
+    return value - before if spec.metric in {"AUC", "GAUC"} else before - value
 
 
 def next_evaluation(step: int, every: int, batch_size: int, last_step: int) -> int:

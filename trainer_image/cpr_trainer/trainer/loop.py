@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -353,8 +354,8 @@ class Loop:
 
     def _result(self, anchor: AnchorRef) -> Result:
         state, board = self._stepper.state, self._board
-        figures = state.scores.figures()
-        return Result(anchor, state.lost, **figures, evaluation=board.evaluation, best=board.best)
+        evaluation = board.evaluation and replace(board.evaluation, groups=(), rest=None)
+        return Result(anchor, state.lost, **state.scores.figures(), evaluation=evaluation, best=board.best)
 
     def _say_halted(self) -> None:
         """Without lockstep: let the leader know after which step this rank stands."""

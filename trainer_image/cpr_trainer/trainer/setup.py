@@ -9,7 +9,7 @@ from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.data.batch import Dataset
-from cpr_trainer.data.evaluated import data_of_its_own
+from cpr_trainer.data.evaluated import open_scored
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.entrypoint import build_network
@@ -64,9 +64,10 @@ class Setup:
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         dataset = open_dataset(job.data, job.model, files, lambda find: pinning.indices(store, files, find))
-        scored, own = dataset, data_of_its_own(job)
-        if own is not None:
-            scored = open_dataset(own, job.model, files, lambda find: evaluation_pinning.indices(store, files, find))
+        scored, spec = dataset, job.evaluation
+        if spec is not None and (spec.uri is not None or spec.group_by is not None):
+            own = pinning if spec.uri is None else evaluation_pinning
+            scored = open_scored(job, files, lambda find: own.indices(store, files, find))
         return cls(
             job=job,
             rank=roster.index,

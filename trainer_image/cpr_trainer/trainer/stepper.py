@@ -189,8 +189,8 @@ class Stepper:
             scores.merge(*to_merge)
         if show:
             self._board.set(**scores.figures())
-        for counters in held_out:
-            self._board.set(evaluation=self.held_out.scores(step - 1, counters, replica))
+        if held_out:
+            self._board.set(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from cpr_operator.api.rules.rule import Rule
 
+#: Trainers tell each other the logits of all of them, at 4 bytes each, and keep labels and groups of all.
+MAX_GROUPED = 2**22
 ROWS = Rule(
     "spec",
     "spec.evaluation",
@@ -32,6 +34,27 @@ LOCKSTEP = Rule(
     "set spec.trainers.denseSync to AllReduce, or everySamples to 0 and use cprjob evaluate",
     "self.evaluation.everySamples == 0 || self.trainers.denseSync == 'AllReduce'",
 )
+GROUP_BY = Rule(
+    "spec",
+    "spec.evaluation.groupBy",
+    "Synthetic data has no column to group by",
+    "remove spec.evaluation.groupBy, or choose another spec.data.format",
+    "!has(self.evaluation.groupBy) || self.data.format != 'Synthetic'",
+)
+GROUP_ROWS = Rule(
+    "spec.evaluation",
+    "spec.evaluation.samples",
+    f"scores by group take at most {MAX_GROUPED} rows",
+    "lower it, or remove groupBy",
+    f"!has(self.groupBy) || self.samples <= {MAX_GROUPED}",
+)
+GAUC = Rule(
+    "spec.evaluation",
+    "spec.evaluation.earlyStop.metric",
+    "GAUC needs groups",
+    "set spec.evaluation.groupBy, or choose another metric",
+    "!has(self.earlyStop) || self.earlyStop.metric != 'GAUC' || has(self.groupBy)",
+)
 EARLY_STOP = Rule(
     "spec.evaluation",
     "spec.evaluation.earlyStop",
@@ -46,4 +69,4 @@ EARLY_STOP_EXACT = Rule(
     "remove spec.snapshots.quantisation, or earlyStop",
     "!has(self.evaluation.earlyStop) || self.snapshots.quantisation.mode == 'Exact'",
 )
-RULES = (ROWS, URI, URI_ONLY, LOCKSTEP, EARLY_STOP, EARLY_STOP_EXACT)
+RULES = (ROWS, URI, URI_ONLY, LOCKSTEP, GROUP_BY, GROUP_ROWS, GAUC, EARLY_STOP, EARLY_STOP_EXACT)

@@ -56,6 +56,7 @@ def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
         ("held-out AUC", _figure(found.auc)),
         ("held-out log loss", _figure(found.logloss)),
         ("held-out normalised entropy", _figure(found.normalised_entropy)),
+        *((("held-out GAUC", _figure(found.gauc)),) if found.groups else ()),
     )
     if best is None:
         return figures
@@ -70,7 +71,15 @@ def headline(status: Status) -> str:
 
 def tables(story: Story) -> tuple[Table, ...]:
     """All tables, the same for every job."""
-    return _failures(story), _plan(story), _overhead(story), _conditions(story), _members(story), _events(story)
+    return (
+        _failures(story),
+        _groups(story),
+        _plan(story),
+        _overhead(story),
+        _conditions(story),
+        _members(story),
+        _events(story),
+    )
 
 
 def _failures(story: Story) -> Table:
@@ -92,6 +101,21 @@ def _failures(story: Story) -> Table:
         for each in story.status.failures
     )
     return Table("table-failures", "Failures", columns, rows, "Nothing has failed.")
+
+
+def _groups(story: Story) -> Table:
+    found = story.status.progress.held_out
+    groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
+    columns = ("group", "samples", "AUC", "log loss", "normalised entropy", "calibration")
+    rows = tuple(
+        (
+            each.name,
+            f"{each.samples:,}",
+            *map(_figure, (each.auc, each.logloss, each.normalised_entropy, each.calibration)),
+        )
+        for each in groups
+    )
+    return Table("table-groups", "Held-out scores by group", columns, rows, "The job has no spec.evaluation.groupBy.")
 
 
 def _plan(story: Story) -> Table:
