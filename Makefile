@@ -25,7 +25,7 @@ CLUSTER := .cache/cluster.log
 # Each test by its name as it runs, and which took longest.
 SHOWN    := --verbose --durations 10
 
-.PHONY: env peers demo check lint types compute processes test soak e2e cluster-up cluster-down crds docs images dist version pins
+.PHONY: env peers demo check lint types compute processes test soak storm e2e cluster-up cluster-down crds docs images dist version pins
 
 env: $(STAMP)  ## make .venv with cprjob and cprjob-bench in it
 
@@ -77,11 +77,22 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 	if [ $$((cluster | others)) != 0 ]; then \
 	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
 
-soak: env  ## what needs hours: many storms, the cluster's tests five times, the benches of the operator
+soak: env  ## what needs hours: many storms, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
+	$(MAKE) storm
 	$(BIN)/python laboratory/scripts/passes.py
 	$(BIN)/python laboratory/scripts/operator_scale.py --jobs 1000 --foreign 10000
+
+# Without a seed, a storm that nobody has seen. It prints its seed.
+SEED    ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(10**6))')
+MINUTES ?= 60
+# The round to begin with: of a seed that found something, the rounds before it can be left out.
+FIRST   ?= 1
+# Some of the catalogue's faults by their names, with semicolons between them. None: all of them.
+ONLY    ?=
+storm: env  ## faults of all kinds on the cluster, two or three at once: SEED=n MINUTES=m FIRST=round ONLY="fault; fault"
+	SEED=$(SEED) MINUTES=$(MINUTES) FIRST=$(FIRST) ONLY="$(ONLY)" $(BIN)/pytest --capture no -o faulthandler_timeout=0 tests/cluster/storm/soak.py
 
 e2e: env  ## only the tests on the several-node cluster
 	$(BIN)/pytest tests/cluster

@@ -1,6 +1,6 @@
 """What the peers share: how a job becomes steps, and how several processes of one machine find each other.
 
-A peer trains the job in CPR_SPEC and traces its steps (see `cpr_contract.trace`); `cprjob bench train --peer` measures.
+A peer trains the job in CPR_SPEC and traces its steps (see `cpr_contract.env`); `cprjob bench train --peer` measures.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from cpr_trainer.runtime import read_job
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.feed import Feed
-from cprjob_bench.roles.train.tables import Tables
+from cprjob_bench.roles.single import Tables
 
 #: The tables of this process, if it is a server, and what keeps two pushes from the same row.
 _served: list[Tables] = []

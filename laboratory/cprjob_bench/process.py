@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_trainer.process import loading_torch, supervised
 
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one role to its end and return the exit code."""
     options = _parser().parse_args(arguments)
     if options.role in {ROLE_TRAINER, ROLE_SHARD}:
-        from cprjob_bench.roles.redundancy.main import run as be_member
+        from cprjob_bench.roles.member import run as be_member
 
         return be_member(options.role, environ)
     return supervised(options.role, partial(_run, options, environ), environ)
@@ -32,25 +32,25 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             measure(environ, sys.stdin, sys.stdout)
         case "priority":
             with loading_torch(environ):
-                from cprjob_bench.roles.priority.main import run as try_strategies
+                from cprjob_bench.roles.priority import run as try_strategies
 
             try_strategies(environ, sys.stdin, sys.stdout)
         case "single":
             with loading_torch(environ):
-                from cprjob_bench.roles.train.single import run as train_alone
+                from cprjob_bench.roles.single import run as train_alone
 
             train_alone(environ)
         case "samples":
-            from cprjob_bench.roles.train.samples import run as write_samples
+            from cprjob_bench.roles.samples import run as write_samples
 
             write_samples(environ, options.rows, options.to)
         case "sweep":
-            from cprjob_bench.roles.redundancy.sweep import run as write_sweep
+            from cprjob_bench.roles.samples import write_sweep
 
             write_sweep(options.rows, options.tables, options.to)
         case _:
             with loading_torch(environ):
-                from cprjob_bench.roles.train.gauge import run as gauge
+                from cprjob_bench.roles.gauge import run as gauge
 
             gauge(sys.stdin, sys.stdout)
     return ExitCode.OK

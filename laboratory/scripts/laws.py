@@ -20,9 +20,7 @@ from rich.table import Table
 from cpr_operator.policy.equations import full_interval
 from cpr_operator.policy.law import Odds, choose
 from cprjob_bench.simulation.engine import Decision
-from cprjob_bench.simulation.failures import exponential
-from cprjob_bench.simulation.job import Job
-from cprjob_bench.simulation.presets import PAPER, PRODUCTION
+from cprjob_bench.simulation.job import PAPER, PRODUCTION, Job, exponential
 from cprjob_bench.simulation.strategies import ClosedLoop
 from cprjob_bench.simulation.study import simulate
 

@@ -31,7 +31,7 @@ from rich.table import Table
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.access import Access, find_access
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.order import BatchOrder
@@ -40,12 +40,11 @@ from cpr_trainer.exchange import PendingLookup
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.store import Uris
-from cprjob_bench.commands.train.machine import usage
-from cprjob_bench.commands.train.presets import document
+from cprjob_bench.commands.measuring import usage
+from cprjob_bench.commands.train import document
 from cprjob_bench.options import TrainPreset
-from cprjob_bench.roles.snapshot.serving import Trainer
-from cprjob_bench.roles.snapshot.shard_process import running_shard
-from cprjob_bench.roles.snapshot.workload import gradients_for
+from cprjob_bench.roles.snapshot.saves import gradients_for
+from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
 
 PATIENCE_S = 60.0
 #: Batches that are drawn beforehand, and used in turn.

@@ -31,7 +31,7 @@ from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
-from cprjob_bench.commands.train.presets import BATCH_SIZE, document
+from cprjob_bench.commands.train import BATCH_SIZE, document
 from cprjob_bench.options import TrainPreset
 
 BATCHES, ROWS, SKEW = 8, 1000, 4

@@ -9,6 +9,7 @@ CPR_OPERATOR_NAMESPACE           its own namespace, which reaches the HTTP port 
 CPR_OPERATOR_REPORT_PEERS        who else does: a JSON list of NetworkPolicyPeers
 CPR_OPERATOR_RESTRICT_TEMPLATES  whether pod templates are restricted (true)
 CPR_OPERATOR_SERVICE_ACCOUNTS    the ServiceAccounts that restricted templates may name, separated by commas
+CPR_OPERATOR_KUEUE               whether jobs may stand in queues of Kueue (false)
 CPR_OPERATOR_LOG_LEVEL           debug, info, warning or error (info); debug shows all that kopf says
 CPR_OPERATOR_LOG_FORMAT          text, or json: one object a line (text)
 KUBECONFIG                       only used outside a pod
@@ -31,12 +32,11 @@ from datetime import UTC, datetime
 
 from kubernetes.aio.config import ConfigException
 
-from cpr_operator.candidate import Candidate, StuckError
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
-from cpr_operator.configuration import Configuration, ConfigurationError
+from cpr_operator.configuration import Configuration, ConfigurationError, set_up_logs
 from cpr_operator.election import ClusterLeases, Elector, new_identity
 from cpr_operator.http_server import serve
-from cpr_operator.logs import set_up_logs
+from cpr_operator.leader import Candidate, StuckError
 from cpr_operator.metrics import Metrics
 
 logger = logging.getLogger("cpr_operator")

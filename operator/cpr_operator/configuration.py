@@ -1,14 +1,18 @@
-"""The operator's environment, read and checked."""
+"""The operator's environment, read and checked, and its log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
+
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 
 NAMESPACES = "CPR_OPERATOR_NAMESPACES"
 HTTP_PORT = "CPR_OPERATOR_HTTP_PORT"
@@ -17,6 +21,7 @@ OWN_NAMESPACE = "CPR_OPERATOR_NAMESPACE"
 REPORT_PEERS = "CPR_OPERATOR_REPORT_PEERS"
 RESTRICT_TEMPLATES = "CPR_OPERATOR_RESTRICT_TEMPLATES"
 SERVICE_ACCOUNTS = "CPR_OPERATOR_SERVICE_ACCOUNTS"
+KUEUE = "CPR_OPERATOR_KUEUE"
 DEFAULT_HTTP_PORT = 8080
 DEFAULT_LEASE = "default/cprjob"
 
@@ -33,7 +38,7 @@ class Configuration:
 
     No namespaces: all of the cluster. `lease` is (namespace, name).
     `peers` may reach the HTTP port of pods, everybody if the operator runs outside of the cluster. `restriction` is
-    what pod templates may say.
+    what pod templates may say. `kueue`: jobs may stand in queues of Kueue.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -41,6 +46,7 @@ class Configuration:
     lease: tuple[str, str] = ("default", "cprjob")
     peers: Peers | None = None
     restriction: Restriction | None = field(default_factory=Restriction)
+    kueue: bool = False
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Configuration:
@@ -52,8 +58,8 @@ class Configuration:
         if not re.fullmatch(f"{_NAME}/{_NAME}", lease):
             raise ConfigurationError(f"{LEASE} is {lease!r}; it must be a namespace and a name: NAMESPACE/NAME")
         namespace, _, name = lease.partition("/")
-        peers, restriction = _peers(environ), _restriction(environ)
-        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction)
+        peers, restriction, kueue = _peers(environ), _restriction(environ), _truth(environ, KUEUE, "false")
+        return cls(_names(environ, NAMESPACES), int(port), (namespace, name), peers, restriction, kueue)
 
 
 def _names(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
@@ -73,7 +79,51 @@ def _peers(environ: Mapping[str, str]) -> Peers | None:
 
 
 def _restriction(environ: Mapping[str, str]) -> Restriction | None:
-    text = environ.get(RESTRICT_TEMPLATES, "") or "true"
+    if not _truth(environ, RESTRICT_TEMPLATES, "true"):
+        return None
+    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS)))
+
+
+def _truth(environ: Mapping[str, str], variable: str, default: str) -> bool:
+    text = environ.get(variable, "") or default
     if text not in {"true", "false"}:
-        raise ConfigurationError(f"{RESTRICT_TEMPLATES} is {text!r}; it must be true or false")
-    return Restriction(frozenset(_names(environ, SERVICE_ACCOUNTS))) if text == "true" else None
+        raise ConfigurationError(f"{variable} is {text!r}; it must be true or false")
+    return text == "true"
+
+
+# The operator's log: from which level on, and whether as text or as JSON. kopf writes to the same one.
+
+
+LOG_LEVEL = "CPR_OPERATOR_LOG_LEVEL"
+LOG_FORMAT = "CPR_OPERATOR_LOG_FORMAT"
+LEVELS = ("info", "debug", "warning", "error")
+FORMATTERS: Mapping[str, logging.Formatter] = {
+    "text": logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonFormatter(
+        ("levelname", "name", "message"),
+        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+        reserved_attrs=[*RESERVED_ATTRS, "settings", "k8s_skip", "k8s_ref"],  # the last are kopf's, for itself
+        timestamp="time",
+    ),
+}
+
+
+def set_up_logs(environ: Mapping[str, str]) -> None:
+    """Write the log as the environment says. Raises ConfigurationError."""
+    level, form = _one_of(environ, LOG_LEVEL, LEVELS), _one_of(environ, LOG_FORMAT, tuple(FORMATTERS))
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[form])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level != "debug":
+        # A line for each watch event.
+        logging.getLogger("kopf.objects").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # It warns that kopf does not handle signals, which is done here.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+
+
+def _one_of(environ: Mapping[str, str], variable: str, allowed: tuple[str, ...]) -> str:
+    """The variable's value, the first of those allowed if it is empty."""
+    value = environ.get(variable, "") or allowed[0]
+    if value not in allowed:
+        raise ConfigurationError(f"{variable} is {value!r}; it must be one of {', '.join(allowed)}")
+    return value

@@ -32,10 +32,11 @@ from cpr_operator.cluster.protocol import (
 )
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
+from cpr_operator.queueing import change_workload, queue_of
 from cpr_operator.reading import ancestor_of, read_job
 from cpr_operator.reconcile import (
     Hold,
@@ -77,7 +78,8 @@ class Controller:
 
     `hold` tells why no new job may start (None: they may); `gone` is told of a job that is not there any more;
     `peers` may reach the pods' HTTP port, everybody if None; `restriction` is what pod templates may say, anything if
-    None; `new_key` makes a job's handshake key; `rng` spreads over time what need not be done at once.
+    None; `kueue` says whether jobs may stand in queues of Kueue, and None that there are none; `new_key` makes a job's
+    handshake key; `rng` spreads over time what need not be done at once.
     """
 
     def __init__(  # noqa: PLR0913 -- one cluster, one clock, and what differs between their users
@@ -90,6 +92,7 @@ class Controller:
         timing: Timing | None = None,
         peers: Peers | None = None,
         restriction: Restriction | None = None,
+        kueue: bool | None = None,
         new_key: Callable[[], str] = lambda: secrets.token_hex(32),
         rng: random.Random | None = None,
     ) -> None:
@@ -99,6 +102,7 @@ class Controller:
         self._gone = gone
         self._timing = timing or Timing()
         self._restriction = restriction
+        self._kueue = kueue
         self._rng = rng or random.Random()
         self._guarding = Guarding(clock, peers, new_key, self._rng)
         self._memories: dict[tuple[str, str], Memory] = {}
@@ -157,6 +161,7 @@ class Controller:
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
             ancestor=await ancestor_of(self._cluster, job),
+            queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),
             timing=self._timing,
@@ -311,6 +316,8 @@ class Controller:
             await cluster.delete_job(view)
         if outcome.release:
             await release(cluster, view)
+        # Last, because Kueue may be away: its webhook answers for the API server.
+        memory.workload_refused = await change_workload(cluster, job, outcome)
 
     async def _emit(self, cluster: Cluster, view: JobView, event: Event) -> None:
         logger.info("%s: %s: %s", view.name, event.reason, event.message)

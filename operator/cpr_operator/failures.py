@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_operator.cluster.views import PodView
 

@@ -1,4 +1,4 @@
-"""Ensures what pods need before they are created: a server that accepts them, and the objects around them.
+"""Ensures what pods need before they are created: the CRD, a server that accepts them, objects around them.
 
 The objects are the key, the network policy and the disruption budgets. Users may delete or edit
 them, so they are checked every `GUARD_S` seconds, and the key before each pod is created. A check
@@ -8,18 +8,21 @@ creation, which needs no right to read Secrets.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cpr_contract import env
-from cpr_contract.key import key_digest
-from cpr_operator.cluster.protocol import BusyError, Cluster, Manifest, RefusedError, TerminatingError
+from cpr_contract.roster import key_digest
+from cpr_operator.api.crd import HASH_ANNOTATION, schema_hash
+from cpr_operator.cluster.protocol import BusyError, Cluster, ClusterError, Manifest, RefusedError, TerminatingError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile import Job, Outcome
+from cpr_operator.reconcile import Hold, Job, Outcome
 from cpr_operator.reconcile.conditions import REFUSAL_REMEDY
 
 #: Seconds between two checks of the objects, and after a refusal.
@@ -152,3 +155,48 @@ class Guarding:
         guarded.blocked, guarded.refused = blocked, refused
         guarded.up, guarded.applied = True, (policy, *budgets)
         guarded.due = self._clock() + (RETRY_S if blocked or refused else GUARD_S)
+
+
+# Whether the installed CRD is this operator's own: under another one no new job starts.
+#
+# An older schema would silently drop fields that a user wrote, a limit perhaps.
+
+
+logger = logging.getLogger(__name__)
+
+#: An answer counts for so many seconds. Then the CRD may be another one, or can be read again.
+FRESH_S = 10.0
+
+
+class InstalledCrd:
+    """Reads the CRD's annotations when the last answer is too old by `clock` (seconds)."""
+
+    def __init__(self, read: Callable[[], Awaitable[Mapping[str, str]]], clock: Callable[[], float]) -> None:
+        self._read = read
+        self._clock = clock
+        self._asked: float | None = None
+        self._hold: Hold | None = None
+        self._asking = asyncio.Lock()
+
+    async def hold(self) -> Hold | None:
+        """Why no new job may start now; None if it may."""
+        async with self._asking:  # whoever comes meanwhile waits for the same answer
+            now = self._clock()
+            if self._asked is None or now >= self._asked + FRESH_S:
+                found = await self._ask()
+                if found is not None and found != self._hold:
+                    logger.warning("no new job starts: %s", found.message)
+                self._asked, self._hold = now, found
+            return self._hold
+
+    async def _ask(self) -> Hold | None:
+        try:
+            annotations = await self._read()
+        except ClusterError as error:
+            remedy = "the operator retries; its ServiceAccount must be allowed to get the CRD"
+            return Hold("Unknown", "Unknown", f"the CRD cannot be read: {error}; {remedy}")
+        installed = annotations.get(HASH_ANNOTATION, "none")
+        if installed == schema_hash():
+            return None
+        text = f"the installed CRD belongs to another release (schema {installed}, not {schema_hash()})"
+        return Hold("True", "SchemaDiffers", f"{text}: upgrade the chart's CRD")

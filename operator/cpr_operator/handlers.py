@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, PLURAL, VERSION
 from cpr_operator.api.status import Status
-from cpr_operator.cluster.object_views import pod_view
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import PodView, pod_view
 from cpr_operator.cluster.watched import Watched
+from cpr_operator.desired import workload
 from cpr_operator.metrics import Metrics
+from cpr_operator.reconcile.queue import awaits_release
 from cpr_operator.worker import DEBOUNCE_S, Workers
 
 #: Phases of jobs whose first pass after the operator's start must not wait.
@@ -74,6 +75,24 @@ def make_registry(
         await workers.close()
 
     return registry
+
+
+def watch_workloads(registry: kopf.OperatorRegistry, workers: Workers, releases: Workers) -> None:
+    """Add a handler that wakes a job when Kueue says something of its Workload.
+
+    `releases` are the workers of Workloads that wait for the job's pods to end (`queueing.release_quota`).
+    """
+    own = {env.LABEL_JOB: kopf.PRESENT}
+
+    @kopf.on.event(workload.KUEUE, workload.VERSION, workload.PLURAL, registry=registry, labels=own)
+    async def workload_changed(type: str | None, event: kopf.RawEvent, **_: Any) -> None:  # noqa: A002 -- kopf's name
+        body = event["object"]
+        meta = body["metadata"]
+        namespace, name = _key(meta, meta["labels"][env.LABEL_JOB])
+        if workers.started(namespace, name):
+            workers.wake(namespace, name, DEBOUNCE_S)
+        if type != "DELETED" and awaits_release(body):
+            releases.wake(namespace, str(meta["name"]))
 
 
 def read_status(status: Any) -> Status | None:

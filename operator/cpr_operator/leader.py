@@ -1,4 +1,4 @@
-"""The leader's work: it watches and runs passes, in a thread and an event loop of its own.
+"""One of several operators: it stands by until it holds the lease, and leads in a thread of its own.
 
 A long pass therefore delays neither the renewal of the lease nor an answer over HTTP. All tasks of a
 term end with its loop, so the next term starts clean.
@@ -13,6 +13,8 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import kopf
 
@@ -21,9 +23,11 @@ from cpr_operator.cluster.kubernetes import KubernetesCluster
 from cpr_operator.cluster.watched import Kind, Watched
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
-from cpr_operator.handlers import make_registry
-from cpr_operator.installed_crd import InstalledCrd
+from cpr_operator.election import Elector, Term
+from cpr_operator.guarding import InstalledCrd
+from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
+from cpr_operator.queueing import release_quota
 from cpr_operator.watches import Watches
 from cpr_operator.worker import Workers
 
@@ -42,7 +46,7 @@ class Leader:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watches: Watches | None = None
-        self._workers: Workers | None = None
+        self._workers: tuple[Workers, ...] = ()
 
     def start(self) -> asyncio.Future[None]:
         """Begin in a new thread; the future ends with the work, and with its error."""
@@ -77,8 +81,9 @@ class Leader:
 
     def _end(self) -> None:
         """Cancel the passes first, because kopf takes seconds to end and their requests would slow it down."""
-        if self._workers is not None and self._watches is not None:
-            self._workers.end()
+        if self._watches is not None:
+            for workers in self._workers:
+                workers.end()
             self._watches.stop()
 
     async def _work(self) -> None:
@@ -100,13 +105,19 @@ class Leader:
             gone=gone,
             peers=self._configuration.peers,
             restriction=self._configuration.restriction,
+            kueue=self._configuration.kueue,
         )
-        workers = self._workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        workers = Workers(measured(controller.run_pass, self._metrics), random.Random())
+        releases = Workers(partial(release_quota, cluster, time.time), random.Random())
+        self._workers = (workers, releases)
         # A first pass before the job's pods are shown would have to list them.
         workers.hold()
 
         def handlers() -> kopf.OperatorRegistry:
-            return make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            registry = make_registry(workers, self._metrics, watched, controller.saw, controller.trains)
+            if self._configuration.kueue:
+                watch_workloads(registry, workers, releases)
+            return registry
 
         def listed(kind: Kind, namespace: str) -> None:
             watched.listed(kind, namespace)
@@ -146,3 +157,70 @@ def measured(run_pass: RunPass, metrics: Metrics) -> RunPass:
             metrics.observe_pass(result, time.monotonic() - start)
 
     return run
+
+
+# One of several operators. It stands by until it holds the lease, leads, and stands by again after that.
+
+
+#: The work of a term ends within so many seconds; the pod's grace is longer.
+STOP_S = 10.0
+
+
+class StuckError(RuntimeError):
+    """A term is over and its work does not end: only the end of the process ends it."""
+
+
+class Candidate:
+    """Stands for election and leads."""
+
+    def __init__(self, elector: Elector, configuration: Configuration, metrics: Metrics) -> None:
+        self._elector = elector
+        self._configuration = configuration
+        self._metrics = metrics
+        self._leader: Leader | None = None
+
+    @property
+    def role(self) -> str:
+        """See `Health`.
+
+        A standby is ready once it has read the lease; the leader, once jobs and pods are listed.
+        """
+        if self._leader is None:
+            return "standby" if self._elector.answered else ""
+        return "leader" if self._leader.ready else ""
+
+    async def turns(self) -> None:
+        """See `Health`."""
+        if self._leader is not None:
+            await self._leader.turns()
+
+    async def run(self) -> None:
+        """Stand by and lead in turn, until cancelled.
+
+        Raises StuckError, and whatever ended a leader's work by itself.
+        """
+        while True:
+            await self._lead(await self._elector.acquire())
+
+    async def _lead(self, term: Term) -> None:
+        leader = self._leader = Leader(self._configuration, self._metrics, term.check)
+        holding = asyncio.create_task(self._elector.hold(term))
+        work = leader.start()
+        self._metrics.leading.set(1)
+        try:
+            both: tuple[asyncio.Future[Any], ...] = (holding, work)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if holding.done():
+                logger.warning("the lease is lost: %s", holding.result())
+        finally:
+            leader.stop()
+            await asyncio.wait({work}, timeout=STOP_S)
+            holding.cancel()
+            await self._elector.release(term)
+            self._leader = None
+            self._metrics.leading.set(0)
+            for namespace, name in self._metrics.jobs():
+                self._metrics.forget(namespace, name)
+        if not work.done():
+            raise StuckError(f"the work of the last term did not end within {STOP_S:g} s")
+        work.result()

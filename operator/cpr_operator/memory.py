@@ -34,6 +34,7 @@ class Memory:
     listed: that number when the pods were last listed.
     written_at: the time of the last written status.
     unheard: whether the leader did not answer.
+    workload_refused: the server's words about the last change of the job's Workload.
     job: the job as it was last read, at `read_version`, which is its uid and resourceVersion.
     checked: uid and generation of the last spec whose rules were evaluated and hold.
     """
@@ -51,6 +52,7 @@ class Memory:
     events: int = 0
     listed: int = 0
     unheard: bool = False
+    workload_refused: str = ""
     job: Job | None = None
     read_version: tuple[str, str] = ("", "")
     checked: tuple[str, int] = ("", 0)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from cpr_contract import env
-from cpr_contract.direct import signature
+from cpr_contract.roster import signature
 from cpr_operator.cluster.protocol import Cluster, NotFoundError, PodPatch
 from cpr_operator.desired.names import JobId
 from cpr_operator.guarding import Guarded

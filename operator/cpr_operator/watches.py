@@ -19,6 +19,7 @@ import orjson
 from cpr_contract import env
 from cpr_operator.api.spec import API_VERSION, PLURAL
 from cpr_operator.cluster.watched import Kind
+from cpr_operator.desired import workload
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ def make_settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = CONNECT_S
     settings.watching.chunk_size = PAGE
     settings.watching.label_selectors["", "v1", "pods"] = env.LABEL_JOB
+    settings.watching.label_selectors[workload.KUEUE, workload.VERSION, workload.PLURAL] = env.LABEL_JOB
     settings.networking.request_timeout = REQUEST_S
     settings.networking.connect_timeout = CONNECT_S
     settings.networking.enforce_retry_after = True

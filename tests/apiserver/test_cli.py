@@ -18,9 +18,8 @@ from cpr_operator.api import crd
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.ui.server import listing
-from cpr_operator.cli.ui.source import ClusterJobs
-from cpr_operator.cli.where import AnswerError, Where
+from cpr_operator.cli.console import AnswerError, Where
+from cpr_operator.cli.ui import ClusterJobs, listing
 from cpr_operator.reconcile.plan import plan_inputs
 from support.apiserver import ApiServer
 from support.told_jobs import CORE, JOBS, emit, job, pods, run_pod, tell

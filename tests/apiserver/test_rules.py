@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from cpr_contract.packing import GROWTH, LONGEST
+from cpr_contract.codec import GROWTH, LONGEST
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Budget, Condition, Fork, Ledger, Plan, Progress, Runtime, Shard, Status
 from cpr_operator.api.validate import parse_spec

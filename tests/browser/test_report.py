@@ -11,8 +11,7 @@ import pytest
 import yaml
 from playwright.sync_api import Browser
 
-from cpr_operator.cli.pictures.charts import charts
-from cpr_operator.cli.pictures.page import page
+from cpr_operator.cli.pictures.page import charts, page
 from cpr_operator.cli.pictures.story import story_of
 from support.browser import View
 from support.runs import CPRJOB, run, small_job

@@ -14,10 +14,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from cpr_operator.api.status import Shown, Status
-from cpr_operator.cli.pictures.charts import charts
+from cpr_operator.cli.pictures.page import charts
 from cpr_operator.cli.pictures.story import story_of
-from cpr_operator.cluster.local.events import append_event
-from cpr_operator.cluster.local.files import write_json
+from cpr_operator.cluster.local.objects import append_event, write_json
 from cpr_operator.cluster.protocol import Event
 from support.browser import LOAD_MS, View
 from support.runs import CPRJOB

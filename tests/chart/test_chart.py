@@ -19,6 +19,11 @@ SERVED = {
     ("events.k8s.io", "events"): {"create", "patch"},
     ("", "secrets"): {"create"},
 }
+QUEUES = {
+    ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "patch", "delete"},
+    ("kueue.x-k8s.io", "workloads/status"): {"patch"},
+}
+OF_QUEUES = {("kueue.x-k8s.io", each): {"get"} for each in ("resourceflavors", "workloadpriorityclasses")}
 LEASE = {("coordination.k8s.io", "leases"): {"create", "get", "update"}}
 OWN_CRD = {("apiextensions.k8s.io", "customresourcedefinitions"): {"get"}}
 
@@ -98,6 +103,17 @@ def test_templates_are_restricted_unless_the_values_say_otherwise() -> None:
     (container,) = operator(objects)["containers"]
     fields = [each.get("valueFrom") for each in container["env"] if each["name"] == "CPR_OPERATOR_NAMESPACE"]
     assert fields == [{"fieldRef": {"fieldPath": "metadata.namespace"}}]
+
+
+def test_queues_of_kueue_are_used_if_the_values_say_so() -> None:
+    assert environment(render())["CPR_OPERATOR_KUEUE"] == "false"
+    objects = render("kueue.enabled=true")
+    assert environment(objects)["CPR_OPERATOR_KUEUE"] == "true"
+    assert rights(own_role(objects)) == SERVED | OWN_CRD | QUEUES | OF_QUEUES
+    objects = render("kueue.enabled=true", "watchNamespaces={a}")
+    assert rights(own_role(objects)) == OWN_CRD | OF_QUEUES
+    (role,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "a"]
+    assert rights(role) == SERVED | QUEUES
 
 
 def test_in_all_namespaces_the_operator_may_do_this_and_nothing_else() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build Kubernetes and its companions from the Go module proxy into $BIN, each once: binaries.sh NAME...
-# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, etcd 0.6, kubectl 0.5. Needs Go >= 1.25.
+# On 2 cores: kubernetes 3.5 min, minio 2, versitygw 2, coredns 2, helm 1.5, promtool and prometheus 2, kueue 4, etcd 0.6, kubectl 0.5. Needs Go >= 1.25.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 K8S=v1.35.4 # the newest whose staging modules are all published; 1.35 still runs on cgroup v1
 work=$(mktemp -d)
@@ -33,6 +33,13 @@ etcd() {
 release() { cd "$work"; go install -trimpath -ldflags "-s -w" "$@"; }
 # Of the ways to find targets Kubernetes alone: the others bring the clients of all clouds.
 prometheus() { release -tags remove_all_sd,enable_kubernetes_sd "github.com/prometheus/prometheus/cmd/$1@v0.316.0"; }
+kueue() { # and its chart, which has the resource definitions
+  release sigs.k8s.io/kueue/cmd/kueue@v0.15.0
+  cd "$work"; go mod download -json sigs.k8s.io/kueue@v0.15.0 >mod.json
+  rm -rf "$BIN/kueue-chart"
+  cp -r "$(python3 -c 'import json; print(json.load(open("mod.json"))["Dir"])')/charts/kueue" "$BIN/kueue-chart"
+  chmod -R u+w "$BIN/kueue-chart"
+}
 build() {
   case $1 in
     kubernetes) kubernetes kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet ;;
@@ -43,6 +50,7 @@ build() {
     minio)      release github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c ;;
     versitygw)  release github.com/versity/versitygw/cmd/versitygw@v1.8.0 ;;
     helm)       release helm.sh/helm/v4/cmd/helm@v4.3.1 ;;
+    kueue)      kueue ;;
     promtool|prometheus) prometheus "$1" ;;
     *)          die "unknown: $1" ;;
   esac

@@ -48,18 +48,19 @@ export_image() { # export_image NAME: from buildah's store into a layout folder;
 }
 
 load_images() {
-  local name
-  for name in minio versitygw prometheus; do
-    [ -f "$RUN/images/$name/index.json" ] || python3 "$here/oci.py" pack "$BIN/$name" "/$name" "$RUN/images/$name"
+  local name entry
+  for name in minio versitygw prometheus kueue; do
+    entry=/$name; [ $name != kueue ] || entry=/manager # as its chart has it
+    [ -f "$RUN/images/$name/index.json" ] || python3 "$here/oci.py" pack "$BIN/$name" "$entry" "$RUN/images/$name"
   done
-  for name in operator operator-next trainer minio versitygw prometheus; do load_image $name; done
+  for name in operator operator-next trainer minio versitygw prometheus kueue; do load_image $name; done
 }
 
 load_image() {
   case $backend/$1 in
-    kind/minio|kind/prometheus) "$here/kind.sh" load "$1" 1 ;; # they run on the stable node only
+    kind/minio|kind/prometheus|kind/kueue) "$here/kind.sh" load "$1" 1 ;; # they run on the stable node only
     kind/*) "$here/kind.sh" load "$1" ;;
-    bare/minio|bare/prometheus) "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" 1 ;;
+    bare/minio|bare/prometheus|bare/kueue) "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" 1 ;;
     bare/versitygw) "$here/node.sh" load "$RUN/images/versitygw" localhost/cprjob-versitygw:dev ;;
     bare/*) export_image "$1"; "$here/node.sh" load "$RUN/images/$1" "localhost/cprjob-$1:dev" ;;
   esac
@@ -94,9 +95,9 @@ prepare() {
   exec 9>"$RUN/lock"; flock 9 # two of us would start everything twice
   if [ "$backend" = bare ]; then
     "$here/packages.sh"
-    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool prometheus
+    "$here/binaries.sh" kubernetes kubectl etcd coredns minio versitygw helm promtool prometheus kueue
   else
-    "$here/binaries.sh" kubectl minio versitygw helm promtool prometheus
+    "$here/binaries.sh" kubectl minio versitygw helm promtool prometheus kueue
   fi
 }
 

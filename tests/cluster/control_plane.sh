@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
-# The bare cluster's control plane and network: control_plane.sh start|stop|status. `start` begins from nothing; images on nodes are kept.
+# The bare cluster's control plane and network, and its faults:
+#   control_plane.sh start|stop|status    `start` begins from nothing; images on nodes are kept
+#   control_plane.sh halt|run PROCESS     SIGKILL to etcd, apiserver, controller-manager or scheduler, and its return
+#   control_plane.sh freeze|thaw PROCESS  SIGSTOP and SIGCONT
+#   control_plane.sh doze|wake PROCESS    it runs a fifth of the time
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 certificates() {
@@ -17,6 +21,50 @@ certificates() {
   kubeconfig dns "$API" admin # tests only: DNS needs no more than to read services
 }
 
+run() { # run PROCESS: unless it runs already
+  local p=$RUN/pki
+  ! alive "$1" || return 0
+  case $1 in
+    etcd)
+      spawn etcd "$BIN/etcd" --data-dir "$RUN/etcd" --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+          --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync --log-level error
+      ;;
+    apiserver)
+      # Webhooks are reached at their pods (aggregator routing), because no kube-proxy serves this host.
+      spawn apiserver "$BIN/kube-apiserver" --enable-aggregator-routing=true --etcd-servers http://127.0.0.1:2379 --advertise-address "$API" --bind-address 0.0.0.0 \
+          --client-ca-file "$p/ca.crt" --tls-cert-file "$p/apiserver.crt" --tls-private-key-file "$p/apiserver.key" \
+          --kubelet-client-certificate "$p/kubelet-client.crt" --kubelet-client-key "$p/kubelet-client.key" --kubelet-certificate-authority "$p/ca.crt" \
+          --kubelet-preferred-address-types InternalIP --service-account-key-file "$p/sa.pub" --service-account-signing-key-file "$p/sa.key" \
+          --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range $SERVICES --authorization-mode Node,RBAC \
+          --enable-admission-plugins NodeRestriction --allow-privileged=true
+      ;;
+    controller-manager)
+      spawn controller-manager "$BIN/kube-controller-manager" --kubeconfig "$RUN/kubeconfig/cm" --service-account-private-key-file "$p/sa.key" \
+          --root-ca-file "$p/ca.crt" --use-service-account-credentials --cluster-signing-cert-file "$p/ca.crt" --cluster-signing-key-file "$p/ca.key" \
+          --leader-elect=false --node-monitor-grace-period "${GRACE:-10s}" --node-monitor-period 2s
+      ;;
+    scheduler)
+      spawn scheduler "$BIN/kube-scheduler" --kubeconfig "$RUN/kubeconfig/scheduler" --leader-elect=false
+      ;;
+    *) die "no process of the control plane: $1" ;;
+  esac
+}
+
+process() { # process NAME: its pid
+  local pid; alive "$1" || die "$1 does not run"
+  read -r pid _ <"$RUN/pid/$1"
+  echo "$pid"
+}
+
+doze() { # doze PROCESS
+  spawn "doze-$1" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$(process "$1")"
+}
+
+wake() { # wake PROCESS
+  reap "doze-$1"
+  kill -CONT "$(process "$1")"
+}
+
 start() {
   local p=$RUN/pki
   mkdir -p "$RUN"/{pki,log,pid,kubeconfig,images}
@@ -28,19 +76,11 @@ start() {
   ip route add $SERVICES dev cprjobsvc
   ip route add blackhole $PODS.0.0/16
   certificates
-  spawn etcd "$BIN/etcd" --data-dir "$RUN/etcd" --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
-    --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync --log-level error
-  spawn apiserver "$BIN/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --advertise-address "$API" --bind-address 0.0.0.0 \
-    --client-ca-file "$p/ca.crt" --tls-cert-file "$p/apiserver.crt" --tls-private-key-file "$p/apiserver.key" \
-    --kubelet-client-certificate "$p/kubelet-client.crt" --kubelet-client-key "$p/kubelet-client.key" --kubelet-certificate-authority "$p/ca.crt" \
-    --kubelet-preferred-address-types InternalIP --service-account-key-file "$p/sa.pub" --service-account-signing-key-file "$p/sa.key" \
-    --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range $SERVICES --authorization-mode Node,RBAC \
-    --enable-admission-plugins NodeRestriction --allow-privileged=true
+  run etcd
+  run apiserver
   wait_until 60 "the API server is ready" kubectl get --raw /readyz
-  spawn controller-manager "$BIN/kube-controller-manager" --kubeconfig "$RUN/kubeconfig/cm" --service-account-private-key-file "$p/sa.key" \
-    --root-ca-file "$p/ca.crt" --use-service-account-credentials --cluster-signing-cert-file "$p/ca.crt" --cluster-signing-key-file "$p/ca.key" \
-    --leader-elect=false --node-monitor-grace-period "${GRACE:-10s}" --node-monitor-period 2s
-  spawn scheduler "$BIN/kube-scheduler" --kubeconfig "$RUN/kubeconfig/scheduler" --leader-elect=false
+  run controller-manager
+  run scheduler
   cat >"$RUN/Corefile" <<C
 .:53 {
   bind $DNS
@@ -59,7 +99,7 @@ C
 stop() { # what was started (by recorded pid) and its networks; PURGE=1: the nodes' images too
   local i d n m
   for d in "$RUN"/node*/; do [ ! -d "$d" ] || "$here/node.sh" kill "${d//[!0-9]/}"; done
-  for n in scheduler controller-manager apiserver etcd; do reap $n; done
+  for n in scheduler controller-manager apiserver etcd; do reap "doze-$n"; reap $n; done
   sleep 0.5
   awk -v r="$RUN/" 'index($2, r) == 1 {print $2}' /proc/mounts | sort -r | while read -r m; do umount -l "$m" 2>/dev/null || true; done
   for d in "$RUN"/node*/; do
@@ -89,5 +129,11 @@ case ${1:-} in
   start)  start ;;
   stop)   stop ;;
   status) status ;;
-  *)      echo "usage: control_plane.sh start|stop|status" >&2; exit 2 ;;
+  halt)   reap "$2" ;;
+  run)    run "$2" ;;
+  freeze) kill -STOP "$(process "$2")" ;;
+  thaw)   kill -CONT "$(process "$2")" ;;
+  doze)   doze "$2" ;;
+  wake)   wake "$2" ;;
+  *)      sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -51,9 +51,13 @@ spawn() { # spawn NAME COMMAND...; fd 9 is the lock of cluster.sh
 alive() { # alive NAME
   local pid start; [ -f "$RUN/pid/$1" ] && read -r pid start <"$RUN/pid/$1" && [ -n "$start" ] && [ "$(started "$pid")" = "$start" ]
 }
-reap() { # reap NAME
-  local pid; if alive "$1"; then read -r pid _ <"$RUN/pid/$1"; kill -KILL "$pid" 2>/dev/null || true; fi
+reap() { # reap NAME: returns when the process has ended, so that it can be started again at once
+  local pid; alive "$1" || return 0
+  read -r pid _ <"$RUN/pid/$1"
+  kill -KILL "$pid" 2>/dev/null || true
+  wait_until 30 "$1 has ended" ended "$1"
 }
+ended() { ! alive "$1"; }
 # Fails unless there is exactly one child, so that a fault that did not happen is no riddle for the test that waits for its effect.
 kill_child() { # kill_child SCRIPT NODE CONTAINER SHELL...: SHELL reads commands on the node from its input
   local pid; pid=$("$1" ctr "$2" tasks ls | awk -v id="$3" '$1 == id {print $2}'); shift 3

@@ -3,9 +3,18 @@
 #   node.sh cut|join N       a network partition: the node and its pods live on, unreachable
 #   node.sh kill|start N     power failure and return
 #   node.sh block|unblock A B    node A no longer hears node B and its pods: a one-way cut
+#   node.sh slow|fast N      2 Mbit/s to and from the node
+#   node.sh lossy|lossless N     every tenth packet that arrives at the node is lost
+#   node.sh shut|open N PORT     packets to a port on the node are lost
+#   node.sh halt N DAEMON    SIGKILL to its kubelet, containerd, proxy or dns; `start` brings it back
+#   node.sh squeeze|relax N  the kubelet finds too little memory on the node, and evicts pods
 #   node.sh load LAYOUT NAME [N...]    an OCI layout folder onto nodes (all of them, or those named)
 #   node.sh ctr N ARGS...    containerd's own client on that node
 #   node.sh kill-child N ID  SIGKILL to the one child of a container's first process
+#   node.sh oom N ID         fill a container's memory until the kernel kills the process that works in it
+#   node.sh stick N ID I     hold one thread of a container's process by its number (0: the main one), until `loosen N ID`
+#   node.sh doze N ID        let a container's processes run a fifth of the time, until `wake N ID`
+#   node.sh calm N           undo slow, lossy, shut and squeeze, whichever are in force
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 network() { # network NUMBER: the node's network namespace, once
@@ -84,6 +93,12 @@ cgroups() { # cgroups NAME: the kubelet wants its root cgroup to exist
   for c in cpus mems; do cat "/sys/fs/cgroup/cpuset/cpuset.$c" >"/sys/fs/cgroup/cpuset/$1/cpuset.$c"; done
 }
 
+kubelet() { # kubelet NUMBER
+  local n=node$1; local d=$RUN/$n
+  spawn "$n-kubelet" nsenter "--net=/var/run/netns/cprjob-$n" -- "$BIN/kubelet" --config "$d/kubelet.yaml" --kubeconfig "$RUN/kubeconfig/$n" \
+    --root-dir "$d/kubelet" --cert-dir "$d/kubelet/pki" --hostname-override "$n" --node-ip "$HOSTS.$((10 + $1))" --v=1
+}
+
 start() { # start NUMBER: what does not run yet
   local i=$1 n=node$1 ip=$HOSTS.$((10 + $1)); local d=$RUN/$n
   mkdir -p "$d"/{cni,containerd,run,kubelet}
@@ -95,8 +110,7 @@ start() { # start NUMBER: what does not run yet
   alive "$n-containerd" || spawn "$n-containerd" "${in[@]}" containerd -c "$d/containerd.toml"
   wait_until 60 "$n's containerd answers" ctr -a "$d/containerd.sock" version
   load "$RUN/images/pause" localhost/pause:1 "$i"
-  alive "$n-kubelet" || spawn "$n-kubelet" "${in[@]}" "$BIN/kubelet" --config "$d/kubelet.yaml" --kubeconfig "$RUN/kubeconfig/$n" \
-    --root-dir "$d/kubelet" --cert-dir "$d/kubelet/pki" --hostname-override "$n" --node-ip "$ip" --v=1
+  alive "$n-kubelet" || kubelet "$i"
   alive "$n-proxy" || spawn "$n-proxy" "${in[@]}" "$BIN/kube-proxy" --kubeconfig "$RUN/kubeconfig/proxy" --proxy-mode nftables \
     --hostname-override "$n" --cluster-cidr $PODS.0.0/16 --conntrack-max-per-core 0
   alive "$n-dns" || spawn "$n-dns" "${in[@]}" "$BIN/coredns" -conf "$RUN/Corefile"
@@ -110,6 +124,72 @@ kill_node() { # kill_node NUMBER: kubelet, runtime and every container at once
     for child in $(cat "/proc/$pid/task/$pid/children" 2>/dev/null); do kill -KILL "$child" 2>/dev/null || true; done
     kill -KILL "$pid" 2>/dev/null || true
   done
+}
+
+pids() { # pids N ID: a container's first process, and that one's children
+  local pid; pid=$(ctr -a "$RUN/node$1/containerd.sock" -n k8s.io tasks ls | awk -v id="$2" '$1 == id {print $2}')
+  [ -n "$pid" ] || die "the container has no process"
+  echo "$pid" $(cat "/proc/$pid/task/$pid/children")
+}
+
+slow() { # slow NUMBER: netem is no part of every kernel, a token bucket is
+  local bucket=(root tbf rate 2mbit burst 32k latency 400ms)
+  tc qdisc replace dev "cprjobv$1" "${bucket[@]}"
+  in_node "node$1" tc qdisc replace dev eth0 "${bucket[@]}"
+}
+
+fast() { # fast NUMBER
+  tc qdisc del dev "cprjobv$1" root 2>/dev/null || true
+  in_node "node$1" tc qdisc del dev eth0 root 2>/dev/null || true
+}
+
+drop() { # drop NUMBER TABLE RULE...
+  local n=$1 table=$2; shift 2
+  in_node "node$n" nft -f - <<N
+table inet cprjob_$table { chain c { type filter hook prerouting priority -300; $* drop; }; }
+N
+}
+
+calm() { # calm NUMBER
+  local table
+  fast "$1"
+  for table in $(in_node "node$1" nft list tables inet | grep -oE 'cprjob_(lossy|shut|block)\w*'); do
+    in_node "node$1" nft delete table inet "$table"
+  done
+  relax "$1"
+}
+
+squeeze() { # squeeze NUMBER: the node has the memory, but its kubelet wants nearly all of it free
+  sed -i 's/^evictionHard:.*/evictionHard: {memory.available: "99%"}\nevictionPressureTransitionPeriod: 1s/' "$RUN/node$1/kubelet.yaml"
+  restart_kubelet "$1"
+}
+
+relax() { # relax NUMBER: `start` writes the kubelet's file anew
+  grep -q '^evictionPressure' "$RUN/node$1/kubelet.yaml" || return 0
+  reap "node$1-kubelet"
+  start "$1"
+}
+
+restart_kubelet() { # restart_kubelet NUMBER: with the file as it is
+  reap "node$1-kubelet"
+  kubelet "$1"
+}
+
+stick() { # stick NUMBER ID THREAD: of the process that does the work, a keeper's child
+  local found; found=$(pids "$1" "$2")
+  spawn "stick-$2" python3 "$here/stick.py" "${found##* }" "$3"
+}
+
+doze() { # doze NUMBER ID
+  local found; found=$(pids "$1" "$2")
+  spawn "doze-$2" bash -c 'while kill -STOP $0; do sleep 0.4; kill -CONT $0; sleep 0.1; done' "$found"
+}
+
+wake() { # wake NUMBER ID
+  local found
+  reap "doze-$2"
+  found=$(pids "$1" "$2" 2>/dev/null) || return 0 # its container is gone
+  kill -CONT $found 2>/dev/null || true
 }
 
 load() { # load LAYOUT NAME [NUMBER...]
@@ -132,9 +212,19 @@ case $command in
 table inet cprjob_block_$2 { chain c { type filter hook prerouting priority -300; ip saddr { $HOSTS.$((10 + $2)), $PODS.$2.0/24 } drop; }; }
 N
     ;;
+  slow|fast|squeeze|relax|calm) "$command" "$1" ;;
+  lossy)   drop "$1" lossy iifname eth0 numgen random mod 10 == 0 ;;
+  lossless) in_node "node$1" nft delete table inet cprjob_lossy ;;
+  shut)    drop "$1" "shut_$2" tcp dport "$2" ;;
+  open)    in_node "node$1" nft delete table inet "cprjob_shut_$2" ;;
+  halt)    reap "node$1-$2" ;;
+  oom)     found=$(pids "$1" "$2"); python3 "$here/hog.py" "${found##* }" ;;
+  stick)   stick "$@" ;;
+  loosen)  reap "stick-$2" ;;
+  doze|wake) "$command" "$@" ;;
   unblock) in_node "node$1" nft delete table inet "cprjob_block_$2" ;;
   load)    load "$@" ;;
   ctr)     n=$1; shift; ctr -a "$RUN/node$n/containerd.sock" -n k8s.io "$@" ;;
   kill-child) kill_child "$here/node.sh" "$1" "$2" sh ;;
-  *)       sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
+  *)       sed -n '2,18s/^# //p' "$0" >&2; exit 2 ;;
 esac

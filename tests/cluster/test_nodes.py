@@ -1,15 +1,13 @@
 """Faults of whole nodes on the real cluster: power goes, a cable is cut and put back."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.jobs import Member, Run, account, failures, ledger, pod_template, same_auc, verify
-
-Measure = Callable[[str, object], None]
+from cluster.timeline import Measure
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 

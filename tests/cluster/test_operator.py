@@ -2,15 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.jobs import MANY_EPOCHS, Run, account, failures, ledger, pod_template, same_auc, verify
-
-Measure = Callable[[str, object], None]
+from cluster.timeline import Measure
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(300, func_only=True)]
 

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.harness import Cluster, Space, until
 from cluster.jobs import NO_SAVES, Run, account, failures, verify_members
+from cluster.timeline import Measure, Timeline
 
 pytestmark = pytest.mark.timeout(240, func_only=True)
 
@@ -14,7 +15,9 @@ ENDLESS = {"format": "Synthetic", "samples": 20_000_000, "batchSize": 128, "seed
 
 
 class TestParity:
-    def test_a_shard_comes_back_without_store_and_save(self, cluster: Cluster, space: Space) -> None:
+    def test_a_shard_comes_back_without_store_and_save(
+        self, cluster: Cluster, space: Space, record_property: Measure
+    ) -> None:
         run = Run.start(
             space,
             "parity",
@@ -27,8 +30,12 @@ class TestParity:
         )
         run.wait("is in parity", lambda status: protected(status) > 0)
         with cluster.store_down():
-            victim = run.pod("shard", 1)
-            told = run.recover_from("the deletion", lambda: space.delete_pod(victim.name, force=True))
+            timeline, victim = Timeline(run, shard=1), run.pod("shard", 1)
+            told = run.recover_from(
+                "the deletion",
+                lambda: timeline.record(lambda: space.delete_pod(victim.name, force=True), within_s=60),
+            )
+            record_property("measured", timeline.table("recovery of a shard from parity, the store being away"))
             assert told == [("shard", 1, victim.incarnation, "Vanished")]
             (failure,) = run.status()["failures"]
             assert (failure["tier"], failure["lostSamples"]) == ("Parity", 0)

@@ -5,7 +5,6 @@ its end holds for all of them together: the samples, who was replaced, the ledge
 """
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,9 +22,7 @@ from cluster.jobs import (
     verify,
     verify_members,
 )
-from cluster.timeline import Timeline
-
-Measure = Callable[[str, object], None]
+from cluster.timeline import Measure, Timeline
 
 pytestmark = [pytest.mark.realdata, pytest.mark.usefixtures("clicks"), pytest.mark.timeout(240, func_only=True)]
 

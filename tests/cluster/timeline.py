@@ -10,6 +10,8 @@ from cluster.harness import until
 from cluster.harness.space import Role
 from cluster.jobs import Run
 
+#: pytest's `record_property`.
+Measure = Callable[[str, object], None]
 STAGES = ("seen", "created", "running", "restored", "training again")
 #: Often enough for the figures, seldom enough to leave the processors to what is measured.
 LOOK_EVERY_S = 0.02
@@ -43,10 +45,10 @@ class Timeline:
                 self.at[stage] = time.monotonic() - gone
             losing.result()
 
-    def table(self) -> str:
+    def table(self, what: str = "recovery of a shard") -> str:
         """Return the stages as lines of text."""
         rows = [("deleted", 0.0), *self.at.items()]
-        return "\n".join(["recovery of a shard, seconds", *(f"  {stage:<15} {at:6.2f}" for stage, at in rows)])
+        return "\n".join([f"{what}, seconds", *(f"  {stage:<15} {at:6.2f}" for stage, at in rows)])
 
     def _successor(self, incarnation: int) -> Any:
         pod = self.run.find("shard", self.shard)

@@ -189,6 +189,58 @@ async def test_what_is_made_twice_is_there_and_what_is_deleted_twice_is_gone(ben
     assert not await bench.cluster.has_secret(secret)
 
 
+async def test_the_status_of_an_object_is_merged_under_the_version_that_was_read(bench: Bench) -> None:
+    selector = {"matchLabels": {"cprjob.io/job": "merged"}}
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "merged", "namespace": NAMESPACE},
+        "spec": {"minAvailable": 1, "selector": selector},
+    }
+    counts = {"currentHealthy": 2, "desiredHealthy": 1, "disruptionsAllowed": 1, "expectedPods": 3}
+    assert await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged") is None
+    await bench.cluster.apply(budget)
+    first = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged")
+    assert first is not None
+    await bench.cluster.merge_status(first, {**counts, "observedGeneration": 5})
+    with pytest.raises(ConflictError):
+        await bench.cluster.merge_status(first, counts)
+    second = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged")
+    assert second is not None
+    assert second["spec"]["minAvailable"] == 1
+    assert second["status"]["expectedPods"] == 3
+    await bench.cluster.merge_status(second, {"observedGeneration": None})
+    third = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "merged")
+    assert third is not None
+    assert "observedGeneration" not in third["status"]
+    await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "merged")
+    with pytest.raises(NotFoundError):
+        await bench.cluster.merge_status(third, counts)
+
+
+async def test_an_object_stays_until_its_finalizer_is_removed(bench: Bench) -> None:
+    finalizer = "cprjob.io/test"
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "kept", "namespace": NAMESPACE, "finalizers": [finalizer]},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"cprjob.io/job": "kept"}}},
+    }
+    await bench.cluster.apply(budget)
+    first = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "kept")
+    assert first is not None
+    await bench.cluster.delete("PodDisruptionBudget", NAMESPACE, "kept")
+    with pytest.raises(ConflictError):
+        await bench.cluster.remove_finalizer(first, finalizer)
+    second = await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "kept")
+    assert second is not None
+    assert "deletionTimestamp" in second["metadata"]
+    await bench.cluster.remove_finalizer(second, finalizer)
+    assert await bench.cluster.read("PodDisruptionBudget", NAMESPACE, "kept") is None
+    with pytest.raises(NotFoundError):
+        await bench.cluster.remove_finalizer(second, finalizer)
+
+
 async def test_a_pod_without_an_address_reports_nothing(bench: Bench) -> None:
     job = await bench.make_job("silent")
     pod = await bench.cluster.create_pod(pod_manifest(job))

@@ -15,7 +15,7 @@ from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.store import Uris
-from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.tables.segments import initial_rows
 from support.bag_data import TABLES, bag_clicks, write_bags
 from support.local_job import LocalJob, small_job
 from support.model import saved_model

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_contract.spec import Device
 from support.devices import NO_GPU
 from support.local_job import LocalJob, small_job, small_steps

@@ -17,7 +17,7 @@ from cpr_contract.codec import to_json
 from cpr_contract.env import SPEC
 from cpr_contract.trace import STEP_TRACE, TracedStep
 from cpr_trainer.runtime import Trace
-from cprjob_bench.roles.train.single import train
+from cprjob_bench.roles.single import train
 from support.local_job import small_job
 from support.two_labels import two_labels, write_visits
 

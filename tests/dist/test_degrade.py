@@ -12,7 +12,7 @@ from cpr_contract.manifests import RowUpdates, ShardManifest
 from cpr_contract.reports import ShardReport, TrainerState
 from cpr_contract.roster import Allowance, AnchorRef
 from cpr_contract.spec import DenseSync, JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.row_count import Count

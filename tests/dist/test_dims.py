@@ -12,7 +12,7 @@ import torch
 
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_contract.roster import Allowance, AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.source import open_dataset

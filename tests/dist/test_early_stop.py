@@ -12,8 +12,7 @@ import torch
 from cpr_contract import env
 from cpr_contract.codec import from_json
 from cpr_contract.env import KEEPER
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import HeldOutScores, Result
+from cpr_contract.reports import ExitCode, HeldOutScores, Result
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import EarlyStopSpec, EvaluationSpec, JobSpec
 from cpr_trainer.access import Rows, of_bands

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import KEEPER
-from cpr_contract.exits import ExitCode
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_contract.reports import ExitCode
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.exchange import ShardsAwayError
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job

@@ -13,7 +13,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.manifests import RowUpdates, ShardManifest
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job

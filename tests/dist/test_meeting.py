@@ -11,7 +11,7 @@ import pytest
 from cpr_contract.reports import TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import DenseSync, JobSpec
-from cpr_trainer.checkpoint.format.anchors import is_even
+from cpr_trainer.checkpoint.format.records import is_even
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job
 from support.model import saved_model, train_alone

@@ -10,7 +10,7 @@ import pytest
 from cpr_contract.codec import from_json
 from cpr_contract.env import KEEPER
 from cpr_contract.reports import ShardReport, ShardState
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.spec import DenseSync, JobSpec, OptimizerSpec, PhaseSpec, SparseOptimizerSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, small_job

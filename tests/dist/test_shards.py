@@ -9,9 +9,8 @@ import pytest
 
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_SHARD
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef, ShardState, TrainerState
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_contract.reports import ExitCode, SaveRef, ShardState, TrainerState
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob, Member, small_job
 from support.model import SavedModel, assert_same, saved_model

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.direct import MAX_ROSTER_BYTES, PAGE, SIGNATURE, signature
 from cpr_contract.reports import ShardState
-from cpr_contract.roster import Counters
+from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE, Counters, signature
 from support.shard_job import KEY, ShardProcess, shard_roster, small_job
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(180)]
@@ -52,8 +51,8 @@ def send(spare: ShardProcess, number: int, *, pod: str = POD, key: bytes = KEY, 
     """Post the roster of incarnation 3 under this roster number; the HTTP status."""
     counters = Counters(roster=number, group=1, generation=1)
     body = to_json(shard_roster(index=1, incarnation=3, newest_incarnation=3, counters=counters)).encode()
-    headers = {SIGNATURE: signature(key, pod, body), "Content-Length": str(len(body) if size is None else size)}
-    request = urllib.request.Request(spare.url(PAGE), body, headers, method="POST")  # noqa: S310 -- loopback
+    headers = {ROSTER_SIGNATURE: signature(key, pod, body), "Content-Length": str(len(body) if size is None else size)}
+    request = urllib.request.Request(spare.url(ROSTER_PAGE), body, headers, method="POST")  # noqa: S310 -- loopback
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             return int(answer.status)

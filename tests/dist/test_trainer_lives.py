@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.env import KEEPER
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from cpr_trainer.trainer.scores import MERGE_STEPS
 from support.local_job import LocalJob, small_job, small_steps

@@ -23,8 +23,7 @@ import yaml
 from numpy.typing import NDArray
 
 import cpr_trainer.evaluate
-from cpr_contract.codec import from_json
-from cpr_contract.packing import unpack
+from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.store import Uris, open_store

@@ -11,8 +11,8 @@ from typer.main import get_command
 
 from cpr_operator.api.status import Anchor, Status
 from cpr_operator.cli.app import app
-from cpr_operator.cli.summary import next_step_here, next_step_there
-from cpr_operator.cli.where import Where
+from cpr_operator.cli.console import Where
+from cpr_operator.cli.report import next_step_here, next_step_there
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [

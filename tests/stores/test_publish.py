@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cpr_contract.export import ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_contract.spec import StoreSpec
-from cpr_trainer.export.publish import open_uri, publish
+from cpr_trainer.export.main import open_uri, publish
 from cpr_trainer.store import open_store
 from support.s3_servers import S3Server
 

@@ -10,7 +10,7 @@ import pytest
 
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.store import in_parallel, open_store
-from cprjob_bench.roles.snapshot.raw import RawClient, raw_client
+from cprjob_bench.roles.snapshot.transfers import RawClient, raw_client
 from support.s3_servers import SERVERS, ServerOf
 
 DATA = os.urandom(3 << 20)

@@ -24,7 +24,7 @@ import httpx
 import pytest
 import yaml
 
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 
 TOKEN = "test-only"  # noqa: S105 -- it opens a server on loopback that lives as long as the tests
 #: Others who may do everything, and whose writes are noted.

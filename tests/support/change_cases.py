@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpr_operator.api.rules.budget import GUESSED_SENSITIVITY
+from cpr_operator.api.rules.job import GUESSED_SENSITIVITY
 from support.documents import AUC_DROP, GONE, Edits
 
 

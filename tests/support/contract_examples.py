@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cpr_contract.exits import Deleted, Problem
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
@@ -20,8 +19,10 @@ from cpr_contract.manifests import (
 )
 from cpr_contract.reports import (
     BestEvaluation,
+    Deleted,
     GroupScores,
     HeldOutScores,
+    Problem,
     Result,
     SaveRef,
     ShardReport,

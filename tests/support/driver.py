@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import random
@@ -12,9 +13,12 @@ from typing import Any
 from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import ClusterError
 from cpr_operator.controller import Controller, read_report
+from cpr_operator.desired.workload import QUEUE_LABEL
+from cpr_operator.queueing import release_quota
 from cpr_operator.reading import job_of
 from cpr_operator.reconcile import PassInput, Timing
 from cpr_operator.reconcile.members import account_of
+from cpr_operator.reconcile.queue import holds_quota, uses_quota
 from support.fake_cluster import FakeCluster, When
 
 TOTAL = 2000
@@ -75,6 +79,7 @@ class Scenario:
     phase: str = "Succeeded"
     replaced: tuple[str, ...] = ()  # members that may have another uid at the end
     deadline_s: float = 300.0
+    queue: str = ""  # the job stands in this queue of Kueue
 
 
 @dataclass
@@ -93,7 +98,8 @@ class Driver:
         self.scenario = scenario
         self.cluster = FakeCluster(TOTAL)
         self.cluster.on_pod = self._pod_changed
-        self.cluster.add_job("job", scenario.spec or spec())
+        labels = {QUEUE_LABEL: scenario.queue} if scenario.queue else {}
+        self.cluster.add_job("job", scenario.spec or spec(), labels=labels)
         self.controller = self._controller()
         self.due = self.cluster.now
         self._document: Mapping[str, Any] | None = None
@@ -102,9 +108,14 @@ class Driver:
         self._end = self.cluster.now + scenario.deadline_s
         self.uids: dict[tuple[str, str], str] = {}
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a part of the story has not happened yet."""
+        return bool(self._story)
+
     async def run(self) -> Life:
         """Go on to the end."""
-        while not self._over() or self._story:
+        while not self._over() or self.unfinished:
             await self.step()
         phases = [str(status["phase"]) for status in self.cluster.statuses]
         return Life(self.cluster, self.status(), phases)
@@ -119,6 +130,7 @@ class Driver:
         self.cluster.tick(TICK_S)
         if self.cluster.now >= self.due:
             await self._pass()
+        await self._release()
         self._check()
 
     def copy(self) -> Driver:
@@ -165,6 +177,13 @@ class Driver:
         except ClusterError:
             self.due = self.cluster.now + 1.0
 
+    async def _release(self) -> None:
+        """What a worker of Workloads does."""
+        for kind, namespace, name in list(self.cluster.objects):
+            if kind == "Workload":
+                with contextlib.suppress(Crash, ClusterError):
+                    await release_quota(self.cluster, self._clock, namespace, name)
+
     def _over(self) -> bool:
         live = any(p.phase in {"Pending", "Running"} and not p.node_lost for p in self.cluster.pods.values())
         job = self.cluster.jobs.get(("default", "job"))
@@ -175,6 +194,7 @@ class Driver:
             self.cluster,
             self._clock,
             timing=TIMING,
+            kueue=True if self.scenario.queue else None,
             new_key=lambda: f"key-{next(KEYS)}",
             rng=random.Random(1),
         )
@@ -198,6 +218,14 @@ class Driver:
                         f"{name} was replaced"
                     )
         self._check_fencing()
+        self._check_quota()
+
+    def _check_quota(self) -> None:
+        """No pod of a job in a queue is there without quota."""
+        pods = [pod.view() for pod in self.cluster.pods.values()]
+        if self.scenario.queue and uses_quota(pods, self.cluster.now):
+            workloads = [each for each in self.cluster.objects.values() if each["kind"] == "Workload"]
+            assert any(map(holds_quota, workloads)), "the quota was given back before the pods were gone"
 
     def _check_fencing(self) -> None:
         """Nobody serves beside its successor."""

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from cpr_contract import env
+from cpr_operator.api.model import format_time
+from cpr_operator.cluster.local.applied import AppliedObjects
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     ConflictError,
@@ -36,7 +38,8 @@ class FakeCluster(FakeNodes):
         super().__init__(total)
         self.jobs: dict[tuple[str, str], JobView] = {}
         self.secrets: dict[str, Manifest] = {}
-        self.objects: dict[tuple[str, str], Manifest] = {}
+        self.applied = AppliedObjects()
+        self.objects = self.applied.objects
         self.events: dict[str, Event] = {}
         self.quota: int | None = None
         self.terminating = False  # the namespace is being deleted
@@ -53,8 +56,11 @@ class FakeCluster(FakeNodes):
 
     # for tests
 
-    def add_job(self, name: str, spec: Mapping[str, Any], uid: str = "12345678-0000") -> JobView:
-        job = JobView("default", name, uid, 1, self._next(), self.now, deleting=False, spec=spec)
+    def add_job(
+        self, name: str, spec: Mapping[str, Any], uid: str = "12345678-0000", labels: Mapping[str, str] | None = None
+    ) -> JobView:
+        version, labels = self._next(), labels or {}
+        job = JobView("default", name, uid, 1, version, self.now, deleting=False, labels=labels, spec=spec)
         self.jobs["default", name] = job
         return job
 
@@ -74,7 +80,10 @@ class FakeCluster(FakeNodes):
             self._remove(job)
 
     def collect_garbage(self, owner_uid: str) -> None:
-        """The job is gone: so are its pods, with grace."""
+        """The job is gone: so are its pods, with grace, and its Workload, unless a finalizer keeps that."""
+        for kind, namespace, name in list(self.objects):
+            if kind == "Workload" and _is_owned(self.objects[kind, namespace, name], owner_uid):
+                self.applied.delete(kind, namespace, name, format_time(self.now))
         for pod in self.pods.values():
             if pod.view().owner_uid == owner_uid and pod.deleting_until is None:
                 self.terminate(pod)
@@ -178,12 +187,20 @@ class FakeCluster(FakeNodes):
         return manifest["metadata"]["name"] in self.secrets
 
     async def apply(self, manifest: Manifest) -> None:
-        key = (manifest["kind"], manifest["metadata"]["name"])
-        self._call("apply", lambda: self.objects.__setitem__(key, manifest))
+        self._call("apply", lambda: self.applied.apply(manifest))
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        return self.applied.read(kind, namespace, name)
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        self._call("merge_status", lambda: self.applied.merge_status(read, status))
+
+    async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
+        self._call("remove_finalizer", lambda: self.applied.remove_finalizer(read, finalizer))
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         def delete() -> None:
-            self.objects.pop((kind, name), None)
+            self.applied.delete(kind, namespace, name, format_time(self.now))
             if kind == "Secret":
                 self.secrets.pop(name, None)
 
@@ -241,3 +258,7 @@ class FakeCluster(FakeNodes):
         live = sum(pod.phase in {"Pending", "Running"} for pod in self.pods.values())
         if self.quota is not None and live >= self.quota:
             raise RefusedError(f"exceeded quota: pods, used: {live}, limited: {self.quota}")
+
+
+def _is_owned(manifest: Manifest, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in manifest["metadata"].get("ownerReferences", ()))

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Deleted, ExitCode, Problem
-from cpr_contract.reports import Result, SaveRef, ShardState, TrainerState
+from cpr_contract.reports import Deleted, ExitCode, Problem, Result, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from support.fake_processes import FLUSH_S, LOAD_S, TERMINATED, Save, Shard, Trainer
 from support.fake_reports import shard_report, spare_report, trainer_report

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import SaveRef, ShardState, TrainerState
+from cpr_contract.reports import Problem, SaveRef, ShardState, TrainerState
 from cpr_contract.roster import AnchorRef, ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 

@@ -6,7 +6,7 @@ import torch
 
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.records import write_origin
 from cpr_trainer.store import Store
 from support.saves import ShardBench, origin
 

@@ -17,8 +17,7 @@ from typing import Any, Self
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.reports import Result, SaveRef, ShardReport, TrainerReport
+from cpr_contract.reports import ExitCode, Problem, Result, SaveRef, ShardReport, TrainerReport
 from cpr_contract.roster import Allowance, AnchorRef, Counters, Peer, ShardRoster, TrainerRoster
 from cpr_contract.spec import (
     DataSpec,
@@ -30,7 +29,7 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.warm_start import Main, Process, run
 
 HOST = "127.0.0.1"

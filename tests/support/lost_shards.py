@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ExitCode
 from support.local_job import LocalJob
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from cpr_trainer.store import Buffer, Entry, ExistsError, MissingError, Received, Throttle, checksum
-from cpr_trainer.store.buffers import flat, size_of
+from cpr_trainer.store.transfers import flat, size_of
 
 
 class MemoryStore:

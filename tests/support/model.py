@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cpr_contract.export import ExportRequest
+from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
@@ -24,7 +24,7 @@ from cpr_trainer.export.folder import export_model
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.notebook import Fitted
 from cpr_trainer.store import Uris, open_store
-from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.tables.segments import initial_rows
 from support.oracle import OracleResult, train
 
 

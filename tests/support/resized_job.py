@@ -6,11 +6,10 @@ from pathlib import Path
 
 from cpr_contract.codec import from_json
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import ExitCode, SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.anchors import read_anchor
+from cpr_trainer.checkpoint.format.records import read_anchor
 from cpr_trainer.store import open_store
 from support.local_job import LocalJob
 

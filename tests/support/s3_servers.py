@@ -17,7 +17,7 @@ import urllib3
 from minio import Minio
 
 from cpr_contract.spec import StoreSpec
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support.apiserver import binary
 
 ACCESS_KEY = "cprjob-test"

@@ -14,17 +14,15 @@ from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.format.chain import Link
-from cpr_trainer.checkpoint.restore.candidates import candidates
-from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.format.parts import Link
+from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Insist, Writer
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.assignment import Assignment
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Arena, Home
+from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment
 from support.shard_job import shard_roster, small_job
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from support.driver import Scenario, spec
+from support.queue_story import admit, delete_workload, no_workload, preempt, waits
 from support.story import (
     after,
     both,
@@ -318,6 +319,42 @@ SCENARIOS = (
         ((HALF, suspend(value=True)), (phase("Suspended"), both(scale(3), suspend(value=False)))),
         SHADOW,
         replaced=EVERYBODY,
+    ),
+    Scenario("in a queue", ((waits(), admit),), queue="team"),
+    Scenario(
+        "preempted in a queue",
+        ((waits(), admit), (HALF, preempt), (waits(), admit)),
+        TIGHT,
+        replaced=EVERYBODY,
+        queue="team",
+    ),
+    Scenario(
+        "preempted in a queue before anything is trained",
+        ((waits(), admit), (runs(1), preempt), (waits(), admit)),
+        TIGHT,
+        replaced=EVERYBODY,
+        queue="team",
+    ),
+    Scenario(
+        "more trainers in a queue",
+        ((waits(), admit), (HALF, scale(3)), (waits(3), admit)),
+        TIGHT,
+        replaced=EVERYBODY,
+        queue="team",
+    ),
+    Scenario(
+        "suspended in a queue",
+        ((waits(), admit), (HALF, suspend(value=True)), (no_workload, suspend(value=False)), (waits(), admit)),
+        TIGHT,
+        replaced=EVERYBODY,
+        queue="team",
+    ),
+    Scenario(
+        "the Workload is deleted",
+        ((waits(), admit), (HALF, delete_workload), (waits(), admit)),
+        TIGHT,
+        replaced=EVERYBODY,
+        queue="team",
     ),
     Scenario("deleted and applied again", ((HALF, reapply),), replaced=EVERYBODY),
     Scenario(

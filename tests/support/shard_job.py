@@ -28,7 +28,7 @@ from cpr_contract.spec import (
     StoreSpec,
     TableSpec,
 )
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from support import warm_start
 from support.warm_start import Main, Process
 

@@ -18,7 +18,7 @@ from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Seeding
 from support import warm_start
 from support.shard_job import KEY, PATIENCE_S, ShardProcess, shard_roster, small_job, trainer_roster
 from support.warm_start import Main

@@ -22,9 +22,8 @@ from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.redundancy import Redundancy
 from cpr_trainer.shard.server import Server, listen
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.home import Home
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.arena import Arena, Home
+from cpr_trainer.tables.segments import Seeding
 from support.shard_job import HOST, KEY, shard_roster
 
 

@@ -8,8 +8,8 @@ import httpx
 
 from cpr_contract import env
 from cpr_operator.cluster.kubernetes import event_object
-from cpr_operator.cluster.object_views import job_view
 from cpr_operator.cluster.protocol import Event
+from cpr_operator.cluster.views import job_view
 
 NAMESPACE = "default"
 JOBS = f"/apis/cprjob.io/v1alpha1/namespaces/{NAMESPACE}/cprjobs"

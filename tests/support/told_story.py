@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_operator.api.history import PointFigures
+from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import (
     Anchor,
     Budget,
@@ -18,7 +18,7 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
-from cpr_operator.cluster.local.events import EventLine
+from cpr_operator.cluster.local.objects import EventLine
 
 START = 1_764_000_000.0
 TOTAL = 100_000

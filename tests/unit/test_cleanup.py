@@ -10,7 +10,7 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Deleted, ExitCode, Problem
+from cpr_contract.reports import Deleted, ExitCode, Problem
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.checkpoint.anchor.pruning import needed_by
 from cpr_trainer.process import main

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import EvaluationRequest
+from cpr_contract.requests import EvaluationRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
     DataSpec,
@@ -28,7 +28,7 @@ from cpr_contract.spec import (
 )
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import evaluate, run

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from cpr_contract import CONTRACT_VERSION, env
 from cpr_contract.codec import to_json
-from cpr_contract.export import ExportRequest
 from cpr_contract.manifests import ManifestRef, SavedModel
+from cpr_contract.requests import ExportRequest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import (
     DataSpec,
@@ -29,7 +29,7 @@ from cpr_contract.spec import (
     TableSpec,
 )
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.errors import ModelError
 from cpr_trainer.export.main import run
@@ -37,9 +37,8 @@ from cpr_trainer.model.dlrm import Dlrm
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Store, open_store
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.assignment import Assignment
-from cpr_trainer.tables.seeding import initial_rows
-from cpr_trainer.tables.segments import Segment
+from cpr_trainer.tables.optimizers import Assignment
+from cpr_trainer.tables.segments import Segment, initial_rows
 from cpr_trainer.trainer.state import DenseState
 from support.saves import draft, full_save, write
 

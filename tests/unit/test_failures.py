@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import ExitCode, Problem, SaveRef
 from cpr_operator import failures
 from cpr_operator.cluster.views import ContainerView, PodView
 from cpr_operator.failures import FREE, PERMANENT, Failure, Kind, Trouble, classify

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.hashing import key64, scale_to
-from cprjob_serving.cpr64 import GOLDEN, hash_strings, hash_words, mix64
+from cprjob_serving.hashes import GOLDEN, hash_strings, hash_words, mix64
 
 M = 2**64 - 1
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.inventory import Action, Listing, Pruning, Request, Verification
+from cpr_contract.requests import Action, Listing, Pruning, Request, Verification
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.inventory import AmbiguousError, answer, run
 from cpr_trainer.runtime import BadSpecError

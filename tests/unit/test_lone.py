@@ -11,8 +11,7 @@ import torch
 
 from cpr_contract.spec import Device, JobSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.calibration.losses import InjectedLosses, StepLoss
-from cpr_trainer.calibration.saved_rows import SavedRows
+from cpr_trainer.calibration import InjectedLosses, SavedRows, StepLoss
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.lone import LoneTrainer

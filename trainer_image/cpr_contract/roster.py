@@ -1,4 +1,4 @@
-"""Rosters: what the operator tells each pod, through an annotation that the pod reads as a file.
+"""Rosters: what the operator tells each pod, how one that it sends itself is signed, and the job's key.
 
 `generation` rises at each rollback, `group` whenever the set of trainers changes, `roster` at any change. Every pod has
 its own roster document; it knows from it who it is. A roster never shrinks in `roster`; a pod ignores an older one.
@@ -6,6 +6,8 @@ its own roster document; it knows from it who it is. A roster never shrinks in `
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import dataclass
 
 from cpr_contract.spec import Bits
@@ -106,3 +108,37 @@ class TrainerRoster:
     stop: bool = False
     meet: bool = False
     allowances: tuple[Allowance, ...] = ()
+
+
+# Rosters that the operator sends to a pod itself, ahead of the file that the kubelet makes: how they are signed.
+
+
+#: The page of a pod's HTTP port that takes them by POST, and the header with the signature.
+ROSTER_PAGE = "/roster"
+ROSTER_SIGNATURE = "X-CPRJob-Signature"
+#: The longest roster: Kubernetes takes no longer annotations.
+MAX_ROSTER_BYTES = 256 << 10
+
+
+def signature(key: bytes, pod: str, roster: bytes) -> str:
+    """Return what proves, in hex digits, that who knows the job's key means this roster for the pod of that name."""
+    return hmac.new(key, b"cprjob roster\n" + pod.encode() + b"\n" + roster, hashlib.sha256).hexdigest()
+
+
+def is_signed(key: bytes, pod: str, roster: bytes, told: str) -> bool:
+    """Whether `told` is the signature; compared in a time that tells nothing."""
+    return hmac.compare_digest(signature(key, pod, roster).encode(), told.encode())
+
+
+# The job's handshake key, as far as both sides must agree on it: how it is told from another one.
+
+
+#: The reason by which a process says that its key is not the one that the job has.
+KEY_CHANGED = "KeyChanged"
+
+_DIGITS = 16
+
+
+def key_digest(key: bytes) -> str:
+    """Return what names a key and tells nothing about it: the first 16 hex digits of its SHA-256."""
+    return hashlib.sha256(key).hexdigest()[:_DIGITS]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from cpr_contract import env
-from cpr_contract.exits import Deleted
+from cpr_contract.reports import Deleted
 from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
 from cpr_trainer.runtime import optional_path, read_job
 from cpr_trainer.store import Store, open_store

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import Evaluation, EvaluationRequest
 from cpr_contract.manifests import DenseManifest
+from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.anchors import read_anchor, resolve_anchor, seed_of
-from cpr_trainer.checkpoint.format.pinned import read_data
+from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -35,7 +34,7 @@ from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import BadSpecError, optional_path, read_job, read_request
 from cpr_trainer.store import Store, Uris, open_store
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

@@ -1,7 +1,7 @@
 """64-bit hashes of integers, vectorised: integer arithmetic only, so equal on every machine.
 
 Sample order, synthetic data, and the first values of rows follow from these functions and from
-`cprjob_serving.cpr64`, which hashes ids. Changing a constant changes the meaning of every saved model: tests hold the
+`cprjob_serving.hashes`, which hashes ids. Changing a constant changes the meaning of every saved model: tests hold the
 values.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cprjob_serving.cpr64 import GOLDEN, U64, mix64
+from cprjob_serving.hashes import GOLDEN, U64, mix64
 
 
 def key64(*parts: int) -> U64:

@@ -8,7 +8,7 @@ from typing import TextIO, assert_never
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.inventory import Listing, Pruning, Request, Verification
+from cpr_contract.requests import Listing, Pruning, Request, Verification
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, on_line
 from cpr_trainer.checkpoint.inventory import Holdings, points_of, read_holdings, verify
 from cpr_trainer.errors import TrainerError

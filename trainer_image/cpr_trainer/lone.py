@@ -21,7 +21,7 @@ from cpr_trainer.model.entrypoint import Factory
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Seeding
 from cpr_trainer.trainer.compute import compute
 from cpr_trainer.trainer.crew import Crew
 from cpr_trainer.trainer.scores import MERGE_STEPS, ScoredSlice, Scores

@@ -1,7 +1,8 @@
 """The processes of a job, by role, from their arguments to their exit code.
 
-Exit codes are those of `cpr_contract.exits`. Whatever a person can mend goes into the termination file as a `Problem`.
-A role's code is imported when it is known: a shard that everybody waits for loads nothing that only others need.
+Exit codes are those of `cpr_contract.reports`. Whatever a person can mend goes into the termination file as a
+`Problem`. A role's code is imported when it is known: a shard that everybody waits for loads nothing that only others
+need.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from importlib import import_module
 from typing import get_args
 
 from cpr_contract.env import ROLE_CLEANUP, ROLE_SHARD, ROLE_TRAINER
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.export import ExportFormat, ExportRequest
+from cpr_contract.reports import ExitCode, Problem
+from cpr_contract.requests import ExportFormat, ExportRequest
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import Environment, end_with, exit_code, problem_of
 from cpr_trainer.runtime.environment import termination_file
@@ -29,7 +30,7 @@ _LOG = logging.getLogger("cpr_trainer")
 
 #: Roles that read a request from stdin and answer on stdout, and where they are.
 _ANSWERING = {
-    "calibrate": "cpr_trainer.calibration.main",
+    "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
     "inspect": "cpr_trainer.data.inspect",
     "inventory": "cpr_trainer.inventory",

@@ -3,9 +3,7 @@
 `Model` is the way in. docs/serving.md describes the files and the transform.
 """
 
-from cprjob_serving.delta import DeltaError, apply_delta
-from cprjob_serving.encoder import EncodeError
-from cprjob_serving.model import Model, NoModelError, current, tensors
-from cprjob_serving.transform import Transform
+from cprjob_serving.model import DeltaError, Model, NoModelError, apply_delta, current, tensors
+from cprjob_serving.transform import EncodeError, Transform
 
 __all__ = ["DeltaError", "EncodeError", "Model", "NoModelError", "Transform", "apply_delta", "current", "tensors"]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cprjob_serving.delta import DeltaError, apply_delta
+from cprjob_serving.model import DeltaError, apply_delta
 
 
 def main() -> int:

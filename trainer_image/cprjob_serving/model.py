@@ -1,10 +1,13 @@
-"""A folder that `cprjob export` wrote: its tables, mapped into memory, and the inputs of its network."""
+"""A folder that `cprjob export` wrote: its tables, the inputs of its network, and rows that changed since."""
 
 from __future__ import annotations
 
 import json
 import mmap
+import os
+import shutil
 import struct
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cprjob_serving.arrays import Floats
-from cprjob_serving.encoder import Columns, Ids, dense_of, ids_of
-from cprjob_serving.transform import Feature, Transform
+from cprjob_serving.hashes import Floats
+from cprjob_serving.transform import Columns, Feature, Ids, Transform, dense_of, ids_of
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
 
@@ -97,3 +99,42 @@ def tensors(path: Path, *, write: bool = False) -> dict[str, NDArray[Any]]:
             flat = np.frombuffer(mapped, np.uint8, last - first, 8 + size + first)
             found[name] = flat.view(_DTYPES[each["dtype"]]).reshape(each["shape"])
     return found
+
+
+# Puts the rows that changed (`cprjob export --since`) on top of a model.
+
+
+class DeltaError(Exception):
+    """A delta does not fit a model. The message names both."""
+
+
+def apply_delta(base: Path, delta: Path, to: Path) -> None:
+    """Make the folder `to` of the model in `base` and the rows in `delta`: byte for byte what a whole export holds.
+
+    It appears whole or not at all. Raises DeltaError if `delta` does not start at the anchor of `base`, or `to` is
+    there; OSError.
+    """
+    if not (delta / DELTA).is_file() or not (delta / ABOUT).is_file():
+        raise DeltaError(f"{delta} holds no whole delta; give a folder that `cprjob export --since` has written")
+    if (base / DELTA).is_file() or not (base / ABOUT).is_file():
+        raise DeltaError(f"{base} holds no whole model; give a folder that an export without --since has written")
+    since = json.loads((delta / DELTA).read_text("utf-8"))["since"]
+    anchor = json.loads((base / ABOUT).read_text("utf-8"))["anchor"]
+    if since != anchor:
+        raise DeltaError(
+            f"{delta} has the rows since {since}, but {base} is of {anchor}; apply what lies between first"
+        )
+    if to.exists():
+        raise DeltaError(f"{to} is there already; name a new folder")
+    transform = Transform.of_json((delta / TRANSFORM).read_text("utf-8"))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as scratch:
+        made = Path(scratch, "model")
+        shutil.copytree(delta, made, ignore=shutil.ignore_patterns(DELTA, "tables"))
+        (made / "tables").mkdir()
+        for table in transform.tables:
+            shutil.copyfile(base / table.file, made / table.file)
+            changed = tensors(delta / table.file)
+            if len(changed["rows"]):
+                tensors(made / table.file, write=True)["weight"][changed["rows"]] = changed["weight"]
+        os.rename(made, to)  # noqa: PTH104 -- fails if a folder with files has come there meanwhile

@@ -1,10 +1,16 @@
-"""The feature transform of a model, as `transform.json` has it: which columns feed it, and which rows ids lead to."""
+"""The feature transform of a model as `transform.json` has it, applied: from raw columns to rows of tables."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
+
+import numpy as np
+
+from cprjob_serving.hashes import Cells, Floats, Ints, hashes
 
 #: The version of the document. A reader refuses any other.
 VERSION = 1
@@ -99,3 +105,164 @@ class Transform:
             tuple(found["outputs"]),
             found["separator"],
         )
+
+
+# From columns of raw data to numeric features and rows of tables, as training does it.
+
+
+#: Columns by name: of each a value for each sample, None where it is absent. The values of bags are lists or texts.
+Columns = Mapping[str, Sequence[Any]]
+
+_LARGEST = float(np.finfo(np.float32).max)
+_DEFAULT_ROW = 0
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_INTEGER_OR_ABSENT = re.compile(rb"(-?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+class EncodeError(ValueError):
+    """A value that no sample may have. The message names column and sample, and what is wanted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ids:
+    """The rows that a feature uses, sample after sample.
+
+    rows: int64 [k]. lengths: int64 [n], which add up to k; None if each sample has one. weights: float32 [k]; None: all
+    are 1.
+    """
+
+    rows: Ints
+    lengths: Ints | None = None
+    weights: Floats | None = None
+
+
+def dense_of(transform: Transform, columns: Columns) -> Floats:
+    """Return the numeric features, float32 [n, width]. Raises EncodeError."""
+    samples = _samples(transform, columns)
+    dense = np.zeros((samples, transform.width), np.float32)
+    for place, each in enumerate(transform.numeric):
+        values = np.array(
+            [_number(value, each.column, at) for at, value in enumerate(columns[each.column])], np.float64
+        )
+        dense[:, place] = np.log1p(np.maximum(values, 0)) if each.kind == "Count" else values
+    return dense
+
+
+def ids_of(transform: Transform, feature: Feature, columns: Columns) -> Ids:
+    """Return the rows of one feature. Raises EncodeError."""
+    table = next(each for each in transform.tables if each.name == feature.table)
+    _samples(transform, columns)
+    cells = columns[feature.column]
+    if feature.pooling is None:
+        return Ids(_rows(table, list(cells), feature.column, lambda place: place))
+    bags = [_values(cell, transform.separator) for cell in cells]
+    kept = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
+    if feature.maxLength is not None:
+        kept = [places[-feature.maxLength :] for places in kept]
+    lengths = np.array([len(places) for places in kept], np.int64)
+    samples = np.repeat(np.arange(len(bags)), lengths)
+    ids = [bag[place] for bag, places in zip(bags, kept, strict=True) for place in places]
+    rows = _rows(table, ids, feature.column, lambda place: int(samples[place]))
+    if feature.weights is None:
+        return Ids(rows, lengths)
+    return Ids(rows, lengths, _weights(feature.weights, columns, bags, kept, transform.separator))
+
+
+def _samples(transform: Transform, columns: Columns) -> int:
+    """Return how many samples there are. Raises EncodeError if a column is missing, or longer than others."""
+    used = [each.column for each in transform.numeric]
+    for feature in transform.features:
+        used += [feature.column, *([feature.weights] if feature.weights else [])]
+    if missing := sorted({name for name in used if name not in columns}):
+        raise EncodeError(f"the model needs the columns {', '.join(missing)}; give them, or transform.json's names")
+    lengths = {name: len(columns[name]) for name in used}
+    if len(set(lengths.values())) > 1:
+        raise EncodeError(f"columns have different numbers of samples: {lengths}")
+    return next(iter(lengths.values()), 0)
+
+
+def _rows(table: Table, ids: list[Any], column: str, sample: Callable[[int], int]) -> Ints:
+    """Return the row of each id, int64 [k]: each different id is looked at once."""
+    try:
+        texts = [_text(each) for each in ids]
+    except EncodeError as error:
+        raise EncodeError(f"column {column}: {error}") from error
+    places: dict[bytes, int] = {}
+    inverse = [places.setdefault(text, len(places)) for text in texts]
+    if table.ids == "RowNumber":
+        known = np.array([_row_number(table, text) for text in places], np.int64)
+        if len(wrong := np.flatnonzero(known < 0)):
+            at = inverse.index(int(wrong[0]))
+            wanted = f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else ""
+            raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give an integer{wanted}")
+    else:
+        known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
+    return known[np.array(inverse, np.int64)] if inverse else np.empty(0, np.int64)
+
+
+def _text(value: Any) -> bytes:
+    """Return the bytes of an id."""
+    match value:
+        case None:
+            return b""
+        case bool() | np.bool_():
+            return b"true" if value else b"false"
+        case int() | np.integer():
+            return str(int(value)).encode()
+        case str():
+            return value.encode()
+        case bytes():
+            return value
+        case _:
+            raise EncodeError(f"{value!r} is no id; give an integer, a text or None")
+
+
+def _row_number(table: Table, text: bytes) -> int:
+    """Return the row that an id is the number of; -1 if there is none."""
+    number = int(text) if _DIGITS.fullmatch(text) else -1
+    if 0 <= number < table.rows:
+        return number
+    return _DEFAULT_ROW if table.outOfRange == "DefaultRow" and _INTEGER_OR_ABSENT.fullmatch(text) else -1
+
+
+def _number(value: Any, column: str, sample: int) -> float:
+    """Return a cell as a number; an absent one is 0."""
+    if value is None or value in {"", b""}:
+        return 0.0
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    number = float("nan") if isinstance(text, str) and not _NUMBER.fullmatch(text) else float(text)
+    if not abs(number) <= _LARGEST:
+        raise EncodeError(f"column {column}, sample {sample}: {value!r} is no finite number; give one, or None")
+    return number
+
+
+def _values(cell: Any, separator: str | None) -> list[Any]:
+    """Return the values of a bag."""
+    if cell is None:
+        return []
+    if isinstance(cell, bytes):
+        cell = cell.decode()
+    if isinstance(cell, str):
+        if separator is None:
+            raise EncodeError(f"{cell!r} is no list; this model has no separator for texts")
+        return cell.split(separator)
+    return list(cell)
+
+
+def _weights(
+    name: str, columns: Columns, bags: list[list[Any]], kept: list[list[int]], separator: str | None
+) -> Floats:
+    """Return the weights of the ids that are kept, float32 [k]."""
+    found: list[float] = []
+    for at, (cell, bag, places) in enumerate(zip(columns[name], bags, kept, strict=True)):
+        weights = _values(cell, separator)
+        if len(weights) != len(bag):
+            raise EncodeError(
+                f"column {name}, sample {at}: {len(weights)} weights for {len(bag)} ids; give one for each"
+            )
+        for place in places:
+            if weights[place] is None or weights[place] in {"", b""}:
+                raise EncodeError(f"column {name}, sample {at}: a weight is missing; give a number")
+            found.append(_number(weights[place], name, at))
+    return np.array(found, np.float32)

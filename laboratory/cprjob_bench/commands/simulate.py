@@ -11,18 +11,24 @@ from rich.console import Console
 from rich.table import Table
 
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.console import OptionError, check_plot
 from cpr_operator.cli.document import InvalidDocumentError, read_single
-from cpr_operator.cli.options import OptionError, check_plot
-from cpr_operator.policy.costs import Costs
-from cpr_operator.policy.words import duration
-from cprjob_bench.commands.result import Result, table
+from cpr_operator.policy.inputs import Costs
+from cpr_operator.policy.plan import duration
+from cprjob_bench.commands.bench import Result, table
 from cprjob_bench.options import SimulatePreset
-from cprjob_bench.simulation.failures import DISTRIBUTIONS, Failures, parse_trace, recorded
-from cprjob_bench.simulation.figures import as_json
-from cprjob_bench.simulation.job import HOUR_S, Job
-from cprjob_bench.simulation.plot import plot_scale, plot_study
-from cprjob_bench.simulation.presets import PRESETS, SCALES, at_scale
-from cprjob_bench.simulation.study import Summary, study
+from cprjob_bench.simulation.job import (
+    DISTRIBUTIONS,
+    HOUR_S,
+    PRESETS,
+    SCALES,
+    Failures,
+    Job,
+    at_scale,
+    parse_trace,
+    recorded,
+)
+from cprjob_bench.simulation.study import Summary, as_json, plot_scale, plot_study, study
 
 PAPER: SimulatePreset = "paper"
 SCALE: SimulatePreset = "scale"

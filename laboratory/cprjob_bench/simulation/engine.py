@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from cprjob_bench.simulation.failures import Failure
-from cprjob_bench.simulation.job import FLUSH_AGE_S, Job
+from cprjob_bench.simulation.job import FLUSH_AGE_S, Failure, Job
 
 #: A job that failed so often has no end that anybody would wait for.
 PATIENCE = 10_000

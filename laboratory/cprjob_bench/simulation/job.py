@@ -1,11 +1,13 @@
-"""The job that is simulated: its size, its failures, its costs. All times are seconds of training."""
+"""The job that is simulated: its size, its costs, its failures, and presets. All times are seconds of training."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from cpr_operator.policy.costs import Costs
-from cpr_operator.policy.inputs import REPLAY_GUESS
+from cpr_operator.policy.inputs import REPLAY_GUESS, Costs
 
 HOUR_S = 3600.0
 MINUTE_S = 60.0
@@ -48,3 +50,137 @@ class Job:
         costs = self.costs
         saves = replace(costs, save_stall_s=ASYNC_STALL_S, commit_s=costs.commit_s + costs.save_stall_s)
         return replace(self, costs=saves)
+
+
+# The jobs of the CPR paper, and one that grows.
+
+
+def _costs(save_min: float, recover_min: float) -> Costs:
+    """Saves that training waits for. How a recovery divides into load and reschedule is not known: by halves."""
+    half_s = recover_min * MINUTE_S / 2
+    return Costs(save_stall_s=save_min * MINUTE_S, commit_s=0.0, load_s=half_s, reschedule_s=half_s)
+
+
+#: Assumed. 640 000 samples/s at dim 64 on 18 shards, whose cores update 3.8 million rows/s each, give 0.084.
+_REPLAY = 0.1
+#: Measured by `cprjob bench redundancy` (docs/redundancy.md): processor time of a job whose members share two cores.
+_PARITY_COST = 0.05
+
+#: CPR's emulation of a production cluster; costs calibrated to the published 8.5 % and 0.68 %.
+PAPER = Job(
+    total_s=56 * HOUR_S,
+    shards=8,
+    lost=4,
+    mtbf_s=28 * HOUR_S,
+    limit=0.1,
+    costs=_costs(save_min=5.4, recover_min=8.0),
+    told_mtbf_s=28 * HOUR_S,
+    told_lost=4.0,
+    replay=_REPLAY,
+    parity_cost=_PARITY_COST,
+)
+#: CPR's run on a production cluster: 5 failures in 50 h, each of 4 random shards; costs assumed.
+PRODUCTION = Job(
+    total_s=50 * HOUR_S,
+    shards=18,
+    lost=4,
+    mtbf_s=10 * HOUR_S,
+    limit=0.1,
+    costs=_costs(save_min=4.3, recover_min=3.0),
+    told_mtbf_s=10 * HOUR_S,
+    told_lost=4.0,
+    replay=_REPLAY,
+    parity_cost=_PARITY_COST,
+)
+#: Of `scale` it is the job that grows.
+PRESETS = {"paper": PAPER, "production": PRODUCTION, "scale": PAPER}
+#: Shards of the jobs of the preset `scale`.
+SCALES = tuple(2**power for power in range(3, 13))
+
+
+def at_scale(job: Job, shards: int) -> Job:
+    """The job on more shards: as much work for each, the same shards lost per failure, failures in proportion."""
+    fewer = job.shards / shards
+    return replace(job, shards=shards, mtbf_s=job.mtbf_s * fewer, told_mtbf_s=job.told_mtbf_s * fewer)
+
+
+# When a simulated job fails: gaps in seconds of training, and how many shards each failure takes.
+
+
+#: Below 1 failures cluster, with long quiet times between: a heavy tail. At 1 it is the exponential distribution.
+GAMMA_SHAPE = 0.5
+#: A storm: so many failures in a row, so many seconds of training apart.
+STORM_FAILURES = 4
+STORM_GAP_S = 300.0
+
+
+class Failure(NamedTuple):
+    """A failure after `gap_s` seconds of training since the last one, which takes `lost` shards."""
+
+    gap_s: float
+    lost: int
+
+
+#: All failures of one job, for a given source of randomness; they may end.
+Failures = Callable[[Job, random.Random], Iterator[Failure]]
+
+
+def exponential(job: Job, rng: random.Random) -> Iterator[Failure]:
+    """Failures at a constant rate."""
+    rate = 1 / job.mtbf_s
+    while True:
+        yield Failure(rng.expovariate(rate), job.lost)
+
+
+def gamma(job: Job, rng: random.Random) -> Iterator[Failure]:
+    """Gaps of a gamma distribution with the same mean and a heavy tail."""
+    scale = job.mtbf_s / GAMMA_SHAPE
+    while True:
+        yield Failure(rng.gammavariate(GAMMA_SHAPE, scale), job.lost)
+
+
+def storms(job: Job, rng: random.Random) -> Iterator[Failure]:
+    """As many failures as ever, but in storms: a power supply, a bad roll-out, a full disk."""
+    between = job.mtbf_s * STORM_FAILURES - STORM_GAP_S * (STORM_FAILURES - 1)
+    rate = 1 / max(between, STORM_GAP_S)
+    while True:
+        yield Failure(rng.expovariate(rate), job.lost)
+        for _ in range(STORM_FAILURES - 1):
+            yield Failure(STORM_GAP_S, job.lost)
+
+
+#: Distributions by name.
+DISTRIBUTIONS: Mapping[str, Failures] = {"exponential": exponential, "gamma": gamma, "storms": storms}
+
+
+def recorded(times: Sequence[tuple[float, int | None]]) -> Failures:
+    """Failures as they were: seconds of training since the start, in order, and the shards lost (None: the job's)."""
+
+    def replay(job: Job, _: random.Random) -> Iterator[Failure]:
+        last = 0.0
+        for at, lost in times:
+            yield Failure(at - last, lost or job.lost)
+            last = at
+
+    return replay
+
+
+def parse_trace(text: str) -> tuple[tuple[float, int | None], ...]:
+    """A trace: in each line the hours of training until a failure and, if need be, the shards that it took.
+
+    What follows a # is a comment. Raises ValueError with the number of the line.
+    """
+    times: list[tuple[float, int | None]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            hours, *rest = words
+            at, lost = float(hours) * HOUR_S, [int(word) for word in rest]
+        except ValueError:
+            raise ValueError(f"line {number}: {line.strip()!r} is not HOURS or HOURS SHARDS, as in 12.5 4") from None
+        if len(lost) > 1 or min(lost, default=1) < 1 or not at >= (times[-1][0] if times else 0.0):
+            raise ValueError(f"line {number}: {line.strip()!r} wants hours in order and at most one count of shards")
+        times.append((at, lost[0] if lost else None))
+    return tuple(times)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cpr_operator.policy import equations
-from cpr_operator.policy.beliefs import after_failure, after_quiet, prior
-from cpr_operator.policy.inputs import mean_rho, uncovered_at_least
+from cpr_operator.policy.inputs import after_failure, after_quiet, mean_rho, prior, uncovered_at_least
 from cpr_operator.policy.law import SHORTEST_S, Odds, choose
-from cpr_operator.policy.replan import steady_s
+from cpr_operator.policy.plan import steady_s
 from cprjob_bench.simulation.engine import Decision, Strategy
 from cprjob_bench.simulation.job import Job
 

@@ -1,16 +1,17 @@
-"""Many simulated jobs, and what they cost on average, at worst, and how often they overspend."""
+"""Many simulated jobs: what they cost on average, at worst, how often they overspend; for programs and as pictures."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from cpr_operator.policy.equations import pls_of_failure
 from cprjob_bench.simulation.engine import Outcome, Strategy, run
-from cprjob_bench.simulation.failures import Failures
-from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.job import Failures, Job
 from cprjob_bench.simulation.strategies import STRATEGIES
 
 #: A job is over budget if it spent more than rounding explains.
@@ -92,3 +93,93 @@ def _spread(values: Iterable[float]) -> Spread:
     ordered = sorted(values)
     last = len(ordered) - 1
     return Spread(fmean(ordered), ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[last])
+
+
+# The figures of a study, for programs.
+
+
+def as_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
+    """By strategy; all are portions, but `rollbacks_mean`. An overhead that has no end is null."""
+    return {name: _figures(summary) for name, summary in summaries.items()}
+
+
+def _figures(summary: Summary) -> dict[str, float | None]:
+    overhead, pls = summary.overhead, summary.pls
+    return {
+        "overhead_mean": overhead.mean if overhead else None,
+        "overhead_p95": overhead.p95 if overhead else None,
+        "pls_mean": pls.mean,
+        "pls_max": pls.max,
+        "over_budget_share": summary.over_budget,
+        "rollbacks_mean": summary.rollbacks,
+        "save": summary.save,
+        "load": summary.load,
+        "lost": summary.lost,
+        "reschedule": summary.reschedule,
+    }
+
+
+# Studies as pictures. The caller checks that the file can be written.
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: A job that takes longer to save and recover than to train says nothing to the others: its bar would hide them.
+_TOO_MUCH = 1.0
+
+
+def plot_study(path: Path, summaries: Mapping[str, Summary], limit: float, title: str) -> None:
+    """What each strategy costs, and what it spends of the budget; strategies that cost more than the job are left out.
+
+    `limit` is the budget, a portion of all samples.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- slow to load, and only plots need it
+
+    shown = {n: s for n, s in summaries.items() if s.overhead is not None and s.overhead.mean < _TOO_MUCH}
+    figure = Figure(figsize=(11, 0.7 + 0.42 * len(shown)), layout="constrained")
+    figure.suptitle(title)
+    costs, losses = figure.subplots(1, 2, sharey=True)
+    _bars(costs, shown)
+    _spent(losses, shown, limit)
+    figure.savefig(path, dpi=150)
+
+
+def plot_scale(path: Path, sizes: Mapping[int, Mapping[str, Summary]], title: str) -> None:
+    """Overhead by the number of shards, both on log axes; a line ends where a strategy no longer does."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- as above
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for name in next(iter(sizes.values())):
+        points = [(n, s[name].overhead) for n, s in sizes.items()]
+        known = [(n, overhead.mean) for n, overhead in points if overhead is not None]
+        style = "--" if name.endswith("_async") else "-"
+        colour = f"C{list(next(iter(sizes.values()))).index(name.removesuffix('_async'))}"
+        axes.plot([n for n, _ in known], [mean for _, mean in known], style, color=colour, marker=".", label=name)
+    axes.set(xscale="log", yscale="log", title=title, xlabel="shards", ylabel="overhead, portion of training time")
+    axes.set_xticks(list(sizes), [str(n) for n in sizes])
+    axes.minorticks_off()
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
+
+
+def _bars(axes: Axes, shown: Mapping[str, Summary]) -> None:
+    ends = [0.0] * len(shown)
+    for part in ("save", "lost", "load", "reschedule"):
+        widths = [100 * getattr(summary, part) for summary in shown.values()]
+        axes.barh(list(shown), widths, left=ends, label=part)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="overhead, % of training time")
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
+
+
+def _spent(axes: Axes, shown: Mapping[str, Summary], limit: float) -> None:
+    for mark, label in (("mean", "mean"), ("p95", "95 % of runs"), ("max", "worst run")):
+        values = [getattr(summary.pls, mark) for summary in shown.values()]
+        axes.plot(values, list(shown), {"mean": "o", "p95": "|", "max": "x"}[mark], label=label)
+    axes.axvline(limit, color="black", linewidth=0.8, label="budget")
+    axes.set(xlabel="portion of lost samples (PLS)")
+    axes.legend(loc="upper right", frameon=False, fontsize="small")

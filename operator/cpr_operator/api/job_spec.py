@@ -1,4 +1,4 @@
-"""From the resource to the contract: the part of `spec` that pods need, in the form that they read."""
+"""From the resource to the contract: the part of `spec` that pods need, and how large it may be."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
-from cpr_operator.api.data_spec import Columns, Data
+from cpr_contract.codec import LONGEST, pack, to_json
+from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
-from cpr_operator.api.model_spec import Feature, ModelSpec
-from cpr_operator.api.optimizers import DenseOptimizer, TableOptimizer
-from cpr_operator.api.replay import data_shards_of, replay_of
-from cpr_operator.api.restore import RestoreFrom
+from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, TableOptimizer
+from cpr_operator.api.sizes import data_shards_of, replay_of
 from cpr_operator.api.snapshots import Snapshots
 from cpr_operator.api.spec import CPRJobSpec
 
@@ -179,3 +178,32 @@ def _by_name(restore: RestoreFrom) -> contract.ByNameSpec:
         map=tuple(contract.TableSourceSpec(each.table, each.source, each.resized) for each in restore.map or ()),
         dense=restore.dense,
     )
+
+
+# How large a job may be, so that its pods can be told of it and the API server can store it.
+
+
+#: The bytes of the largest object that etcd takes.
+LARGEST_OBJECT = 1536 << 10
+#: The bytes of a status with the longest description and the most lost ranges, and of each member in it.
+_STATUS, _MEMBER = 288 << 10, 512
+#: So many tables, features and numbers are described in less than `packing.LONGEST`, whatever they are.
+_FEW = 32
+
+
+def has_long_description(spec: CPRJobSpec) -> bool:
+    """Whether a new job is described in more than its pods and its status can hold."""
+    columns = spec.data.columns
+    numeric = 0 if columns is None else len(columns.counts) + len(columns.numbers)
+    if len(spec.model.tables) + len(spec.model.features or ()) + numeric <= _FEW:
+        return False
+    return len(pack(to_json(to_job_spec(spec, "", "")))) > LONGEST
+
+
+def longest_spec(members: int) -> int:
+    """The characters of the longest spec, as JSON, of a job with so many shards and trainers.
+
+    The API server keeps a spec twice: it notes for each field of a named element who has set it. The rest of an object
+    is the status, which grows with the members.
+    """
+    return (LARGEST_OBJECT - _STATUS - _MEMBER * members) // 2

@@ -1,13 +1,64 @@
-"""How much memory the rows of a shard take, and what redundancy adds to that. Bytes, of the largest shard."""
+"""What follows from a spec: whether a job replays and has parity, whose parity, and how much memory rows take."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import assert_never
 
-from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.optimizers import SparseKind
-from cpr_operator.api.replay import data_shards_of
+from cpr_operator.api.model_spec import ModelSpec, SparseKind
 from cpr_operator.api.spec import CPRJobSpec
+
+# Whether a job replays, and has parity: what the spec asks for, where it works.
+
+
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayChoice:
+    """Each trainer keeps pushes in so much memory; 0: none, and `reason` says why."""
+
+    memory_bytes: int
+    reason: str
+
+
+def replay_of(spec: CPRJobSpec) -> ReplayChoice:
+    """Whether trainers push again what a lost shard had learnt since its last save."""
+    replay = spec.recovery.replay
+    if replay.mode == "Off":
+        return ReplayChoice(0, "spec.recovery.replay.mode is Off")
+    if spec.recovery.on_shard_loss == "Degrade":
+        return ReplayChoice(0, "with onShardLoss Degrade training goes on without a shard, which gets no pushes then")
+    if spec.trainers.dense_sync != "AllReduce":
+        return ReplayChoice(0, "in a shadow mode trainers do not wait for what others push again")
+    if spec.snapshots.strategy != "Full":
+        return ReplayChoice(0, f"rows that {spec.snapshots.strategy} saves between cuts would get pushes twice")
+    size = int(replay.memory[:-2]) * _UNITS[replay.memory[-2:]]
+    return ReplayChoice(size, f"trainers keep up to {replay.memory} of pushes for shards that are replaced")
+
+
+def data_shards_of(spec: CPRJobSpec) -> int:
+    """How many shards have a common parity; 0: there is none. Without replay nobody has what no flush holds."""
+    redundancy = spec.recovery.redundancy
+    return redundancy.data_shards if redundancy is not None and replay_of(spec).memory_bytes else 0
+
+
+# Which shards have to do with each other's parity (docs/redundancy.md): the ring of the shards' own arithmetic.
+
+
+def neighbours(shard: int, shards: int, data_shards: int) -> frozenset[int]:
+    """All whom a shard asks for something: its holders, the `data_shards` after it, and the members of their stripes.
+
+    Those begin one less before it. Nobody else is ever talked to.
+    """
+    return frozenset((shard + step) % shards for step in range(1 - data_shards, data_shards + 1)) - {shard}
+
+
+def recoverable(shard: int, lost: Collection[int], shards: int, data_shards: int) -> bool:
+    """Whether all that have to do with the parity of a shard live, while these are lost, itself among them or not."""
+    return neighbours(shard, shards, data_shards).isdisjoint(lost)
+
 
 _VALUE_BYTES = 4
 #: What a shard logs of changes, twice, and sends of them: 8 MiB begin a flush, and arrays grow by doubling.

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from cpr_contract.spec import DenseSync, Device
-from cpr_operator.api.budget import AccuracyBudget
-from cpr_operator.api.data_spec import Data
+from cpr_operator.api.data_spec import Data, RestoreFrom
 from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import (
     MAX_DATA_SHARDS,
@@ -27,8 +26,7 @@ from cpr_operator.api.model import (
     SpecModel,
 )
 from cpr_operator.api.model_spec import ModelSpec
-from cpr_operator.api.restore import RestoreFrom
-from cpr_operator.api.snapshots import Snapshots
+from cpr_operator.api.snapshots import AccuracyBudget, Snapshots
 from cpr_operator.api.templates import misshapen
 
 GROUP = "cprjob.io"

@@ -11,12 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cpr_contract.packing import GROWTH, LONGEST
+from cpr_contract.codec import GROWTH, LONGEST
 from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
-from cpr_operator.api.history import Point
 from cpr_operator.api.members import Dense, Member, Predecessor, Role, Shard, ShardPhase, Spare, Trainer, TrainerPhase
 from cpr_operator.api.model import (
     MAX_ANCHORS,
@@ -37,7 +36,8 @@ from cpr_operator.api.model import (
     Timestamp,
     Word,
 )
-from cpr_operator.api.progress import GroupScores, HeldOut, Progress
+from cpr_operator.api.placement import Quota
+from cpr_operator.api.progress import GroupScores, HeldOut, Point, Progress
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "Policy",
     "Predecessor",
     "Progress",
+    "Quota",
     "Recovery",
     "Role",
     "Runtime",
@@ -98,6 +99,7 @@ Phase = Literal[
 TERMINAL_PHASES: frozenset[Phase] = frozenset({"Succeeded", "Failed"})
 
 ConditionType = Literal[
+    "QuotaReserved",
     "Suspended",
     "PodsReady",
     "Recovering",
@@ -143,6 +145,8 @@ class Runtime(Model):
     """The suffix of the name of the Secret with the pods' handshake key. Empty for jobs started by version 0.1.0."""
     job_spec: Annotated[str, Field(max_length=LONGEST + GROWTH)]
     """The contract's JobSpec as JSON, exactly as the pods read it. A long one is packed: base64 of zlib."""
+    quota: Quota | None = None
+    """The quota of a queue of Kueue that the pods run under; absent if the job stands in no queue."""
 
 
 class Counters(Model):

@@ -17,15 +17,15 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cpr_contract.packing import LONGEST
+from cpr_contract.codec import LONGEST
+from cpr_operator.api.crd import Schema, stored, structural
+from cpr_operator.api.job_spec import has_long_description, longest_spec
 from cpr_operator.api.model import Model
 from cpr_operator.api.rules import OF_SPEC, STATIC, rule
-from cpr_operator.api.rules.evaluation import broken
-from cpr_operator.api.rules.rule import Rule
-from cpr_operator.api.schema import Schema, stored, structural
-from cpr_operator.api.size import has_long_description, longest_spec
+from cpr_operator.api.rules.rule import Rule, broken
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import Status
+from cpr_operator.api.transitions import TRANSITIONS
 
 MAX_SHOWN = 40
 
@@ -163,6 +163,12 @@ def _parsed(model: type[M], text: str, rules: Sequence[Rule], at: str = "") -> M
         within = {field[: end.start()] for field in found for end in re.finditer(r"[.\[]", field)}
         raise InvalidSpecError(tuple(each for field, each in found.items() if field not in within))
     return parsed
+
+
+def refused(before: CPRJobSpec, after: CPRJobSpec, status: Status) -> tuple[Invalid, ...]:
+    """Every field whose change is not allowed in the job's present status; empty if the change is admitted."""
+    old, new = ({"spec": spec.to_dict(), "status": status.to_dict()} for spec in (before, after))
+    return tuple(Invalid(field, rule.message, rule.remedy) for rule, field in broken(TRANSITIONS, new, old))
 
 
 @cache

@@ -13,14 +13,11 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.export import ExportFormat, ExportRequest
-from cpr_operator.cli.console import err, interruptible, out, usage_errors
-from cpr_operator.cli.data import data
+from cpr_contract.requests import ExportFormat, ExportRequest
+from cpr_operator.cli.console import OptionError, Where, err, interruptible, on_cluster, out, usage_errors
+from cpr_operator.cli.groups import data, laboratory, snapshots
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
-from cpr_operator.cli.laboratory import laboratory
-from cpr_operator.cli.snapshots import snapshots
-from cpr_operator.cli.where import Where, on_cluster
 
 app = typer.Typer(
     name="cprjob",
@@ -81,7 +78,7 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files with CPRJobs; - is stdin.")],
 ) -> None:
     """Check manifests and report every invalid field."""
-    from cpr_operator.cli.validate import validate_files
+    from cpr_operator.cli.plan import validate_files
 
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
 
@@ -108,9 +105,9 @@ def export(  # noqa: PLR0913 -- one parameter per option
 ) -> None:
     """Write a job's model as files, for those who serve it."""
     from cpr_operator.cli.asking import trainer_pod
+    from cpr_operator.cli.document import find_job, is_on_cluster
     from cpr_operator.cli.export import export as export_model
     from cpr_operator.cli.export import export_from, model_of
-    from cpr_operator.cli.source import find_job, is_on_cluster
 
     with usage_errors():
         model = model_of(find_job(source, workdir, where), anchor)
@@ -133,9 +130,9 @@ def evaluate(
 ) -> None:
     """Score a finished job's model on the held-out rows."""
     from cpr_operator.cli.asking import asking
-    from cpr_operator.cli.evaluate import evaluate as evaluate_model
+    from cpr_operator.cli.document import find_job
+    from cpr_operator.cli.export import evaluate as evaluate_model
     from cpr_operator.cli.export import model_of
-    from cpr_operator.cli.source import find_job
 
     with usage_errors():
         model = model_of(find_job(source, workdir, where))
@@ -175,8 +172,8 @@ def plan(
     where: Where,
 ) -> None:
     """Show how a job would recover and save, the expected cost, and what would change the plan."""
+    from cpr_operator.cli.document import find_job
     from cpr_operator.cli.plan import plan as plan_job
-    from cpr_operator.cli.source import find_job
 
     with usage_errors():
         plan_job(find_job(source, workdir, where), as_json=json, out=out)
@@ -195,9 +192,8 @@ def report(
     where: Where,
 ) -> None:
     """Show a job's outcome so far: what was trained, what failures cost, and what was done about them."""
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.outcome import show_outcome, write_page
-    from cpr_operator.cli.source import find_events, find_job
+    from cpr_operator.cli.document import find_events, find_job
+    from cpr_operator.cli.report import show_outcome, write_page
 
     with usage_errors():
         if json and html:
@@ -223,9 +219,7 @@ def ui(
     where: Where,
 ) -> None:
     """Show all jobs in a browser, as they go on. It only reads."""
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.ui.server import serve
-    from cpr_operator.cli.ui.source import ClusterJobs, LocalJobs
+    from cpr_operator.cli.ui import ClusterJobs, LocalJobs, serve
 
     with usage_errors(), interruptible():
         if workdir is not None and (all_namespaces or where.options):

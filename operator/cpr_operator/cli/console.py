@@ -1,14 +1,103 @@
-"""Where commands print, and how they report the user's mistakes."""
+"""What commands have in common: options, which cluster they ask, where they print, and how they report mistakes."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+# What options of several commands have in common.
+
+
+#: How `cprjob get` prints jobs.
+ListingForm = Literal["table", "wide", "yaml", "json", "name"]
+
+
+class OptionError(ValueError):
+    """An option whose value the command cannot use."""
+
+
+def check_plot(path: Path) -> None:
+    """Raise OptionError if no plot can be written to `path`. Call it before long work starts."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = sorted(FigureCanvasBase.filetypes)
+    if path.suffix.removeprefix(".") not in endings:
+        raise OptionError(f"--plot {path}: the name must end in one of .{', .'.join(endings)}")
+    if not path.parent.is_dir():
+        raise OptionError(f"--plot {path}: the folder {path.parent} does not exist")
+
+
+# The options that say which cluster a command asks, and the client that asks it.
+
+
+if TYPE_CHECKING:
+    from cpr_operator.client import Client
+
+
+class AnswerError(RuntimeError):
+    """What the cluster refused, or why it cannot be asked; the message has the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A cluster, and a namespace in it. None: what the kubeconfig says, as kubectl does."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def options(self) -> str:
+        """The same options, to be appended to a command that is printed; empty if there are none."""
+        given = {"--kubeconfig": self.kubeconfig, "--context": self.context, "-n": self.namespace}
+        return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Ask that cluster. Raises AnswerError for every request that fails."""
+        from cpr_operator.client import Client, ClientError
+
+        try:
+            with Client(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace) as client:
+                yield client
+        except ClientError as error:
+            raise AnswerError(str(error)) from error
+
+
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("kubeconfig", Annotated[Path | None, typer.Option(help="Kubeconfig file of the cluster.", dir_okay=False)]),
+    ("context", Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]),
+    ("namespace", Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")]),
+)
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a `Where`, which it takes as its parameter `where`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "where"]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _OPTIONS
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        where = Where(**{name: given.pop(name) for name, _ in _OPTIONS})
+        command(**given, where=where)
+
+    run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    return run
+
 
 #: The usual exit code for a wrong command line.
 USAGE = 2
@@ -25,13 +114,12 @@ def usage_errors() -> Iterator[None]:
     """Print the user's mistakes, missing packages and what failed elsewhere without a traceback, then exit."""
     # Not before a command runs: they are most of what there is to import.
     from cpr_operator.api.validate import InvalidSpecError, InvalidStatusError
+    from cpr_operator.cli import NeedError
+    from cpr_operator.cli.asking import TrialError
+    from cpr_operator.cli.console import AnswerError, OptionError
     from cpr_operator.cli.document import DocumentError, InvalidDocumentError
     from cpr_operator.cli.kills import KillError
-    from cpr_operator.cli.needs import NeedError
-    from cpr_operator.cli.options import OptionError
-    from cpr_operator.cli.trials import TrialError
-    from cpr_operator.cli.validate import show_invalid
-    from cpr_operator.cli.where import AnswerError
+    from cpr_operator.cli.plan import show_invalid
     from cpr_operator.cluster.protocol import ClusterError
 
     try:

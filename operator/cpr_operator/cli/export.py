@@ -1,4 +1,4 @@
-"""`cprjob export`: the model of a job as files, written by the trainer image's own code.
+"""`cprjob export` and `cprjob evaluate`: a finished model, by the trainer image's own code.
 
 For a job on a cluster that code runs in a pod with the job's own mounts. The files come here as an archive, unless a
 URI says where they go.
@@ -6,21 +6,26 @@ URI says where they go.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from cpr_contract import env
-from cpr_contract.export import ExportRequest
+from cpr_contract.codec import from_json, to_dict, unpack
+from cpr_contract.requests import Evaluation, EvaluationRequest, ExportRequest
+from cpr_contract.spec import JobSpec
 from cpr_operator.api.validate import parse_status
-from cpr_operator.cli.asking import TrainerPod
+from cpr_operator.cli import check_trainer_image
+from cpr_operator.cli.asking import Ask, TrainerPod, TrialError
 from cpr_operator.cli.document import DocumentError
-from cpr_operator.cli.needs import check_trainer_image
-from cpr_operator.cli.trials import TrialError
 
 #: The file that is written when all others are.
 LAST = "model.json"
@@ -88,3 +93,32 @@ def export_from(pod: TrainerPod, request: ExportRequest, to: str) -> None:
 def _arguments(request: ExportRequest, to: str) -> tuple[str, ...]:
     since = ("--since", request.since) if request.since else ()
     return ("export", "--anchor", request.anchor, "--format", request.format, *since, "--to", to)
+
+
+# `cprjob evaluate`: a finished model's score on the rows that its job held out, by the trainer image's own code.
+
+
+def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None:
+    """Print the score. Raises TrialError if the model or the data cannot be read, or nothing is held out."""
+    job = from_json(JobSpec, unpack(model.job_spec))
+    with closing(ask("evaluate", job, EvaluationRequest(model.anchor))) as lines:
+        (found,) = (from_json(Evaluation, line) for line in lines)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+        return
+    figures = []
+    if found.log_loss is not None:
+        auc = "not defined, all labels are the same" if found.auc is None else f"{found.auc:.5f}"
+        figures = [f"AUC {auc}", f"log loss {found.log_loss:.5f}"]
+    if found.normalised_entropy is not None:
+        figures.append(f"normalised entropy {found.normalised_entropy:.5f}")
+    if found.calibration is not None:
+        figures.append(f"calibration {found.calibration:.4f}")
+    if found.gauc is not None:
+        figures.append(f"GAUC {found.gauc:.5f}")
+    # The metrics of a model with one label have its calibration, too.
+    figures += [f"{name} {value:.5g}" for name, value in found.metrics if name != "calibration"]
+    console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)
+    for group in (*found.groups, *filter(None, (found.rest,))):
+        auc = "not defined" if group.auc is None else f"{group.auc:.5f}"
+        console.print(f"  {group.name}: {group.samples:,} samples, AUC {auc}", markup=False)

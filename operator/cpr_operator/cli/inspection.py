@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from cpr_contract.codec import from_json, to_dict
-from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest
+from cpr_contract.requests import ColumnFigures, DataFigures, InspectionRequest
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import ask_trainer_image
 from cpr_operator.cli.document import InvalidDocumentError, read_single
-from cpr_operator.cli.trials import ask_trainer_image
 
 _MANIFESTS = (".yaml", ".yml")
 #: Exit code where rows cannot be read.

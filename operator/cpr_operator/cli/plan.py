@@ -1,32 +1,72 @@
-"""`cprjob plan`: what the operator would do with a job, before anything runs, and what would change its mind."""
+"""`cprjob validate` and `cprjob plan`: what is wrong with a job, and what the operator would do with it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cpr_operator import policy
-from cpr_operator.api.replay import replay_of
-from cpr_operator.api.sizes import redundancy_bytes, rows_bytes
+from cpr_operator.api.sizes import redundancy_bytes, replay_of, rows_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.validate import parse_spec, parse_status, validate
-from cpr_operator.cli.document import InvalidDocumentError
-from cpr_operator.policy import open_loop
+from cpr_operator.api.validate import Invalid, parse_spec, parse_status, validate
+from cpr_operator.cli.document import DocumentError, InvalidDocumentError, jobs_of, read_documents
+from cpr_operator.policy import alternatives
+from cpr_operator.policy.alternatives import WhatIf, halved_and_doubled, turns
 from cpr_operator.policy.law import Mode
-from cpr_operator.policy.whatif import WhatIf, halved_and_doubled, turns
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.plan import plan_inputs
+
+# `cprjob validate`: every invalid field of every file at once.
+
+
+def validate_files(paths: tuple[Path, ...], console: Console) -> bool:
+    """Print the invalid fields of each file. Returns whether all files are valid."""
+    results = [_validate_file(path, console) for path in paths]  # a list, so that none is skipped
+    return all(results)
+
+
+def show_invalid(where: str, invalid: tuple[Invalid, ...], console: Console) -> None:
+    """Print each invalid field: its path, what is wrong, and the remedy."""
+    console.print(f"[red]{escape(where)}[/red]: {len(invalid)} invalid field{'s' if len(invalid) > 1 else ''}")
+    for each in invalid:
+        console.print(f"  [bold]{escape(each.field or '(document)')}[/bold]: {escape(each.message)}")
+        console.print(f"      {escape(each.remedy)}", style="dim")
+
+
+def _validate_file(path: Path, console: Console) -> bool:
+    try:
+        documents = read_documents(path)
+    except DocumentError as error:
+        console.print(f"[red]{escape(str(error))}[/red]")
+        return False
+    jobs = jobs_of(documents)
+    if documents and not jobs:
+        console.print(f"[red]{escape(str(path))}[/red]: none of its {len(documents)} documents is a CPRJob")
+        return False
+    invalid = tuple(each for job in jobs or (None,) for each in validate(job))
+    if invalid:
+        show_invalid(str(path), invalid, console)
+        return False
+    console.print(f"[green]{escape(str(path))}[/green]: valid{_others(len(documents) - len(jobs))}")
+    return True
+
+
+def _others(count: int) -> str:
+    return f", {count} other object{'s' if count > 1 else ''} not checked" if count else ""
+
 
 MODES: tuple[Mode, ...] = ("Partial", "Full")
 #: The plans of CPR's own equations, which do not guarantee that the budget holds.
-CPR: Mapping[Mode, Callable[[policy.Inputs], open_loop.OpenLoop]] = {
-    "Partial": open_loop.partial,
-    "Full": open_loop.full,
+CPR: Mapping[Mode, Callable[[policy.Inputs], alternatives.OpenLoop]] = {
+    "Partial": alternatives.partial,
+    "Full": alternatives.full,
 }
 #: The name of each figure, and how its values are formatted.
 _FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -51,7 +91,7 @@ def plan(job: Any, *, as_json: bool, out: Console) -> None:
     chosen = policy.plan(inputs)
     out.print(chosen.reason, highlight=False, soft_wrap=True)
     out.print("", _modes(inputs, chosen.mode), "", _changes(chosen, inputs), "", sep="\n", highlight=False)
-    break_even = open_loop.break_even(inputs)
+    break_even = alternatives.break_even(inputs)
     out.print(f"Replay is {'on' if replay.memory_bytes else 'off'}: {replay.reason}.", highlight=False)
     if more := redundancy_bytes(spec):
         rows = f"{_mib(rows_bytes(spec))} of rows and their optimizer state"
@@ -77,7 +117,7 @@ def _document(inputs: policy.Inputs) -> dict[str, Any]:
         "inputs": chosen.figures(),
         "modes": {mode: _plan(_as(inputs, mode)) for mode in MODES},
         "cpr": {mode: asdict(by_cpr(inputs)) for mode, by_cpr in CPR.items()},
-        "break_even_pls": open_loop.break_even(inputs),
+        "break_even_pls": alternatives.break_even(inputs),
         "turns": [_what_if(each) for each in turns(inputs)],
         "what_if": [_what_if(each) for each in halved_and_doubled(inputs)],
     }
@@ -119,7 +159,7 @@ def _changes(chosen: policy.Plan, inputs: policy.Inputs) -> Table:
     return table
 
 
-def _row(plan: policy.Plan | open_loop.OpenLoop) -> tuple[str, str, str]:
+def _row(plan: policy.Plan | alternatives.OpenLoop) -> tuple[str, str, str]:
     return duration(plan.interval_s), f"{plan.expected_overhead:.2%}", f"{plan.expected_pls:.2g}"
 
 

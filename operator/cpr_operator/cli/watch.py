@@ -11,8 +11,7 @@ from cpr_contract.limits import longest_report
 from cpr_contract.reports import TrainerReport
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.cli.kills import Kill, due
-from cpr_operator.cli.progress import Progress, event_line
-from cpr_operator.cli.snapshot import Pace, Snapshot
+from cpr_operator.cli.progress import Pace, Progress, Snapshot, event_line
 from cpr_operator.cluster.local import LocalCluster
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.reconcile.observe import takes_part

@@ -5,11 +5,17 @@ commands in a pod, and `client` is all of it by a job's name. The command line, 
 stand on it.
 """
 
-from cpr_operator.client.client import Client
+from cpr_operator.client.client import Client, Member
 from cpr_operator.client.connection import Place
-from cpr_operator.client.errors import ClientError, CommandError, NoObjectError, TookTooLongError, UnavailableError
-from cpr_operator.client.job import Event, Job
-from cpr_operator.client.logs import Member
+from cpr_operator.client.job import (
+    ClientError,
+    CommandError,
+    Event,
+    Job,
+    NoObjectError,
+    TookTooLongError,
+    UnavailableError,
+)
 from cpr_operator.client.tool import Tool
 
 __all__ = [

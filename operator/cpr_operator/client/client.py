@@ -1,10 +1,12 @@
-"""CPRJobs by name: what a user does with a job on a cluster."""
+"""CPRJobs by name: what a user does with a job on a cluster, and what its members print."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +15,19 @@ from typing import Any, Literal, Self
 import yaml
 
 from cpr_contract import env
-from cpr_operator.client import logs
 from cpr_operator.client.connection import Connection, Place
-from cpr_operator.client.errors import ClientError, NoObjectError, TookTooLongError, UnavailableError
-from cpr_operator.client.job import Event, Job, events_of, is_over, to_create
+from cpr_operator.client.job import (
+    ClientError,
+    Event,
+    Job,
+    NoObjectError,
+    Object,
+    TookTooLongError,
+    UnavailableError,
+    events_of,
+    is_over,
+    to_create,
+)
 from cpr_operator.client.tool import Tool, opened_tool
 
 Role = Literal["trainer", "shard"]
@@ -135,9 +146,9 @@ class Client:
         if index is None:
             leader = (self.get(name).document.get("status") or {}).get("leader")
             index = leader if role == env.ROLE_TRAINER and leader is not None else 0
-        member = logs.Member(self.namespace, name, role, index)
-        span = logs.Span(None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s))
-        return (logs.follow if follow else logs.read)(self._connection, member, span)
+        member = Member(self.namespace, name, role, index)
+        span = Span(None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s))
+        return (follow_log if follow else read_log)(self._connection, member, span)
 
     def events(self, name: str) -> tuple[Event, ...]:
         """What the operator said about the job, oldest first. Kubernetes keeps events for an hour."""
@@ -171,7 +182,7 @@ class Client:
         members = (job.spec.shards if role == env.ROLE_SHARD else job.spec.trainers).replicas
         if not 0 <= index < members:
             raise ClientError(f"there is no {role}/{index}; {name} has {members} {role}s, counted from 0")
-        pod = logs.newest(self._connection, logs.Member(self.namespace, name, role, index))
+        pod = newest(self._connection, Member(self.namespace, name, role, index))
         if pod is None:
             raise NoObjectError(f"{role}/{index} of {name} has no pod that runs now; try again when it is Ready")
         meta = pod["metadata"]
@@ -184,3 +195,94 @@ class Client:
 
     def _change(self, name: str, spec: Mapping[str, Any]) -> Job:
         return Job(self._connection.change(self.namespace, name, {"spec": dict(spec)}))
+
+
+# What the members of a job print. A member that is replaced goes on in its next pod.
+
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica of one role of a job."""
+
+    namespace: str
+    job: str
+    role: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when, and to when; naive times are local ones, as all of Python's."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def read_log(connection: Connection, member: Member, span: Span) -> Iterator[str]:
+    """The lines of the newest pod that has started. Raises ClientError."""
+    pod = newest(connection, member)
+    if pod is None:
+        raise ClientError(
+            f"{member.role}/{member.index} of {member.namespace}/{member.job} has no pod with a log; "
+            "see how the job stands, or follow the log, which waits for a pod"
+        )
+    yield from _lines(connection, member, pod, span, follow=False)
+
+
+def follow_log(connection: Connection, member: Member, span: Span) -> Iterator[str]:
+    """The same, then what it prints further, and its successors, until the job ends. Raises ClientError."""
+    told = None
+    while True:
+        job = connection.find(member.namespace, member.job)  # before its pods: the last one is not missed
+        pod = newest(connection, member)
+        if pod is not None and pod["metadata"]["uid"] != told:
+            told = pod["metadata"]["uid"]
+            try:
+                yield from _lines(connection, member, pod, span, follow=True)
+            except ClientError:  # a stream may break when its pod goes
+                left = newest(connection, member)
+                if left is not None and left["metadata"]["uid"] == told and left["status"]["phase"] == "Running":
+                    raise
+        elif job is None or is_over(job) or (span.until is not None and _aware(span.until) < _now()):
+            return
+        else:
+            time.sleep(POLL_S)
+
+
+def newest(connection: Connection, member: Member) -> Object | None:
+    """The pod of the highest incarnation that has started; None if there is none."""
+    labels = {env.LABEL_JOB: member.job, env.LABEL_ROLE: member.role, env.LABEL_INDEX: member.index}
+    started = (pod for pod in connection.pods(member.namespace, labels) if pod["status"].get("phase") != "Pending")
+    return max(started, key=lambda pod: int(pod["metadata"]["labels"][env.LABEL_INCARNATION]), default=None)
+
+
+def _lines(connection: Connection, member: Member, pod: Object, span: Span, *, follow: bool) -> Iterator[str]:
+    since_s = None if span.since is None else max(1, math.ceil((_now() - _aware(span.since)).total_seconds()))
+    lines = connection.log(
+        member.namespace,
+        pod["metadata"]["name"],
+        follow=follow,
+        since_seconds=since_s,
+        timestamps=span.until is not None,
+    )
+    return lines if span.until is None else before(lines, _aware(span.until))
+
+
+def before(lines: Iterator[str], until: datetime) -> Iterator[str]:
+    """Lines up to a time, without the times that they begin with. The API server knows no end."""
+    for line in lines:
+        when, _, text = line.partition(" ")
+        if datetime.fromisoformat(when) > until:
+            return
+        yield text
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

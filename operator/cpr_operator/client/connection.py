@@ -19,8 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from cpr_contract import env
 from cpr_operator.api.spec import GROUP, KIND, PLURAL, VERSION
-from cpr_operator.client.errors import ClientError, NoObjectError, UnavailableError
-from cpr_operator.client.job import Object
+from cpr_operator.client.job import ClientError, NoObjectError, Object, UnavailableError
 
 DEFAULT_NAMESPACE = "default"
 #: Where a pod finds the name of its own namespace.

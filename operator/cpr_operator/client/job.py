@@ -1,4 +1,4 @@
-"""A CPRJob as the API server gives it, and what its words mean. Pure.
+"""A CPRJob as the API server gives it, what its words mean, and what a request about it ends in.
 
 A client that is older than the operator still says what it understands: the typed `spec` and `status` are read when
 they are asked for, and everything else works on the plain object.
@@ -15,6 +15,40 @@ from cpr_operator.api.model import parse_time
 from cpr_operator.api.spec import API_VERSION, KIND, CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Status
 from cpr_operator.api.validate import InvalidSpecError, parse_spec, parse_status, validate
+
+# What a request of a user ends in: one sentence, with the remedy.
+#
+# ClientError
+# ├── NoObjectError      there is no object of this name
+# ├── UnavailableError   the API server cannot answer now; the same request may succeed later
+# ├── TookTooLongError   what was waited for did not come in time
+# └── CommandError       a command in a pod failed
+
+
+class ClientError(Exception):
+    """What cannot be done, and what to do about it."""
+
+
+class NoObjectError(ClientError):
+    """The cluster knows CPRJobs, and there is none of this name."""
+
+
+class UnavailableError(ClientError):
+    """The API server cannot be reached, or answers that it cannot serve now."""
+
+
+class TookTooLongError(ClientError):
+    """What was waited for did not come in time."""
+
+
+class CommandError(ClientError):
+    """A command in a pod that failed; `errors` is the end of its standard error."""
+
+    def __init__(self, code: int, errors: str) -> None:
+        super().__init__(f"the command ended with exit code {code}: {errors}")
+        self.code = code
+        self.errors = errors
+
 
 Object = dict[str, Any]
 

@@ -15,8 +15,7 @@ from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHA
 from websocket import ABNF, WebSocketException, WebSocketTimeoutException
 
 from cpr_operator.client.connection import Connection
-from cpr_operator.client.errors import ClientError, CommandError, TookTooLongError, UnavailableError
-from cpr_operator.client.job import Object
+from cpr_operator.client.job import ClientError, CommandError, Object, TookTooLongError, UnavailableError
 
 POLL_S = 0.5
 #: An image may have to be pulled.

@@ -10,7 +10,6 @@ from cpr_contract import env
 from cpr_operator.api.model import format_time
 from cpr_operator.api.spec import API_VERSION, KIND, PLURAL
 from cpr_operator.cluster.api_server import ApiServer
-from cpr_operator.cluster.object_views import job_view, pod_view
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -23,7 +22,7 @@ from cpr_operator.cluster.protocol import (
     RefusedError,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, job_view, pod_view
 from cpr_operator.cluster.watched import Watched
 
 FIELD_MANAGER = "cprjob-operator"
@@ -34,11 +33,15 @@ MAX_EVENT_MESSAGE = 1024
 #: What the server answers if an admission webhook cannot take part in dry runs: it says nothing about the object.
 NO_DRY_RUN = "does not support dry run"
 
-#: Where the kinds live that the operator applies or deletes.
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+#: Where the kinds live that the operator applies, reads or deletes.
 PREFIXES: Mapping[str, tuple[str, str]] = {
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "Secret": ("/api/v1", "secrets"),
+    "Workload": (KUEUE, "workloads"),
+    "ResourceFlavor": (KUEUE, "resourceflavors"),
+    "WorkloadPriorityClass": (KUEUE, "workloadpriorityclasses"),
 }
 
 
@@ -208,6 +211,27 @@ class KubernetesCluster:
         except NotFoundError as error:
             raise RefusedError(str(error)) from error
 
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `Cluster`."""
+        try:
+            return await self._server.get(_object_path(kind, namespace, name))
+        except NotFoundError:
+            return None
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        """See `Cluster`."""
+        meta = read["metadata"]
+        path = f"{_object_path(read['kind'], meta['namespace'], meta['name'])}/status"
+        version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        await self._server.merge(path, {"metadata": version, "status": status})
+
+    async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
+        """See `Cluster`."""
+        meta = read["metadata"]
+        left = [each for each in meta.get("finalizers") or () if each != finalizer]
+        version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "finalizers": left}
+        await self._server.merge(_object_path(read["kind"], meta["namespace"], meta["name"]), {"metadata": version})
+
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """See `Cluster`."""
         try:
@@ -278,7 +302,7 @@ def _pod_path(namespace: str, name: str = "") -> str:
 
 def _object_path(kind: str, namespace: str, name: str = "") -> str:
     prefix, plural = PREFIXES[kind]
-    return _join(f"{prefix}/namespaces/{namespace}/{plural}", name)
+    return _join(f"{prefix}/namespaces/{namespace}/{plural}" if namespace else f"{prefix}/{plural}", name)
 
 
 def _join(path: str, name: str) -> str:

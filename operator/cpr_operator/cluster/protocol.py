@@ -155,11 +155,29 @@ class Cluster(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply of a PodDisruptionBudget or NetworkPolicy. Raises RefusedError."""
+        """Server-side apply of a PodDisruptionBudget, NetworkPolicy or Workload. Raises RefusedError."""
+        ...
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """An object of one of these kinds, or of Kueue's that are the cluster's (`namespace` is empty); None if absent.
+
+        Raises RefusedError.
+        """
+        ...
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        """Merge these fields into the status of an object, if it is still as `read`. None removes a field.
+
+        Raises ConflictError, NotFoundError, RefusedError.
+        """
+        ...
+
+    async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
+        """Remove a finalizer of an object, if it is still as `read`. Raises the errors of `merge_status`."""
         ...
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete such an object; absence is success."""
+        """Delete such an object, as soon as it has no finalizer; absence is success."""
         ...
 
     async def emit(self, job: JobView, event: Event) -> None:

@@ -1,10 +1,17 @@
-"""The inputs of a pass: a job and its pods as plain values, for Kubernetes and for local processes alike."""
+"""The inputs of a pass: a job and its pods as plain values, and Kubernetes objects converted to these. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
+
+from cpr_contract import env
+from cpr_operator.api.spec import KIND
+
+#: How long after the end of its grace a pod that is being deleted counts as gone.
+GRACE_SLACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,10 @@ class PodView:
             return self.container.kind == "Terminated"
         return self.phase in {"Succeeded", "Failed"}
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the pod's grace is over: it stays only because its node does not answer."""
+        return self.deleting_until is not None and now >= self.deleting_until + GRACE_SLACK_S
+
 
 @dataclass(frozen=True, slots=True)
 class JobView:
@@ -77,5 +88,107 @@ class JobView:
     deleting: bool
     finalizers: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Converts Kubernetes objects (plain JSON) to views. Pure, and tolerant of incomplete pods.
+#
+# Evicted pods have no containerStatuses, pending pods have no conditions, and foreign pods have none of our labels.
+
+
+def epoch(timestamp: str | None) -> float | None:
+    """An RFC 3339 time as seconds since the epoch; None stays None."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+
+
+def job_view(job: Mapping[str, Any]) -> JobView:
+    """A CPRJob object as a view."""
+    meta = job["metadata"]
+    return JobView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        resource_version=meta["resourceVersion"],
+        created=epoch(meta.get("creationTimestamp")) or 0.0,
+        deleting="deletionTimestamp" in meta,
+        finalizers=tuple(meta.get("finalizers", ())),
+        annotations=meta.get("annotations", {}),
+        labels=meta.get("labels", {}),
+        spec=job.get("spec", {}),
+        status=job.get("status", {}),
+    )
+
+
+def pod_view(pod: Mapping[str, Any]) -> PodView:
+    """A v1 Pod as a view. A pod without our labels has role '' and number -1, so it is no member of a job."""
+    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    return PodView(
+        name=meta["name"],
+        uid=meta["uid"],
+        owner_uid=_owner_uid(meta),
+        role=labels.get(env.LABEL_ROLE, ""),
+        index=_number(labels.get(env.LABEL_INDEX)),
+        incarnation=_number(labels.get(env.LABEL_INCARNATION)),
+        phase=status.get("phase", "Pending"),
+        created=epoch(meta.get("creationTimestamp")) or 0.0,
+        node=spec.get("nodeName", ""),
+        host=status.get("podIP", ""),
+        port_base=port_base(pod),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        deleting_until=epoch(meta.get("deletionTimestamp")),
+        deletion_grace_s=meta.get("deletionGracePeriodSeconds"),
+        disruption=_where(conditions, "DisruptionTarget", "True").get("reason", ""),
+        unschedulable=_where(conditions, "PodScheduled", "False").get("message", ""),
+        container=_container(status),
+        roster_version=_number(annotations.get(env.ANNOTATION_ROSTER_VERSION)),
+        ready=bool(_where(conditions, "Ready", "True")),
+        job_uid=labels.get(env.LABEL_JOB_UID, ""),
+        namespace=meta.get("namespace", ""),
+    )
+
+
+def main_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The specification of the pod's main container; empty if it has none."""
+    containers = pod.get("spec", {}).get("containers", ())
+    return next((each for each in containers if each.get("name") == env.MAIN_CONTAINER), {})
+
+
+def port_base(pod: Mapping[str, Any]) -> int:
+    """The first port that the main container was configured to listen on."""
+    values = (each.get("value") for each in main_container(pod).get("env", ()) if each.get("name") == env.PORT_BASE)
+    return int(next(values, None) or env.DEFAULT_PORT_BASE)
+
+
+def _owner_uid(meta: Mapping[str, Any]) -> str:
+    owners = (o for o in meta.get("ownerReferences", ()) if o.get("controller") and o.get("kind") == KIND)
+    return next((str(owner["uid"]) for owner in owners), "")
+
+
+def _where(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> Mapping[str, Any]:
+    condition = conditions.get(kind, {})
+    return condition if condition.get("status") == status else {}
+
+
+def _container(status: Mapping[str, Any]) -> ContainerView | None:
+    statuses = (s for s in status.get("containerStatuses", ()) if s.get("name") == env.MAIN_CONTAINER)
+    main = next(statuses, None)
+    if main is None:
+        return None
+    state, last = main.get("state", {}), main.get("lastState", {})
+    if (ended := state.get("terminated") or last.get("terminated")) is not None:
+        return ContainerView("Terminated", ended.get("reason", ""), ended.get("message", ""), ended.get("exitCode"))
+    if "running" in state:
+        return ContainerView("Running")
+    waiting = state.get("waiting", {})
+    return ContainerView("Waiting", waiting.get("reason", ""), waiting.get("message", ""))
+
+
+def _number(text: str | None) -> int:
+    """A label as a number; -1 if it is not a number."""
+    return int(text) if text is not None and text.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""How a pod gets the job's description: in a variable, or if that is too long in a file.
+"""What a pod gets beside its template: the job's description, access to its store, and its contract version.
 
 The file shows an annotation of the pod, as the roster's does: no further object has to be created, kept and deleted. A
 short description stays where an image of any release finds it.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpr_contract import env
-from cpr_contract.packing import is_packed
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import is_packed
+from cpr_operator.api.snapshots import Store
+from cpr_operator.api.status import Status
 
 Manifest = dict[str, Any]
 
@@ -37,3 +39,70 @@ def spec_volumes(job_spec: str) -> list[Manifest]:
 def spec_mounts(job_spec: str) -> list[Manifest]:
     """Where the volume is mounted."""
     return [{"name": _VOLUME, "mountPath": env.SPEC_DIR, "readOnly": True}] if is_packed(job_spec) else []
+
+
+# A pod's access to the job's store: credentials and CA bundle as mounted files, and variables with their paths.
+
+
+def store_variables(store: Store) -> dict[str, str]:
+    """Environment variables by name."""
+    values = {}
+    if store.credentials_secret:
+        values[env.CREDENTIALS_DIR] = env.CREDENTIALS_MOUNT
+    if store.ca_bundle:
+        values[env.CA_FILE] = f"{env.CA_MOUNT}/{store.ca_bundle.key}"
+    return values
+
+
+def store_volumes(store: Store) -> list[Manifest]:
+    """The pod's volumes."""
+    volumes: list[Manifest] = []
+    if store.credentials_secret:
+        volumes.append({"name": "cprjob-credentials", "secret": {"secretName": store.credentials_secret}})
+    if store.ca_bundle:
+        ca_file = {"key": store.ca_bundle.key, "path": store.ca_bundle.key}
+        volumes.append({"name": "cprjob-ca", "secret": {"secretName": store.ca_bundle.name, "items": [ca_file]}})
+    return volumes
+
+
+def store_mounts(store: Store) -> list[Manifest]:
+    """The volume mounts of the main container."""
+    mounts: list[Manifest] = []
+    if store.credentials_secret:
+        mounts.append({"name": "cprjob-credentials", "mountPath": env.CREDENTIALS_MOUNT, "readOnly": True})
+    if store.ca_bundle:
+        mounts.append({"name": "cprjob-ca", "mountPath": env.CA_MOUNT, "readOnly": True})
+    return mounts
+
+
+# The contract version between the operator and a job's pods.
+#
+# A job's image is frozen at its start, and an image reads its own version and the one before. After an upgrade, the
+# operator therefore keeps using the version that a running job started with.
+
+
+def version_of(status: Status) -> int:
+    """The version of the job's rosters and pods; the operator's own before it starts."""
+    return status.runtime.contract_version if status.runtime else CONTRACT_VERSION
+
+
+def is_spoken(version: int) -> bool:
+    """Whether the operator writes and reads this version: its own, and the one before."""
+    return version in {CONTRACT_VERSION, CONTRACT_VERSION - 1}
+
+
+def next_version(status: Status, image: str) -> int:
+    """The version that a job starts or resumes with. It stays the same as long as the image does."""
+    before = status.runtime
+    if before is not None and before.image == image and is_spoken(before.contract_version):
+        return before.contract_version
+    return CONTRACT_VERSION
+
+
+def not_spoken(version: int) -> str:
+    """Why a job of this version is left alone, with the remedy."""
+    return (
+        f"the job's pods speak contract version {version}, this operator {CONTRACT_VERSION - 1} and "
+        f"{CONTRACT_VERSION}; the pods are left alone, and nothing is replaced; "
+        "install the release that started the job, or suspend the job there and resume it here with a newer image"
+    )

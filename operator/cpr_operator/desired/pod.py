@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpr_contract import env
+from cpr_operator.api.placement import Placement
 from cpr_operator.api.sizes import redundancy_bytes
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.desired.affinity import keeping_apart, keeping_off
-from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
+from cpr_operator.desired.description import (
+    spec_annotations,
+    spec_mounts,
+    spec_variables,
+    spec_volumes,
+    store_mounts,
+    store_variables,
+    store_volumes,
+)
 from cpr_operator.desired.names import JobId, Role, key_secret_name, metadata, pod_labels, pod_name, spare_labels
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
-from cpr_operator.desired.template import merge, with_defaults
+from cpr_operator.desired.template import keeping_apart, keeping_off, merge, with_defaults
 
 #: The user and group of the image.
 NONROOT = 65532
@@ -69,7 +76,10 @@ CONFINED_CONTAINER: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What a pod is made from: `image` and `job_spec` are frozen at the job's start, `grace_s` grows with its saves."""
+    """What a pod is made from: `image` and `job_spec` are frozen at the job's start, `grace_s` grows with its saves.
+
+    `placements` are those of a queue that admitted the job.
+    """
 
     job: JobId
     spec: CPRJobSpec
@@ -77,12 +87,25 @@ class PodPlan:
     job_spec: str
     grace_s: int
     key_digest: str = ""
+    placements: tuple[Placement, ...] = ()
+
+
+def role_spec(plan: PodPlan, role: Role) -> Manifest:
+    """The spec of a pod of this role, as far as it is that of any member."""
+    spec: Manifest = _pod(plan, role, role, metadata(plan.job, ""))["spec"]
+    return spec
+
+
+def spare_spec(plan: PodPlan) -> Manifest:
+    """The same of a spare."""
+    spec: Manifest = spare_manifest(plan, "")["spec"]
+    return spec
 
 
 def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
     """The pod that reads `roster`, on any node but `avoid`."""
     name = pod_name(plan.job, roster.role, roster.index, roster.incarnation)
-    pod = _pod(plan, roster.role, _metadata(plan, name, roster))
+    pod = _pod(plan, roster.role, roster.role, _metadata(plan, name, roster))
     spec = pod["spec"]
     if avoid:
         spec["affinity"] = keeping_off(spec.get("affinity") or {}, avoid)
@@ -92,7 +115,7 @@ def pod_manifest(plan: PodPlan, roster: Document, avoid: str = "") -> Manifest:
 def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     """A shard's pod that has no roster yet, away from the job's shards and other spares."""
     marks = {"labels": spare_labels(plan.job), "annotations": spec_annotations(plan.job_spec)}
-    pod = _pod(plan, "shard", metadata(plan.job, name) | marks)
+    pod = _pod(plan, "shard", env.ROLE_SPARE, metadata(plan.job, name) | marks)
     spec, others = pod["spec"], [env.ROLE_SHARD, env.ROLE_SPARE]
     selector = {
         "matchLabels": {env.LABEL_JOB: plan.job.name},
@@ -104,8 +127,8 @@ def spare_manifest(plan: PodPlan, name: str) -> Manifest:
     return pod
 
 
-def _pod(plan: PodPlan, role: Role, required: Manifest) -> Manifest:
-    """A pod of a role with the template's fields below what is required."""
+def _pod(plan: PodPlan, role: Role, pod_set: str, required: Manifest) -> Manifest:
+    """A pod of a role with the template's fields below what is required. `pod_set` is what a queue calls its kind."""
     template = plan.spec.shards.template if role == "shard" else plan.spec.trainers.template
     spec = dict(template.get("spec") or {})
     if role == "shard":
@@ -115,8 +138,23 @@ def _pod(plan: PodPlan, role: Role, required: Manifest) -> Manifest:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": merge(template.get("metadata") or {}, required),
-        "spec": merge(spec, _required_spec(plan, role, required["name"], with_resources=not main.get("resources"))),
+        "spec": merge(
+            merge(spec, _required_spec(plan, role, required["name"], with_resources=not main.get("resources"))),
+            _placed(plan, pod_set),
+        ),
     }
+
+
+def _placed(plan: PodPlan, pod_set: str) -> Manifest:
+    """What the queue's flavors require of the pods of a kind. It wins over the template, and adds tolerations."""
+    placement = next((each for each in plan.placements if each.role == pod_set), None)
+    if placement is None:
+        return {}
+    tolerations = [
+        {name: value for name, value in each.to_dict().items() if value != ""} for each in placement.tolerations
+    ]
+    parts = {"nodeSelector": dict(placement.node_selector), "tolerations": tolerations}
+    return {name: part for name, part in parts.items() if part}
 
 
 def grace_s(expected_flush_s: float | None) -> int:

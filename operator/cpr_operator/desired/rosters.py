@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from cpr_contract import env
-from cpr_contract.codec import join_fields, to_json, to_json_fields
-from cpr_contract.packing import unpack
+from cpr_contract.codec import join_fields, to_json, to_json_fields, unpack
 from cpr_contract.roster import Allowance, AnchorRef, Peer, ShardRoster, TrainerRoster
-from cpr_operator.api.parity import neighbours
+from cpr_operator.api.sizes import neighbours
 from cpr_operator.api.status import Member, Shard, Status, Trainer
+from cpr_operator.desired.description import version_of
 from cpr_operator.desired.names import Role
-from cpr_operator.desired.versions import version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpr_contract import env
-from cpr_operator.desired.description import spec_annotations, spec_mounts, spec_variables, spec_volumes
-from cpr_operator.desired.names import metadata, tool_labels, tool_name
+from cpr_operator.desired.description import (
+    spec_annotations,
+    spec_mounts,
+    spec_variables,
+    spec_volumes,
+    store_mounts,
+    store_variables,
+    store_volumes,
+)
+from cpr_operator.desired.names import cleanup_labels, cleanup_name, metadata, tool_labels, tool_name
 from cpr_operator.desired.pod import CONFINED, CONFINED_CONTAINER, DEFAULT_RESOURCES, PodPlan
-from cpr_operator.desired.storage import store_mounts, store_variables, store_volumes
 from cpr_operator.desired.template import merge
 
 Manifest = dict[str, Any]
@@ -94,3 +101,20 @@ def _environment(plan: PodPlan) -> list[Manifest]:
         **store_variables(plan.spec.snapshots.store),
     }
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+# The pod that deletes the saves of a job that is being deleted. Its resources are small.
+
+
+#: Enough to list and delete objects with torch loaded, which comes with the image's code.
+RESOURCES = {"cpu": "250m", "memory": "512Mi"}
+
+
+def cleanup_pod(plan: PodPlan, attempt: int, spared: tuple[str, ...]) -> Manifest:
+    """The pod of one attempt. It spares all objects that the anchors `spared` (keys) need."""
+    own = metadata(plan.job, cleanup_name(plan.job, attempt)) | {"labels": cleanup_labels(plan.job, attempt)}
+    container = {
+        "args": [env.ROLE_CLEANUP, *(word for key in spared for word in ("--spare", key))],
+        "resources": {"requests": RESOURCES, "limits": RESOURCES},
+    }
+    return store_pod(plan, own, container)

@@ -1,10 +1,13 @@
-"""Merges a user's pod template with the fields that the operator requires: lists by name, maps by key."""
+"""A user's pod template: restricted, merged with the fields that the operator requires, and kept off nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from cpr_operator.api.rules.rule import BadPart
+from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.templates import MERGE_KEYS
 
 #: Lists to which the required items are appended.
@@ -42,3 +45,226 @@ def _merge_items(given: Sequence[Any], wanted: Sequence[Any], name: str) -> list
     required = {item[name]: item for item in wanted}
     kept = [merge(item, required.pop(item.get(name), {})) for item in given]
     return [*kept, *required.values()]
+
+
+# Adds to a pod's affinity where it should not run. The template's own terms stay.
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_HEAVIEST = 100
+
+
+def keeping_off(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """Exclude the node. Node selector terms are alternatives, so each of them gets the requirement."""
+    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    terms = (of_nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    narrowed = [{**term, "matchFields": [*(term.get("matchFields") or ()), elsewhere]} for term in terms]
+    return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": narrowed}}}
+
+
+def keeping_apart(affinity: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Prefer nodes without pods of this selector. Where there are none, any node is better than none."""
+    apart = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    of_pods = affinity.get("podAntiAffinity") or {}
+    preferred = [*(of_pods.get(_PREFERRED) or ()), {"weight": _HEAVIEST, "podAffinityTerm": apart}]
+    return {**affinity, "podAntiAffinity": {**of_pods, _PREFERRED: preferred}}
+
+
+# Restricts pod templates, so that `create cprjobs` grants no more than pods of the restricted standard.
+#
+# The operator creates pods with its own rights, so the rights of a template's author do not limit them. This module
+# lists the allowed contents. Everything else is rejected, including what later releases of Kubernetes add.
+# docs/operator.md gives the reasons.
+
+
+#: Fields of a pod that may have any value. For the last four, the operator's own value takes precedence.
+POD_FIELDS = frozenset(
+    {
+        "affinity",
+        "nodeSelector",
+        "tolerations",
+        "topologySpreadConstraints",
+        "schedulerName",
+        "runtimeClassName",
+        "preemptionPolicy",
+        "imagePullSecrets",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "hostname",
+        "subdomain",
+        "overhead",
+        "resources",
+        "restartPolicy",
+        "terminationGracePeriodSeconds",
+        "automountServiceAccountToken",
+        "enableServiceLinks",
+    }
+)
+CONTAINER_FIELDS = frozenset(
+    {
+        "name",
+        "image",
+        "imagePullPolicy",
+        "command",
+        "args",
+        "workingDir",
+        "env",
+        "envFrom",
+        "resources",
+        "resizePolicy",
+        "restartPolicy",
+        "volumeMounts",
+        "volumeDevices",
+        "stdin",
+        "tty",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+    }
+)
+VOLUMES = frozenset(
+    {
+        "emptyDir",
+        "persistentVolumeClaim",
+        "configMap",
+        "secret",
+        "downwardAPI",
+        "ephemeral",
+    }
+)
+PROJECTED = frozenset(
+    {
+        "configMap",
+        "secret",
+        "downwardAPI",
+    }
+)
+POD_SECURITY = frozenset(
+    {
+        "runAsGroup",
+        "fsGroup",
+        "fsGroupChangePolicy",
+        "supplementalGroups",
+        "supplementalGroupsPolicy",
+    }
+)
+CONTAINER_SECURITY = frozenset({"runAsGroup", "readOnlyRootFilesystem"})
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+SYSTEM_PRIORITY = "system-"
+_SYSTEM_CLASSES = "system priority classes are not allowed"
+DEFAULT_ACCOUNT = "default"
+_UNCONFINED = "container.apparmor.security.beta.kubernetes.io/"
+_REMEDY = "remove it, or ask the administrator of the operator to lift restrictTemplates"
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The allowed contents of templates. They may use `service_accounts` besides the namespace's default account."""
+
+    service_accounts: frozenset[str] = frozenset()
+
+    def refuses(self, spec: CPRJobSpec) -> str:
+        """The first disallowed part of the templates, with the remedy; empty if there is none."""
+        words = self.refuses_trainers(spec) or self._refuses("spec.shards.template", spec.shards.template)
+        return words or _refused_class("spec.shards.sparePriorityClassName", spec.shards.spare_priority_class_name)
+
+    def refuses_trainers(self, spec: CPRJobSpec) -> str:
+        """The same for the trainers' template, from which cleanup pods are made."""
+        return self._refuses("spec.trainers.template", spec.trainers.template)
+
+    def _refuses(self, field: str, template: Mapping[str, Any]) -> str:
+        part = next(_template(template, self.service_accounts), None)
+        return f"{field}.{part.path}: {part.message}; {part.remedy}" if part else ""
+
+
+def _refused_class(field: str, name: str | None) -> str:
+    """Why a spare may not have this priority class; empty if it may."""
+    return f"{field}: {_SYSTEM_CLASSES}; {_REMEDY}" if (name or "").startswith(SYSTEM_PRIORITY) else ""
+
+
+def _template(template: Mapping[str, Any], accounts: frozenset[str]) -> Iterator[BadPart]:
+    yield from _others(template, frozenset({"metadata", "spec"}), "")
+    meta = template.get("metadata") or {}
+    yield from _others(meta, frozenset({"labels", "annotations", "name", "namespace", "creationTimestamp"}), "metadata")
+    for name in meta.get("annotations") or {}:
+        if name.startswith(_UNCONFINED):
+            yield _bad(f"metadata.annotations.{name}", "is not allowed")
+    spec = template.get("spec") or {}
+    special = {"containers", "initContainers", "volumes", "securityContext", "serviceAccountName", "serviceAccount"}
+    yield from _others(spec, POD_FIELDS | special | {"priorityClassName"}, "spec")
+    for field in ("serviceAccountName", "serviceAccount"):
+        if spec.get(field) and str(spec[field]) not in accounts | {DEFAULT_ACCOUNT}:
+            yield _bad(f"spec.{field}", f"{spec[field]!r} is not one of the accounts that templates may use")
+    if str(spec.get("priorityClassName") or "").startswith(SYSTEM_PRIORITY):
+        yield _bad("spec.priorityClassName", _SYSTEM_CLASSES)
+    yield from _security(spec.get("securityContext"), POD_SECURITY, "spec.securityContext")
+    for number, volume in _maps(spec.get("volumes")):
+        yield from _volume(volume, f"spec.volumes[{number}]")
+    for part in ("containers", "initContainers"):
+        for number, container in _maps(spec.get(part)):
+            yield from _container(container, f"spec.{part}[{number}]")
+
+
+def _container(container: Mapping[str, Any], where: str) -> Iterator[BadPart]:
+    yield from _others(container, CONTAINER_FIELDS | {"ports", "securityContext", "lifecycle", *PROBES}, where)
+    for number, port in _maps(container.get("ports")):
+        for field in ("hostPort", "hostIP"):
+            if port.get(field):
+                yield _bad(f"{where}.ports[{number}].{field}", "is not allowed")
+    for number, mount in _maps(container.get("volumeMounts")):
+        if mount.get("mountPropagation") not in (None, "", "None"):
+            yield _bad(f"{where}.volumeMounts[{number}].mountPropagation", "is not allowed")
+    lifecycle = _map(container.get("lifecycle"))
+    handlers = {probe: container.get(probe) for probe in PROBES}
+    handlers |= {f"lifecycle.{name}": handler for name, handler in lifecycle.items()}
+    for name, handler in handlers.items():
+        for kind in ("httpGet", "tcpSocket"):
+            if _map(_map(handler).get(kind)).get("host"):
+                yield _bad(
+                    f"{where}.{name}.{kind}.host", "is not allowed, because the node connects to it, not the pod"
+                )
+    context = container.get("securityContext")
+    yield from _security(context, CONTAINER_SECURITY, f"{where}.securityContext")
+
+
+def _security(context: object, allowed: frozenset[str], where: str) -> Iterator[BadPart]:
+    """Allow only settings that reduce rights: a user other than root, a seccomp profile, dropped capabilities."""
+    given = _map(context)
+    special = {"runAsUser", "runAsNonRoot", "allowPrivilegeEscalation", "capabilities", "seccompProfile"}
+    yield from _others(given, allowed | special, where)
+    if given.get("runAsUser") in (0, "0"):
+        yield _bad(f"{where}.runAsUser", "must not be 0")
+    if given.get("runAsNonRoot") is False:
+        yield _bad(f"{where}.runAsNonRoot", "must not be false")
+    if given.get("allowPrivilegeEscalation"):
+        yield _bad(f"{where}.allowPrivilegeEscalation", "must not be true")
+    yield from _others(_map(given.get("capabilities")), frozenset({"drop"}), f"{where}.capabilities")
+    if _map(given.get("seccompProfile")).get("type") not in (None, "RuntimeDefault", "Localhost"):
+        yield _bad(f"{where}.seccompProfile.type", "must be RuntimeDefault or Localhost")
+
+
+def _volume(volume: Mapping[str, Any], where: str) -> Iterator[BadPart]:
+    yield from _others(volume, VOLUMES | {"name", "projected"}, where)
+    for number, source in _maps(_map(volume.get("projected")).get("sources")):
+        yield from _others(source, PROJECTED, f"{where}.projected.sources[{number}]")
+
+
+def _others(part: Mapping[str, Any], allowed: frozenset[str], where: str) -> Iterator[BadPart]:
+    """Yield the fields that are not allowed. Empty ones are harmless."""
+    for field, value in part.items():
+        if field not in allowed and value:
+            yield _bad(f"{where}.{field}".removeprefix("."), "is not allowed")
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: object) -> list[tuple[int, Mapping[str, Any]]]:
+    return [(n, _map(item)) for n, item in enumerate(value)] if isinstance(value, list) else []
+
+
+def _bad(path: str, message: str) -> BadPart:
+    return BadPart(path, message, _REMEDY)

@@ -1,6 +1,6 @@
 """Which of several operators works: the holder of a Lease, by the rules of client-go."""
 
 from cpr_operator.election.elector import Elector, NotLeadingError, Term, Timing, new_identity
-from cpr_operator.election.leases import ClusterLeases
+from cpr_operator.election.lease import ClusterLeases
 
 __all__ = ["ClusterLeases", "Elector", "NotLeadingError", "Term", "Timing", "new_identity"]

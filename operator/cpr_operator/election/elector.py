@@ -22,8 +22,7 @@ from cpr_operator.cluster.protocol import (
     NotFoundError,
     UnavailableError,
 )
-from cpr_operator.election.lease import NONE, Lease, Seen, judge, released, see, taken
-from cpr_operator.election.leases import Leases
+from cpr_operator.election.lease import NONE, Lease, Leases, Seen, judge, released, see, taken
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,8 @@
 `law` makes the choice, in plain floats. `plan` explains it, and `replan` says when to choose again. No clock, no I/O.
 """
 
-from cpr_operator.policy.beliefs import Belief, after_failure, after_quiet, prior
-from cpr_operator.policy.costs import Costs, running
-from cpr_operator.policy.inputs import Inputs
-from cpr_operator.policy.plan import Plan, plan
-from cpr_operator.policy.replan import moved
+from cpr_operator.policy.inputs import Belief, Costs, Inputs, after_failure, after_quiet, prior, running
+from cpr_operator.policy.plan import Plan, moved, plan
 
 __all__ = [
     "Belief",

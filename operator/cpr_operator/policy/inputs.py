@@ -1,14 +1,124 @@
-"""What a plan depends on."""
+"""What a plan depends on: beliefs about failures, costs of saves and recoveries, and the bits of values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cpr_operator.policy.beliefs import Belief
-from cpr_operator.policy.costs import Costs
 from cpr_operator.policy.equations import uncovered
-from cpr_operator.policy.law import Mode, Odds
+from cpr_operator.policy.law import Choice, Mode, Odds
+
+# Estimates of a job's failure rate, and of the number of shards lost per failure.
+#
+# The rate has a gamma distribution, the conjugate prior of a Poisson process: after k failures in t seconds, alpha
+# becomes alpha + k and beta becomes beta + t. Time to failure on production clusters is close to that (Maeng et al.,
+# MLSys 2021, section 3). Pure: each update returns a new belief, which is three numbers.
+
+
+#: The weight of the user's own estimate, in failures.
+PRIOR_FAILURES = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Failures (`alpha`) in seconds of training (`beta_s`), including those of the prior.
+
+    `lost_per_failure` is the mean number of shards lost in one of these failures.
+    """
+
+    alpha: float
+    beta_s: float
+    lost_per_failure: float
+
+    @property
+    def untried(self) -> bool:
+        """Whether no failure has been observed yet."""
+        return self.alpha <= PRIOR_FAILURES
+
+    @property
+    def rate_per_s(self) -> float:
+        """The mean failure rate, alpha / beta. The mean suffices because costs are linear in the rate."""
+        return self.alpha / self.beta_s
+
+    @property
+    def mtbf_s(self) -> float:
+        """T_fail, the inverse of the rate."""
+        return self.beta_s / self.alpha
+
+
+def prior(mtbf_s: float, lost_per_failure: float = 1.0) -> Belief:
+    """The belief before any observation. Raises ValueError if the arguments are not positive."""
+    if mtbf_s <= 0 or lost_per_failure <= 0:
+        raise ValueError(f"mean time between failures {mtbf_s} s and shards lost {lost_per_failure} must be positive")
+    return Belief(PRIOR_FAILURES, PRIOR_FAILURES * mtbf_s, lost_per_failure)
+
+
+def after_failure(belief: Belief, shards: int) -> Belief:
+    """The belief after one failure that lost the state of `shards` shards. Raises ValueError if `shards` < 1."""
+    if shards < 1:
+        raise ValueError("a failure without a lost shard does not affect the budget")
+    lost = (belief.lost_per_failure * belief.alpha + shards) / (belief.alpha + 1)
+    return Belief(belief.alpha + 1, belief.beta_s, lost)
+
+
+def after_quiet(belief: Belief, seconds: float) -> Belief:
+    """The belief after `seconds` more of training without a failure. Negative seconds count as 0.
+
+    Pending, paused and suspended time is not training.
+    """
+    return Belief(belief.alpha, belief.beta_s + max(seconds, 0.0), belief.lost_per_failure)
+
+
+# The costs of saves and recoveries: assumed values, marked as guesses, until the job has measured them.
+
+
+#: The weight of a new measurement in the running estimate.
+NEWEST = 0.3
+
+
+#: Values to assume until they are measured, in seconds.
+GUESSES = {"save_stall_s": 0.1, "commit_s": 1.0, "load_s": 5.0, "reschedule_s": 5.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of training. `guessed` names the fields that are not measured yet.
+
+    save_stall_s: O_save, the training time lost per save.
+    commit_s: the time from a cut to its committed anchor, during which training continues.
+    load_s: O_load, the time to load a save in a recovery.
+    reschedule_s: O_res, the time to get a new pod in a recovery.
+    """
+
+    save_stall_s: float
+    commit_s: float
+    load_s: float
+    reschedule_s: float
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def recover_s(self) -> float:
+        """O_load + O_res, the cost of any recovery, partial or full."""
+        return self.load_s + self.reschedule_s
+
+    @classmethod
+    def measured(
+        cls,
+        save_stall_s: float | None = None,
+        commit_s: float | None = None,
+        load_s: float | None = None,
+        reschedule_s: float | None = None,
+    ) -> Costs:
+        """Costs from measurements; None stands for the guess."""
+        given = {"save_stall_s": save_stall_s, "commit_s": commit_s, "load_s": load_s, "reschedule_s": reschedule_s}
+        known = {name: GUESSES[name] if value is None else value for name, value in given.items()}
+        return cls(**known, guessed=tuple(name for name, value in given.items() if value is None))
+
+
+def running(old: float | None, measured: float) -> float:
+    """The exponential moving average with one more measurement. The first measurement is the average itself."""
+    return measured if old is None else old + NEWEST * (measured - old)
+
 
 #: Bits per value of a row in saves.
 Bits = Literal[32, 8, 4, 3, 2]
@@ -138,3 +248,25 @@ def mean_rho(rho: float, portion: float) -> float:
     What it does not give back trainers may keep no longer, and it is trained again then.
     """
     return min(rho, portion * max(rho, 1.0))
+
+
+# Chooses the bits per value in saves. Each restore adds a quantisation error, so more restores need more bits.
+
+
+def expected_restores(inputs: Inputs, choice: Choice) -> float:
+    """The expected number of restores of a row in the whole job: those so far, and those still expected.
+
+    Full recovery restores all rows at each failure, partial recovery those of the lost shards.
+    """
+    odds = inputs.odds
+    share = 1.0 if choice.mode == "Full" else odds.lost / inputs.shards
+    return inputs.restored + share * odds.left_s / odds.mtbf_s
+
+
+def bits_for(restores: float) -> Bits:
+    """The minimum bits for this number of restores of a row in the whole job (Check-N-Run, NSDI 2022, section 5.2)."""
+    if restores <= 1:
+        return 2
+    if restores <= 3:  # noqa: PLR2004 -- the table of the paper
+        return 3
+    return 4 if restores < 20 else 8  # noqa: PLR2004 -- as above

@@ -1,15 +1,94 @@
-"""The plan: the law's choice with its inputs, its expected loss and overhead, and its reason."""
+"""The plan: the law's choice with its inputs, expected loss, overhead and reason, and when it is replaced."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_operator.policy import words
-from cpr_operator.policy.bits import bits_for, expected_restores
 from cpr_operator.policy.equations import expected_age, rolled_back
-from cpr_operator.policy.inputs import Bits, Inputs
-from cpr_operator.policy.law import Choice, Odds, choose
+from cpr_operator.policy.inputs import Bits, Inputs, bits_for, expected_restores
+from cpr_operator.policy.law import TIE, Choice, Odds, choose
+
+# Explains a plan in sentences. Separate from `law`, which simulations call far more often than anyone reads it.
+
+
+_WHY = {
+    "fixed": "The interval is fixed.",
+    "tie": f"Longer intervals would save less than {TIE:.1%} of the time and lose more samples.",
+    "replay": "With longer intervals, failures would cost more time than saves, because more is pushed again.",
+}
+
+
+def reason(inputs: Inputs, odds: Odds, choice: Choice, recoveries: float, restores: float) -> str:
+    """The plan, its expected cost once that is measured, its reason, and the figures that are still guesses.
+
+    `recoveries` is the expected cost of O_load + O_res in either mode, as a fraction of the training time.
+    `restores` is the expected number of restores of a row in the whole job.
+    """
+    full, partial = (f"{cost + recoveries:.2%}" for cost in (choice.full_cost, choice.partial_cost))
+    every = f"a save every {duration(choice.interval_s)}"
+    if inputs.replays:
+        done = f"{choice.mode} recovery with replay, {every}"
+        cost = f"expected overhead {partial}"
+        rho = "" if inputs.replay_ratio is None else f", at {inputs.replay_ratio:.2g} s for each second of training"
+        why = f"Trainers push again what a lost shard had learnt{rho}. {_why_interval(inputs, odds, choice)}"
+        if inputs.data_shards:
+            parity = f"Parity gives back a lost shard, after all but {inputs.uncovered:.0%} of failures."
+            why = f"{parity} {_why_interval(inputs, odds, choice)}"
+    elif choice.mode == "Full":
+        done = f"Full recovery, {every}"
+        cost = f"expected overhead {full}"
+        why = _why_full(inputs, partial)
+    else:
+        done = f"Partial recovery, {every}"
+        cost = f"expected overhead {partial}, compared with {full} for full recovery"
+        why = _why_interval(inputs, odds, choice)
+    done = f"{done}: {cost}." if inputs.measured else f"{done}."
+    bits = f"Rows are saved with {bits_for(restores)} bits per value for {restores:.2g} expected restores."
+    chosen = "" if inputs.fixed_bits else bits
+    guessed = f"Still guessed: {', '.join(inputs.guesses)}." if inputs.guesses else ""
+    return " ".join(filter(None, (done, why, chosen, inputs.basis, guessed)))
+
+
+def duration(seconds: float) -> str:
+    """A duration in s, min or h, to three digits."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _why_full(inputs: Inputs, partial: str) -> str:
+    if inputs.mode == "Full":
+        return "The spec asks for it."
+    if inputs.limit <= 0:
+        return "The budget allows no loss."
+    if inputs.remaining <= 0:
+        return "The budget is used up."
+    costs = f"cost {partial} and " if inputs.measured else ""
+    return f"Partial recovery would {costs}lose samples, and save too little time to justify that."
+
+
+def _why_interval(inputs: Inputs, odds: Odds, choice: Choice) -> str:
+    left = f"the remaining budget ({inputs.remaining:.3g})"
+    shards = f"{odds.lost:.2g} shard{'' if odds.lost == 1 else 's'}"
+    match choice.bound:
+        case "fixed" | "tie" | "replay":
+            return _WHY[choice.bound]
+        case "failures":
+            failures = f" ({odds.left_s / odds.mtbf_s:.2g}, of {shards} each)" if inputs.total_s is not None else ""
+            expected = f"the remaining expected failures{failures} and their spread"
+            return f"With longer intervals, {expected} would exceed {left}."
+        case "failure":
+            return f"With longer intervals, the next failure, of {shards}, would exceed {left}."
+        case "commit":
+            return f"Saves cannot be more frequent, because each takes {duration(odds.commit_s)}."
+        case "full":
+            return (
+                f"With {left}, saving more often than full recovery would does not pay off; "
+                "a loss that exceeds the budget rolls the job back."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +146,7 @@ def plan(inputs: Inputs) -> Plan:
         expected_pls=0.0 if choice.mode == "Full" or inputs.replays else _expected_pls(inputs, odds, choice),
         expected_overhead=recoveries + (choice.full_cost if choice.mode == "Full" else choice.partial_cost),
         inputs=inputs,
-        reason=words.reason(inputs, odds, choice, recoveries, restores),
+        reason=reason(inputs, odds, choice, recoveries, restores),
     )
 
 
@@ -77,3 +156,24 @@ def _expected_pls(inputs: Inputs, odds: Odds, choice: Choice) -> float:
     again = rolled_back(failures, interval_s, odds.commit_s, odds.budget_s / odds.lost)
     lost_s = odds.lost * (failures * expected_age(interval_s, odds.commit_s) - again)
     return min(lost_s * inputs.left / (odds.left_s * inputs.shards), inputs.remaining)
+
+
+# Whether figures have changed enough for a new plan, compared with the plan in force so that nothing flaps.
+
+
+#: A relative change of any figure by more than this causes a new plan.
+STEP = 0.25
+#: Changes below this are noise, in the figure's own unit.
+NOISE = 1e-2
+
+
+def moved(old: Mapping[str, float], new: Mapping[str, float]) -> bool:
+    """Whether any figure has changed enough since the plan in force, whose figures are `old`."""
+    if old.keys() != new.keys():
+        return True
+    return any(abs(new[name] - old[name]) > max(STEP * abs(old[name]), NOISE) for name in new)
+
+
+def steady_s(beta_s: float, left_s: float, total_s: float) -> float:
+    """Seconds of training without a failure until the failure rate or the remaining training changes enough."""
+    return min(STEP * beta_s, max(STEP * left_s, NOISE * total_s))

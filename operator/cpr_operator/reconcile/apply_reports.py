@@ -29,7 +29,7 @@ from cpr_operator.api.status import (
 )
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import Ranges, length, limit_of, union
-from cpr_operator.policy.words import duration
+from cpr_operator.policy.plan import duration
 from cpr_operator.reconcile.members import Cost, M, account_of, edited, with_account, with_cost
 from cpr_operator.reconcile.observe import (
     AT_WORK,

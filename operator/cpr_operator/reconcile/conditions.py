@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from cpr_contract.exits import Problem
 from cpr_contract.processor import PRECISION_EMULATED
+from cpr_contract.reports import Problem
 from cpr_operator.api import transitions
 from cpr_operator.api.status import Condition, ConditionType, Status
 from cpr_operator.cluster.protocol import Event

@@ -16,16 +16,15 @@ from pydantic import ValidationError
 
 from cpr_contract import env
 from cpr_contract.codec import ContractError, from_json
-from cpr_contract.exits import Deleted, ExitCode, Problem
+from cpr_contract.reports import Deleted, ExitCode, Problem
 from cpr_operator.api.snapshots import Store
 from cpr_operator.api.status import TERMINAL_PHASES
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.cluster.views import JobView, PodView
-from cpr_operator.desired.cleanup import cleanup_pod
+from cpr_operator.desired.store_pod import cleanup_pod
 from cpr_operator.failures import Trouble, classify
 from cpr_operator.reconcile.effects import live_pods, pod_plan
 from cpr_operator.reconcile.lifecycle import template_hash
-from cpr_operator.reconcile.observe import is_stuck
 from cpr_operator.reconcile.origin import origin_in
 from cpr_operator.reconcile.pass_ import Draft, EventReason, Job, Outcome, PassInput, PodDelete
 
@@ -83,7 +82,8 @@ def delete(observed: PassInput) -> Outcome:
         return Outcome(before, release=True)
     since = observed.now if before.deleting_since is None else before.deleting_since
     status = before.evolve(deleting_since=since)
-    writers = [pod for pod in live_pods(observed.pods) if pod.role != env.ROLE_CLEANUP and not is_stuck(observed, pod)]
+    live = (pod for pod in live_pods(observed.pods) if not pod.is_stuck(observed.now))
+    writers = [pod for pod in live if pod.role != env.ROLE_CLEANUP]
     going = tuple(
         PodDelete(pod.name, pod.uid, "the job is being deleted", GRACE_S)
         for pod in writers

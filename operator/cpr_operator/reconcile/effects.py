@@ -83,6 +83,7 @@ def pod_plan(job: JobId, spec: CPRJobSpec, status: Status) -> PodPlan:
         job_spec=status.runtime.job_spec,
         grace_s=grace_s(status.policy.commit_seconds),
         key_digest=status.runtime.key_digest,
+        placements=status.runtime.quota.placements if status.runtime.quota else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cpr_operator.api.history import PointFigures
+from cpr_operator.api.progress import PointFigures
 from cpr_operator.api.status import MAX_HISTORY, Status
 
 #: A job that never goes back has about so many points at its end. The rest of the list is for what it trains again.

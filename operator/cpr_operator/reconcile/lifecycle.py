@@ -11,14 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack, to_json
 from cpr_contract.reports import ShardReport, ShardState
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Counters, Fork, Member, Phase, Runtime, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
-from cpr_operator.desired.versions import next_version, not_spoken, version_of
+from cpr_operator.desired.description import next_version, not_spoken, version_of
 from cpr_operator.failures import Failure, Kind
 from cpr_operator.reconcile.apply_reports import result_of, with_shown, with_termination_message, with_total
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
@@ -40,6 +39,7 @@ from cpr_operator.reconcile.pass_ import (
     PodDelete,
 )
 from cpr_operator.reconcile.plan import planned
+from cpr_operator.reconcile.queue import quota_of
 
 #: Seconds in which trainers may exit by themselves after the job has succeeded.
 LINGER_S = 30.0
@@ -131,6 +131,7 @@ def runtime(observed: PassInput, origin: str | None) -> Runtime:
         template_hash=template_hash(spec),
         key_digest=before.key_digest if before and not observed.key_lost else observed.key_digest,
         job_spec=pack(to_json(to_job_spec(spec, job.uid, job.name, version, found=origin))),
+        quota=quota_of(observed.queue),
     )
 
 

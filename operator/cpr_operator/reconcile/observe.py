@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cpr_contract.exits import ExitCode
 from cpr_contract.manifests import generation_prefix
-from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
-from cpr_operator.api.replay import replay_of
+from cpr_contract.reports import ExitCode, SaveRef, ShardReport, TrainerReport, TrainerState
+from cpr_operator.api.sizes import replay_of
 from cpr_operator.api.status import TERMINAL_PHASES, Anchor, Member, Shard, Status, Trainer
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import GRACE_SLACK_S, PodView
 from cpr_operator.failures import Failure, Trouble, classify, hung
 from cpr_operator.reconcile.pass_ import (
     Alive,
@@ -25,9 +24,6 @@ from cpr_operator.reconcile.pass_ import (
 )
 from cpr_operator.reconcile.silence import Peer, Verdict, judge
 from cpr_operator.reconcile.spare_pods import as_members, waiting
-
-#: How long after the end of its grace a pod that is being deleted counts as gone.
-GRACE_SLACK_S = 1.0
 
 #: States in which a trainer takes part in training; in any other it starts, or is not there.
 TRAINING_STATES = frozenset({"Training", "Meeting", "Paused", "Finishing", "Finished"})
@@ -130,11 +126,6 @@ def _fallen(observed: PassInput, members: Mapping[str, Shard | Trainer]) -> Mapp
         for name, m in members.items()
         if m.avoid and m.lost_at is not None and observed.now - m.lost_at <= silence_s
     }
-
-
-def is_stuck(observed: PassInput, pod: PodView) -> bool:
-    """Whether the pod's grace is over: it stays only because its node does not answer."""
-    return pod.deleting_until is not None and observed.now >= pod.deleting_until + GRACE_SLACK_S
 
 
 def leader_report(observed: PassInput) -> TrainerReport | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cpr_contract.codec import ContractError
-from cpr_contract.packing import unpack
+from cpr_contract.codec import ContractError, unpack
 from cpr_operator.api.status import Runtime
 from cpr_operator.cluster.views import JobView
 from cpr_operator.reconcile.pass_ import Job

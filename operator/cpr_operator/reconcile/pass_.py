@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from cpr_contract.reports import ShardReport, TrainerReport
 from cpr_operator.api.spec import CPRJobSpec
@@ -14,8 +14,9 @@ from cpr_operator.api.status import Status
 from cpr_operator.cluster.protocol import Event, Manifest, PodPatch
 from cpr_operator.cluster.views import JobView, PodView
 from cpr_operator.desired.names import JobId
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.failures import Failure, Trouble
+from cpr_operator.reconcile.queue import Queue
 
 Report = ShardReport | TrainerReport
 
@@ -23,6 +24,8 @@ Report = ShardReport | TrainerReport
 class EventReason(enum.StrEnum):
     """The closed list of reasons of the operator's events."""
 
+    QUEUED = "Queued"
+    ADMITTED = "Admitted"
     STARTED = "Started"
     RUNNING = "Running"
     PLANNED = "Planned"
@@ -99,7 +102,8 @@ class PassInput:
     long this operator has been there without a gap, as far as the job could tell. `key_digest` is
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
     is gone. `restriction` is what pod templates may say; None: anything. `ancestor` is the job whose
-    anchor a new one wants to start from, None if there is no such job, or none is wanted.
+    anchor a new one wants to start from, None if there is no such job, or none is wanted. `queue` is
+    what Kueue says of the job, None if it stands in no queue.
     """
 
     job: Job
@@ -117,6 +121,7 @@ class PassInput:
     key_lost: bool = False
     restriction: Restriction | None = None
     ancestor: JobView | None = None
+    queue: Queue | None = None
     timing: Timing = Timing()
 
     @property
@@ -188,11 +193,37 @@ class PodDelete:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """The job enters its queue."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """The job leaves its queue, with all quota."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadStatus:
+    """These fields of the Workload's status change, if it is still as it was read."""
+
+    read: Manifest
+    status: Mapping[str, Any]
+
+
+WorkloadChange = CreateWorkload | DeleteWorkload | WorkloadStatus
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a pass wants, in the order in which it is done: status first, events last.
 
     `guarded`: the objects around the pods are to be there; they are not before and after. `release`: what holds a job
     that is being deleted goes, last of all. `stalled`: training stands still, and the job is about to recover.
+    `workload`: what becomes of the job's place in its queue.
     """
 
     status: Status
@@ -205,6 +236,7 @@ class Outcome:
     delete_job: bool = False
     release: bool = False
     stalled: bool = False
+    workload: WorkloadChange | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from cpr_operator.api.status import TERMINAL_PHASES
-from cpr_operator.desired.versions import is_spoken, version_of
+from cpr_operator.desired.description import is_spoken, version_of
+from cpr_operator.reconcile.admission import (
+    await_quota,
+    must_stop,
+    must_wait,
+    with_quota,
+    without_quota,
+    workload_change,
+)
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.conditions import tell_changes, update_conditions
 from cpr_operator.reconcile.deletion import delete
@@ -62,6 +71,15 @@ PHASES: tuple[Callable[[Draft], Draft], ...] = (
 
 def reconcile(observed: PassInput) -> Outcome:
     """What becomes of the job now."""
+    wanted = _decide(observed)
+    if observed.queue is None:
+        return wanted
+    idle = observed.job.spec.suspend or _held_up(observed) is not None
+    # By the status of this pass, because a job that starts keeps its quota, and one that has ended gives it back.
+    return replace(wanted, workload=workload_change(observed, wanted.status, idle=idle))
+
+
+def _decide(observed: PassInput) -> Outcome:
     before = observed.before
     # A job that is being deleted needs no pods, and an ended one stays ended.
     if observed.job.deleting:
@@ -81,14 +99,19 @@ def _live(observed: PassInput) -> Outcome:
     if needs_new_key(observed):
         observed = with_new_key(observed)
         if before.phase not in {"Suspending", "Suspended"} and live_pods(observed.pods):
-            return outcome(suspend(observed, KEY_LOST))
+            return _stop(observed, KEY_LOST)
     # Before any recovery: a job that stops needs no replacements.
     resizes = wants_other_trainers(spec, before) and trainers_aligned(observed)
     if spec.suspend or before.phase == "Suspending" or resizes:
-        return outcome(suspend(observed))
+        return _stop(observed)
     if before.start_time is not None and before.phase != "Suspended":
-        return outcome(_go_on(observed))
+        why = must_stop(observed)
+        return _stop(observed, why) if why else outcome(_go_on(observed))
     return _without_pods(observed)
+
+
+def _stop(observed: PassInput, why: str = "") -> Outcome:
+    return outcome(without_quota(suspend(observed, why)))
 
 
 def _go_on(observed: PassInput) -> Draft:
@@ -101,23 +124,42 @@ def _go_on(observed: PassInput) -> Draft:
 
 
 def _without_pods(observed: PassInput) -> Outcome:
-    """A job that is new or suspended starts or resumes, unless something holds it back."""
+    """A job that is new or suspended starts or resumes, unless something holds it up, or a queue has it wait."""
+    held = _held_up(observed)
+    if held is not None:
+        return held
+    verdict = must_wait(observed)
+    if verdict is not None:
+        return await_quota(observed, verdict)
+    return outcome(with_quota(_begin(observed) if observed.before.start_time is None else resume(observed)))
+
+
+def _held_up(observed: PassInput) -> Outcome | None:
+    """What becomes of a job without pods that may neither start nor resume, even with quota; None if it may."""
     job, before = observed.job, observed.before
     if observed.restriction is not None and (words := observed.restriction.refuses(job.spec)):
         return refuse_pods(observed, "TemplateRefused", words)
-    if before.start_time is None:
-        return _begin(observed) if observed.hold is None else hold_back(observed, observed.hold)
-    return outcome(Draft(observed, before) if waits_to_resume(observed) else resume(observed))
-
-
-def _begin(observed: PassInput) -> Outcome:
-    """A new job starts, unless the anchor that it is to start from is lacking."""
-    match origin_of(observed.job, observed.ancestor):
-        case Chosen(key=key):
-            return outcome(start(observed, key))
+    if before.start_time is not None:
+        return outcome(Draft(observed, before)) if waits_to_resume(observed) else None
+    if observed.hold is not None:
+        return hold_back(observed, observed.hold)
+    match origin_of(job, observed.ancestor):
+        case Chosen():
+            return None
         case NotYet(refused=True, reason=reason, message=message):
             return refuse_pods(observed, reason, message)
         case NotYet(message=message):
             return await_anchor(observed, message)
+        case verdict:
+            assert_never(verdict)
+
+
+def _begin(observed: PassInput) -> Draft:
+    """A new job starts, from the anchor that it names, if it names one."""
+    match origin_of(observed.job, observed.ancestor):
+        case Chosen(key=key):
+            return start(observed, key)
+        case NotYet():
+            raise AssertionError("a job whose anchor is lacking does not start")
         case verdict:
             assert_never(verdict)

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from cpr_contract.reports import TrainerReport
 from cpr_operator import policy
-from cpr_operator.api.replay import data_shards_of, replay_of
+from cpr_operator.api.sizes import data_shards_of, replay_of
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Counted, Plan, Policy, Status
 from cpr_operator.cluster.protocol import Event

@@ -49,9 +49,9 @@ from cpr_operator.recovery.decide import (
     WaitForReport,
     WaitForStore,
     decide,
+    next_attempt,
     roll_back,
 )
-from cpr_operator.recovery.retry import next_attempt
 
 #: Kinds of recovery, the gravest last: a recovery under way never turns into a lesser one.
 KINDS = ("ReplaceShards", "ReplaceTrainers", "RollBack")

@@ -7,17 +7,10 @@ from collections.abc import Iterator
 from cpr_contract.reports import SaveRef, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import samples_at
 from cpr_operator.api.status import Shard, Status, Trainer
+from cpr_operator.cluster.views import GRACE_SLACK_S
 from cpr_operator.failures import Failure, classify
 from cpr_operator.reconcile.members import account_of
-from cpr_operator.reconcile.observe import (
-    GRACE_SLACK_S,
-    is_current,
-    leader_report,
-    on_lineage,
-    origin_of,
-    report_of,
-    takes_part,
-)
+from cpr_operator.reconcile.observe import is_current, leader_report, on_lineage, origin_of, report_of, takes_part
 from cpr_operator.reconcile.pass_ import Alive, Done, Draft, Fact, Lost, NeverSeen, PassInput, Terminating
 from cpr_operator.reconcile.replay import with_replay
 from cpr_operator.recovery.decide import Loss, RecoveryInput

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cpr_contract.key import KEY_CHANGED
+from cpr_contract.roster import KEY_CHANGED
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Anchor, Shard, Status, Trainer
 from cpr_operator.cluster.protocol import Event
@@ -21,7 +21,7 @@ from cpr_operator.reconcile.apply_reports import result_of, with_anchor, with_te
 from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions, truth
 from cpr_operator.reconcile.lifecycle import EXCEEDED, runtime, starting, succeed
 from cpr_operator.reconcile.members import M, account_of, is_overspent, replacement, with_trainer
-from cpr_operator.reconcile.observe import begin, is_stuck
+from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.origin import frozen_origin
 from cpr_operator.reconcile.pass_ import Draft, EventReason, NoPod, PassInput, PodDelete
 from cpr_operator.reconcile.plan import after_failure, planned
@@ -117,7 +117,7 @@ def _stop(draft: Draft, why: str) -> Draft:
         why = "" if draft.spec.suspend else f"{resizing(draft.spec, before) or why}: "
         message = f"{why}saving, then deleting all pods"
         draft = draft.to(status, Event("Normal", EventReason.SUSPENDING, message, f"suspending-{since:.0f}"))
-    if any(not is_stuck(observed, pod) for pod in observed.pods):
+    if any(not pod.is_stuck(observed.now) for pod in observed.pods):
         return _with_deletes(draft)
     lost = tuple(shard.index for shard in draft.status.shards if shard.state == "Lost")
     draft = under_recovery(draft, "ReplaceShards", "suspended", lost)
@@ -261,4 +261,4 @@ def _failure(pod: PodView | None) -> Failure | None:
 
 def _runs(observed: PassInput, pod: PodView) -> bool:
     """Whether a process runs that may save something."""
-    return pod.phase != "Pending" and not pod.ended and not is_stuck(observed, pod)
+    return pod.phase != "Pending" and not pod.ended and not pod.is_stuck(observed.now)

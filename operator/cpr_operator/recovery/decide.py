@@ -9,7 +9,48 @@ from cpr_operator import ledger
 from cpr_operator.api.status import Anchor
 from cpr_operator.ledger import Ranges
 from cpr_operator.recovery.account import Account
-from cpr_operator.recovery.allowance import Extent, extent
+
+# When a member that ended for want of the store is tried again.
+
+
+#: Two attempts begin at least so long after each other. That doubles up to the last.
+FIRST_PAUSE_S, LAST_PAUSE_S = 5.0, 60.0
+
+
+def next_attempt(started_at: float, lost_at: float | None) -> float:
+    """The earliest time of the next attempt, in seconds since the epoch.
+
+    `started_at` is when the last attempt was decided, and `lost_at` when the member was lost that
+    it is to replace; None: it has worked since. The pause grows with the time that attempts have
+    taken so far, so a process that ran for a while is replaced at once.
+    """
+    tried_for = 0.0 if lost_at is None else started_at - lost_at
+    return started_at + min(max(tried_for, FIRST_PAUSE_S), LAST_PAUSE_S)
+
+
+# How far training may continue without the shards that are being replaced (`onShardLoss: Degrade`).
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Training may continue up to sample `until`. 0 means that it waits."""
+
+    until: int
+    reason: str
+
+
+def extent(account: Account, shards: int, bound: int) -> Extent:
+    """How far training, which has reached at most sample `bound`, may continue without `shards` shards.
+
+    `account` has already reserved their worst loss. Half of the remaining budget is for this recovery, divided
+    among the shards, so that another recovery meanwhile has the other half. Rounded down to whole samples.
+    """
+    left = account.ledger.left - account.set_aside
+    more = max(left, 0) // 2 // shards if shards else 0
+    until = min(bound + more, account.ledger.total)
+    if until <= bound:
+        return Extent(0, f"training waits for them, because only {max(left, 0)} sample-shards are left")
+    return Extent(until, f"training may continue without them for {until - bound} samples, up to sample {until}")
 
 
 @dataclass(frozen=True, slots=True)

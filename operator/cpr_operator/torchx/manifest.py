@@ -1,23 +1,49 @@
-"""A CPRJob as an application of TorchX, and back."""
+"""A CPRJob as an application of TorchX, and back; and what a command ends with that fails."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 from torchx.specs import AppDef, Resource, RetryPolicy, Role
+from torchx.specs.finder import ComponentValidationException
 
 from cpr_contract import env
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
 from cpr_operator.cli import document
+from cpr_operator.client import ClientError
 from cpr_operator.client.job import to_create
 from cpr_operator.desired.pod import DEFAULT_RESOURCES
-from cpr_operator.torchx.errors import SchedulerError
+
+# What a command of TorchX ends with: one sentence, with the remedy.
+
+
+class SchedulerError(ComponentValidationException, SystemExit):  # type: ignore[misc]  # ships no types
+    """What cannot be done, and what to do about it.
+
+    `torchx run` reports the first of its bases. Other commands of TorchX catch nothing; they end by the second, without
+    a traceback (but for `log`, whose threads print one before).
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = message
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Raise what the client raises as TorchX takes it."""
+    try:
+        yield
+    except ClientError as error:
+        raise SchedulerError(str(error)) from None
+
 
 Manifest = dict[str, Any]
 

@@ -13,10 +13,10 @@ from torchx.runner import config
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
 from torchx.specs import AppDef, AppDryRunInfo, AppState, runopts
 
-from cpr_operator.client import Place, logs
+from cpr_operator.client import Place
+from cpr_operator.client.client import Member, Span, follow_log, read_log
 from cpr_operator.client.connection import Connection
-from cpr_operator.torchx.errors import SchedulerError, told
-from cpr_operator.torchx.manifest import GROUPS, Manifest, manifest
+from cpr_operator.torchx.manifest import GROUPS, Manifest, SchedulerError, manifest, told
 from cpr_operator.torchx.status import response, state
 
 NAME = "cprjob"
@@ -117,15 +117,13 @@ class CPRJobScheduler(Scheduler):  # type: ignore[misc]  # ships no types
             raise SchedulerError("a pod's log holds both streams in one; leave --streams out")
         if role_name not in GROUPS:
             raise SchedulerError(f"a CPRJob has no role {role_name}; name {' or '.join(GROUPS)}")
-        lines = self._lines(app_id, role_name, k, logs.Span(since, until), follow=should_tail)
+        lines = self._lines(app_id, role_name, k, Span(since, until), follow=should_tail)
         return filter_regex(regex, lines) if regex else lines
 
-    def _lines(self, app_id: str, role: str, index: int, span: logs.Span, *, follow: bool) -> Iterator[str]:
+    def _lines(self, app_id: str, role: str, index: int, span: Span, *, follow: bool) -> Iterator[str]:
         with told():
             connection, namespace, name = self._find(app_id)
-            yield from (logs.follow if follow else logs.read)(
-                connection, logs.Member(namespace, name, role, index), span
-            )
+            yield from (follow_log if follow else read_log)(connection, Member(namespace, name, role, index), span)
 
     def _connect(self, place: Place) -> Connection:
         self.close()

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from cluster.harness.pods import Pod
 from cluster.harness.waiting import until
 
 Signal = Literal["KILL", "STOP", "CONT", "TERM"]
+Daemon = Literal["kubelet", "containerd", "proxy", "dns"]
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,37 @@ class Nodes:
         finally:
             self._node("unblock", deaf, mute)
 
+    @contextmanager
+    def fault(self, inject: str, undo: str, number: int, *arguments: str | int) -> Iterator[None]:
+        """Have a fault of `node.sh` on a node for a while, which another of its commands undoes; not on kind."""
+        self._run(inject, str(number), *map(str, arguments))
+        try:
+            yield
+        finally:
+            self._run(undo, str(number), *map(str, arguments))
+
+    @contextmanager
+    def halted(self, number: int, *daemons: Daemon) -> Iterator[None]:
+        """Have daemons of a node dead for a while; its containers live on. Not on kind."""
+        for daemon in daemons:
+            self._run("halt", str(number), daemon)
+        try:
+            yield
+        finally:
+            self.start(number)
+
     def wait_ready(self, number: int, *, ready: bool = True, within_s: float = 60) -> None:
         """Wait until the node is Ready, or no longer is."""
         name = self.name(number)
         until(f"{name} {'is' if ready else 'is not'} Ready", lambda: self.reader.ready(name) == ready, within_s)
 
     def heal(self) -> None:
-        """Undo cuts and power failures, and uncordon: the next test finds three Ready nodes."""
+        """Undo all faults of nodes, and uncordon: the next test finds three Ready nodes."""
         for number in range(1, self.count + 1):
             self.join(number)
             self.start(number)
+            if self.backend == "bare":
+                self._node("calm", number)
             if self.kubectl.get("node", self.name(number))["spec"].get("unschedulable"):
                 self.kubectl("uncordon", self.name(number))
         for number in range(1, self.count + 1):
@@ -106,6 +128,24 @@ class Nodes:
     def kill_child(self, pod: Pod) -> None:
         """Kill the one child of the first process of a pod's container: the process that a keeper began."""
         self._run("kill-child", str(self.number(pod.node)), pod.container_id)
+
+    @contextmanager
+    def stuck(self, pod: Pod, thread: int) -> Iterator[None]:
+        """Hold one thread of the process that works in a pod, by its number; 0 is the main one. Not on kind."""
+        node = str(self.number(pod.node))
+        self._run("stick", node, pod.container_id, str(thread))
+        try:
+            yield
+        finally:
+            self._run("loosen", node, pod.container_id)
+
+    def dozing(self, pod: Pod) -> AbstractContextManager[None]:
+        """Let a pod's processes run a fifth of the time. Not on kind."""
+        return self.fault("doze", "wake", self.number(pod.node), pod.container_id)
+
+    def exhaust(self, pod: Pod) -> None:
+        """Fill the memory of a pod's container until the kernel kills a process in it. Not on kind."""
+        self._run("oom", str(self.number(pod.node)), pod.container_id)
 
     def _node(self, fault: str, *numbers: int) -> None:
         self._run(fault, *map(str, numbers))

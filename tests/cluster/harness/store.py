@@ -91,6 +91,10 @@ class Store:
         except S3Error:
             return False
 
+    def limit(self, size: int) -> None:
+        """Let the bucket take no more bytes than that; 0 takes the limit away."""
+        self._admin.bucket_quota_set(BUCKET, size)
+
     def make_bucket(self, bucket: str) -> None:
         """Make another bucket."""
         self._minio.make_bucket(bucket)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cpr_operator.api.changes import refused
 from cpr_operator.api.status import Status
-from cpr_operator.api.validate import Invalid, parse_spec
+from cpr_operator.api.validate import Invalid, parse_spec, refused
 from support.change_cases import CHANGES, Change
 from support.documents import Edits, edited
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.api.rules.evaluation import broken
-from cpr_operator.api.rules.rule import Rule
+from cpr_operator.api.rules.rule import Rule, broken
 
 POSITIVE = Rule("spec.tables[]", "spec.tables.rows", "must be positive", "raise it", "self.rows > 0")
 

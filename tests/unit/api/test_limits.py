@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_contract.codec import from_json, to_json
+from cpr_contract.codec import GROWTH, LONGEST, from_json, is_packed, pack, to_json, unpack
 from cpr_contract.limits import MAX_SHARDS, MAX_TRAINERS
-from cpr_contract.packing import GROWTH, LONGEST, is_packed, pack, unpack
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.model import EXACT

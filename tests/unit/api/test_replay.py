@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.replay import replay_of
+from cpr_operator.api.sizes import replay_of
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.validate import parse_spec, validate
 from support.runs import small_job

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpr_operator.api import crd, rules, transitions
-from cpr_operator.api.schema import structural
+from cpr_operator.api.crd import structural
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import Status
 from support.change_cases import CHANGES

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster
 from cpr_operator.api.validate import InvalidSpecError, parse_spec
-from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest
-from cpr_operator.desired.restriction import Restriction
 from cpr_operator.desired.rosters import Document
+from cpr_operator.desired.store_pod import cleanup_pod
+from cpr_operator.desired.template import Restriction
 from support.driver import spec
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

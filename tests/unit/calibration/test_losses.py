@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_contract.calibration import ShardLoss
-from cpr_trainer.calibration.losses import StepLoss, lost_sample_shards, step_losses
+from cpr_contract.requests import ShardLoss
+from cpr_trainer.calibration import StepLoss, lost_sample_shards, step_losses
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.runtime import BadSpecError
 

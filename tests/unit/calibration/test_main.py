@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cpr_contract import env
-from cpr_contract.calibration import Experiment, Outcome, ShardLoss, Trial, TrialReport
 from cpr_contract.codec import from_json, to_json
+from cpr_contract.requests import Experiment, Outcome, ShardLoss, Trial, TrialReport
 from cpr_contract.spec import JobSpec
-from cpr_trainer.calibration.main import run
+from cpr_trainer.calibration import run
 from cpr_trainer.errors import DataError
 from cpr_trainer.runtime import BadSpecError
 from support.local_job import small_job

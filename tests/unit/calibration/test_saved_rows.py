@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import SparseOptimizerSpec
-from cpr_trainer.calibration.saved_rows import SavedRows, Slots
+from cpr_trainer.calibration import SavedRows, Slots
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.assignment import Assignment
+from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment
 
 ROW_WISE, SGD = (Assignment((4,), (SparseOptimizerSpec(kind, 0.1),)) for kind in ("RowWiseAdagrad", "SGD"))

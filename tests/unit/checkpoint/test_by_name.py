@@ -9,7 +9,7 @@ import pytest
 
 from cpr_contract.manifests import SavedModel, SavedTable, SavedTensor
 from cpr_contract.spec import ByNameSpec, ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
-from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.checkpoint.restore.by_name import (
     ByName,
     DenseMapping,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.spec import Rebase
-from cpr_trainer.checkpoint.format.chain import basis
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.parts import basis
+from cpr_trainer.checkpoint.format.records import write_origin
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values, origin, same
 

@@ -10,25 +10,25 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
+from cpr_contract.reports import Problem
 from cpr_contract.spec import Bits
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write import checkpointer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
+from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
 from cpr_trainer.checkpoint.write.save import GivenUp, Mark, Save
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.progress import Progress
 from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Home
 from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import make_tracker, population_of
-from cpr_trainer.tables.priority.mfu import MfuTracker
+from cpr_trainer.tables.priority.strategies import MfuTracker
 from cpr_trainer.tables.priority.tracker import Claim
 from support.saves import origin
 from support.shard_fakes import FakeWriter, committed

@@ -14,9 +14,8 @@ from cpr_trainer.checkpoint.anchor import committer
 from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, DenseCopy, Saves
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
-from cpr_trainer.checkpoint.format.anchors import find_anchor, read_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.pinned import read_data
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.records import find_anchor, read_anchor, read_data
 from cpr_trainer.data.pinned import to_manifest
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.store import BucketMissingError, StoreUnreachableError

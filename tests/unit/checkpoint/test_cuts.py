@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 
 
 def test_a_cut_is_due_when_all_ranks_have_reached_it() -> None:

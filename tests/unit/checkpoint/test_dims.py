@@ -12,11 +12,11 @@ from cpr_contract.manifests import ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import Bits, JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
-from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows
+from cpr_trainer.checkpoint.format.records import write_origin
 from cpr_trainer.checkpoint.inventory import read_holdings, verify
-from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.restore.lineage import candidates
 from support.memory_store import MemoryStore
 from support.row_dims import with_dims
 from support.row_optimizers import mixed

@@ -7,8 +7,8 @@ import torch
 
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import commit_anchor
-from cpr_trainer.checkpoint.format.anchors import is_even
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.records import is_even
 from support.job_saves import SHARDS, JobBench
 from support.memory_store import MemoryStore
 

@@ -15,7 +15,7 @@ from support.saves import ShardBench, same
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.records import write_origin
 from cpr_trainer.store.folder import FolderStore
 from support.saves import ShardBench, origin
 

@@ -14,9 +14,9 @@ from cpr_contract.manifests import ManifestRef, SavedModel, SavedTable
 from cpr_contract.spec import ByNameSpec, JobSpec, SparseOptimizerSpec, TableSourceSpec, TableSpec
 from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
 from support.saves import ShardBench
 

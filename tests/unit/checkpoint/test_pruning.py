@@ -9,15 +9,13 @@ import torch
 from cpr_contract.manifests import ManifestRef, ShardManifest
 from cpr_contract.roster import AnchorRef
 from cpr_contract.spec import Rebase
-from cpr_trainer.checkpoint.anchor import written
+from cpr_trainer.checkpoint.anchor import pruning
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, delete_saves, everything, needed_by, on_line, stale
-from cpr_trainer.checkpoint.format.anchors import read_anchor
-from cpr_trainer.checkpoint.format.chain import basis
-from cpr_trainer.checkpoint.format.documents import read_document
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
 from cpr_trainer.checkpoint.format.names import committed_in
-from cpr_trainer.checkpoint.format.origins import write_origin
+from cpr_trainer.checkpoint.format.parts import basis
+from cpr_trainer.checkpoint.format.records import read_anchor, write_origin
 from cpr_trainer.checkpoint.restore.dense import newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.store import Entry, StoreUnreachableError
@@ -68,7 +66,7 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
 @pytest.mark.parametrize("few_objects", [10_000, 0], ids=["listed", "noted"])
 def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.MonkeyPatch, few_objects: int) -> None:
     """Whether the leader lists what there is, or deletes what it has committed itself."""
-    monkeypatch.setattr(written, "_FEW_OBJECTS", few_objects)
+    monkeypatch.setattr(pruning, "_FEW_OBJECTS", few_objects)
     store = MemoryStore()
     bench = JobBench(store)
     bench.serve()
@@ -271,7 +269,7 @@ class Listed(MemoryStore):
 def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifests(
     monkeypatch: pytest.MonkeyPatch, fail_at: int | None
 ) -> None:
-    monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+    monkeypatch.setattr(pruning, "_FEW_OBJECTS", 0)
     store, now_s = Listed(), 0.0
     bench = JobBench(store)
     bench.serve()
@@ -289,7 +287,7 @@ def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifes
             with pytest.raises(StoreUnreachableError):
                 pruner.prune(tuple(kept))
             monkeypatch.undo()
-            monkeypatch.setattr(written, "_FEW_OBJECTS", 0)
+            monkeypatch.setattr(pruning, "_FEW_OBJECTS", 0)
         pruner.prune(tuple(kept))
         oldest = kept[0].step
         superfluous = {entry.key for entry in Pruner(_copy(store), "uid", grace_s=0.0).superfluous(oldest)}
@@ -297,7 +295,7 @@ def test_between_rare_listings_what_the_leader_saw_committed_goes_by_its_manifes
         for anchor in kept:
             assert set(needed_by(store, anchor.key)) <= store.objects.keys()
     assert store.lists == 1
-    now_s = written.listing_pause_s(len(store.objects)) + 1
+    now_s = pruning.listing_pause_s(len(store.objects)) + 1
     pruner.prune(tuple(kept))
     assert (store.lists, left in store.objects) == (2, False)
 
@@ -314,13 +312,13 @@ def _unreachable(_: Iterable[str]) -> None:
 
 
 def test_listing_takes_a_hundredth_of_the_time_however_much_there_is() -> None:
-    assert written.listing_pause_s(5000) == 0
+    assert pruning.listing_pause_s(5000) == 0
     objects = 1024 * 97 * 3
-    assert written.listing_pause_s(objects) > 100 * 18
+    assert pruning.listing_pause_s(objects) > 100 * 18
 
 
 def test_what_is_noted_stays_for_its_grace() -> None:
-    notes = written.Written()
+    notes = pruning.Written()
     notes.note(anchor(5), [], 100.0)
     assert notes.stale(10, (), 99.0) == ()
     assert notes.stale(10, (), 100.0) != ()

@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from cpr_contract.spec import Bits
-from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, record_bytes
-from cpr_trainer.checkpoint.format.quantise.packing import pack, packed_bytes, unpack
+from cpr_trainer.checkpoint.format.quantise import decode_rows, encode_rows, pack, packed_bytes, record_bytes, unpack
 from cpr_trainer.errors import DivergedError
 
 Floats = NDArray[np.float32]

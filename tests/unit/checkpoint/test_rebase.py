@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cpr_contract.manifests import ManifestRef
 from cpr_contract.spec import Rebase
-from cpr_trainer.checkpoint.format.chain import Link, basis, pays
+from cpr_trainer.checkpoint.format.parts import Link, basis, pays
 
 
 def links(*sizes: float) -> tuple[Link, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import Received
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, Values

@@ -14,21 +14,19 @@ import pytest
 import torch
 
 from cpr_contract.codec import from_json, to_json
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import Origin
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef, Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.claims import check_claims
-from cpr_trainer.checkpoint.format.errors import OvertakenError, SnapshotError
+from cpr_trainer.checkpoint.format.documents import OvertakenError, SnapshotError
+from cpr_trainer.checkpoint.format.records import check_claims
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, Cancelled, NothingVerifies, Restored, Restorer
 from cpr_trainer.checkpoint.write.save import SavedShard
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.store import Entry, StoreUnreachableError
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.home import Home
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.arena import Arena, Home
+from cpr_trainer.tables.segments import Seeding
 from support.memory_store import MemoryStore
 from support.saves import draft, full_save, origin
 from support.shard_job import shard_roster, small_job

@@ -14,12 +14,10 @@ from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import ManifestRef, ShardManifest, TableIds
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.format.anchors import find_anchor, resolve_anchor
-from cpr_trainer.checkpoint.format.documents import read_shard_manifest
-from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
-from cpr_trainer.checkpoint.format.origins import write_origin
-from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, read_shard_manifest
+from cpr_trainer.checkpoint.format.records import find_anchor, resolve_anchor, write_origin
 from cpr_trainer.checkpoint.restore.dense import load_dense, newest_dense
+from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.store import ExistsError, StoreUnreachableError, checksum
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin, same, write

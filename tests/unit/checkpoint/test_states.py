@@ -12,9 +12,9 @@ import torch
 
 from cpr_contract.spec import Bits, JobSpec
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
-from cpr_trainer.checkpoint.format.errors import LayoutError
-from cpr_trainer.checkpoint.format.origins import write_origin
-from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.format.documents import LayoutError
+from cpr_trainer.checkpoint.format.records import write_origin
+from cpr_trainer.checkpoint.restore.lineage import candidates
 from support.memory_store import MemoryStore
 from support.row_optimizers import KINDS, mixed, of_kind
 from support.saves import ShardBench, origin, same

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from cpr_contract.manifests import Origin
-from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
-from cpr_trainer.checkpoint.write.writer import Writer
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
 from cpr_trainer.store import BucketMissingError, StoreFullError
 from support.memory_store import MemoryStore
 from support.saves import ShardBench, origin

@@ -14,19 +14,28 @@ from rich.console import Console
 from rich.progress import Progress
 from typer.testing import CliRunner
 
-from cpr_contract.calibration import Experiment, Outcome, TrialReport
 from cpr_contract.codec import to_json
-from cpr_contract.exits import Problem
-from cpr_operator.api.budget import AccuracyBudget, AucDrop
+from cpr_contract.reports import Problem
+from cpr_contract.requests import Experiment, Outcome, TrialReport
+from cpr_operator.api.snapshots import AccuracyBudget, AucDrop
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.calibrate.command import pair
-from cpr_operator.cli.calibrate.design import Design, design, draw_losses, parse_levels
-from cpr_operator.cli.calibrate.plot import plot
-from cpr_operator.cli.calibrate.sensitivity import Pair, Sensitivity, measure, round_up
-from cpr_operator.cli.calibrate.show import as_json, print_calibration
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError, teller, why
+from cpr_operator.cli.asking import TrialError, teller, why
+from cpr_operator.cli.calibrate import (
+    Design,
+    Pair,
+    Sensitivity,
+    as_json,
+    design,
+    draw_losses,
+    measure,
+    pair,
+    parse_levels,
+    plot,
+    print_calibration,
+    round_up,
+)
+from cpr_operator.cli.console import OptionError
 from support.documents import edited
 
 PLS = AccuracyBudget(portion_of_lost_samples=0.1)

@@ -12,12 +12,11 @@ import pytest
 from rich.console import Console
 
 from cpr_contract.codec import to_json
-from cpr_contract.evaluation import Evaluation, EvaluationRequest
-from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
+from cpr_contract.requests import ColumnFigures, DataFigures, Evaluation, EvaluationRequest, InspectionRequest, Reading
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.cli import evaluate, inspection
+from cpr_operator.cli import export, inspection
 from cpr_operator.cli.document import InvalidDocumentError
 from cpr_operator.cli.export import Model
 from support.documents import PARQUET, edited
@@ -123,11 +122,11 @@ def test_an_evaluation_is_told(auc: float | None, entropy: float | None, words: 
     image = TrainerImage(Evaluation(1500, 100, auc, 0.5, metrics, entropy, 1.25))
     job = to_job_spec(parse_spec(edited(PARQUET)["spec"]), "u", "n")
     console = Console(file=io.StringIO(), width=200)
-    evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=False)
+    export.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=False)
     assert isinstance(console.file, io.StringIO)
     output = console.file.getvalue()
     assert "step 1,500, 100 held-out samples" in output
     assert words in output
     assert image.asked == [("evaluate", job, EvaluationRequest("the/anchor"))]
-    evaluate.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=True)
+    export.evaluate(Model(to_json(job), "the/anchor"), console, image, as_json=True)
     assert '"log_loss": 0.5' in console.file.getvalue()

@@ -24,10 +24,8 @@ from cpr_operator.api.status import (
     Status,
     Trainer,
 )
-from cpr_operator.cli.progress import PlainProgress, frame, line, states
-from cpr_operator.cli.report import report
-from cpr_operator.cli.snapshot import Pace, Snapshot
-from cpr_operator.cli.summary import next_step_here, print_summary
+from cpr_operator.cli.progress import Pace, PlainProgress, Snapshot, frame, line, states
+from cpr_operator.cli.report import next_step_here, print_summary, report
 
 ANCHOR = Anchor(key="uid/anchor", digest="d", generation=1, step=10, samples=1000)
 FAILURE = FailureRecord(

@@ -12,10 +12,8 @@ from typer.testing import CliRunner, Result
 
 from cpr_contract.spec import StoreSpec
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.snapshots.command import check_phase
-from cpr_operator.cli.snapshots.source import Source, find_source
-from cpr_operator.cli.where import Where
+from cpr_operator.cli.console import OptionError, Where
+from cpr_operator.cli.snapshots import Source, check_phase, find_source
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 UID = "0d9f64a2-6b6c-4a54-9a3b-0f1d2c3b4a5e"

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from cpr_operator.client import ClientError
+from cpr_operator.client.client import Member, Span, follow_log
 from cpr_operator.client.connection import Connection, Place
-from cpr_operator.client.logs import Member, Span, follow
 
 LABELS = {"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": "1"}
 POD = {
@@ -112,7 +112,7 @@ def test_the_namespace_is_that_of_the_context(connection: Connection) -> None:
 
 
 def test_a_line_comes_when_it_is_printed(server: Server, connection: Connection) -> None:
-    lines = follow(connection, Member("team", "job", "shard", 1), Span())
+    lines = follow_log(connection, Member("team", "job", "shard", 1), Span())
     assert next(lines) == "first\n"
     assert not server.goes_on.is_set()
     server.goes_on.set()
@@ -124,7 +124,7 @@ def test_a_line_comes_when_it_is_printed(server: Server, connection: Connection)
 
 def test_a_connection_that_breaks_is_told(server: Server, connection: Connection) -> None:
     server.cuts = True
-    lines = follow(connection, Member("team", "job", "shard", 1), Span())
+    lines = follow_log(connection, Member("team", "job", "shard", 1), Span())
     assert next(lines) == "first\n"
     server.goes_on.set()
     with pytest.raises(ClientError, match="cannot read the log of team/pod-1: the API server does not answer"):

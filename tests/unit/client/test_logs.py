@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.client import ClientError, logs
-from cpr_operator.client.logs import Member, Span, before, follow, read
+from cpr_operator.client import ClientError, client
+from cpr_operator.client.client import Member, Span, before, follow_log, read_log
 
 MEMBER = Member("team", "job", "shard", 1)
 
@@ -52,12 +52,12 @@ class FakeConnection:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "POLL_S", 0.0)
+    monkeypatch.setattr(client, "POLL_S", 0.0)
 
 
 def test_the_newest_pod_that_started_is_read() -> None:
     connection = FakeConnection([("Running", [pod(2), pod(10), pod(9), pod(11, "Pending")])])
-    assert list(read(connection, MEMBER, Span())) == ["pod-10 began\n", "pod-10 ended\n"]  # type: ignore[arg-type]
+    assert list(read_log(connection, MEMBER, Span())) == ["pod-10 began\n", "pod-10 ended\n"]  # type: ignore[arg-type]
     assert connection.asked == [{"cprjob.io/job": "job", "cprjob.io/role": "shard", "cprjob.io/index": 1}]
     assert connection.read == [("pod-10", {"follow": False, "since_seconds": None, "timestamps": False})]
 
@@ -65,7 +65,7 @@ def test_the_newest_pod_that_started_is_read() -> None:
 def test_a_member_without_a_log_is_told() -> None:
     connection = FakeConnection([("Starting", [pod(1, "Pending")])])
     with pytest.raises(ClientError, match="shard/1 of team/job has no pod with a log"):
-        list(read(connection, MEMBER, Span()))  # type: ignore[arg-type]
+        list(read_log(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
 def test_a_tail_goes_on_with_the_successor_until_the_job_ends() -> None:
@@ -77,22 +77,22 @@ def test_a_tail_goes_on_with_the_successor_until_the_job_ends() -> None:
         ("Succeeded", [pod(2, "Succeeded")]),
     ]
     connection = FakeConnection(looks)
-    lines = list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
+    lines = list(follow_log(connection, MEMBER, Span()))  # type: ignore[arg-type]
     assert lines == ["pod-1 began\n", "pod-1 ended\n", "pod-2 began\n", "pod-2 ended\n"]
     assert all(how["follow"] is True for _, how in connection.read)
 
 
 def test_a_tail_reads_the_last_pod_of_a_job_that_ended_and_ends_with_a_job_that_is_gone() -> None:
     ended = FakeConnection([("Failed", [pod(3, "Failed")])])
-    assert list(follow(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
+    assert list(follow_log(ended, MEMBER, Span())) == ["pod-3 began\n", "pod-3 ended\n"]  # type: ignore[arg-type]
     gone = FakeConnection([("", [])])
-    assert list(follow(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
+    assert list(follow_log(gone, MEMBER, Span())) == []  # type: ignore[arg-type]
 
 
 def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
     looks = [("Running", [pod(1)]), ("Succeeded", [pod(2, "Succeeded")])]
     connection = FakeConnection(looks, breaks="pod-1")
-    lines = follow(connection, MEMBER, Span())  # type: ignore[arg-type]
+    lines = follow_log(connection, MEMBER, Span())  # type: ignore[arg-type]
     assert next(lines) == "pod-1 began\n"
     looks.pop(0)
     assert list(lines) == ["pod-2 began\n", "pod-2 ended\n"]
@@ -101,18 +101,18 @@ def test_a_stream_that_breaks_with_its_pod_is_no_error() -> None:
 def test_a_stream_that_breaks_while_its_pod_runs_is_told() -> None:
     connection = FakeConnection([("Running", [pod(1)])], breaks="pod-1")
     with pytest.raises(ClientError, match="broken"):
-        list(follow(connection, MEMBER, Span()))  # type: ignore[arg-type]
+        list(follow_log(connection, MEMBER, Span()))  # type: ignore[arg-type]
 
 
 def test_since_and_until_bound_what_is_read() -> None:
     connection = FakeConnection([("Running", [pod(1)])])
     since, until = datetime.now(UTC) - timedelta(seconds=90), datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
-    assert list(read(connection, MEMBER, Span(since, until))) == []  # type: ignore[arg-type]
+    assert list(read_log(connection, MEMBER, Span(since, until))) == []  # type: ignore[arg-type]
     (_, how), *_ = connection.read
     assert how["since_seconds"] in {90, 91, 92}
     later = datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)
-    assert list(read(connection, MEMBER, Span(until=later)))[0] == "pod-1 began\n"  # type: ignore[arg-type]  # noqa: RUF015
-    assert list(follow(connection, MEMBER, Span(until=later)))[1:] == ["pod-1 ended\n"]  # type: ignore[arg-type]
+    assert list(read_log(connection, MEMBER, Span(until=later)))[0] == "pod-1 began\n"  # type: ignore[arg-type]  # noqa: RUF015
+    assert list(follow_log(connection, MEMBER, Span(until=later)))[1:] == ["pod-1 ended\n"]  # type: ignore[arg-type]
 
 
 def test_lines_end_with_the_first_that_is_too_late() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cpr_operator.cluster.api_errors import error_of
+from cpr_operator.cluster.api_server import error_of
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
     ClusterError,

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from cpr_operator.cluster.object_views import job_view, pod_view
-from cpr_operator.cluster.views import ContainerView
+from cpr_operator.cluster.views import ContainerView, job_view, pod_view
 
 LABELS = {
     "cprjob.io/job": "j",

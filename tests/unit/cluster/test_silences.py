@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_operator.cluster.silences import FORGET_S, LAST_PAUSE_S, SILENT_POLLS, Silences, pause_s
+from cpr_operator.cluster.pod_reports import FORGET_S, LAST_PAUSE_S, SILENT_POLLS, Silences, pause_s
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_contract.codec import ContractError
-from cpr_contract.packing import LONGEST_PLAIN, is_packed, pack, unpack
+from cpr_contract.codec import LONGEST_PLAIN, ContractError, is_packed, pack, unpack
 
 LONG = '{"a":"' + LONGEST_PLAIN * "x" + '"}'
 

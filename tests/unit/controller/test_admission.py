@@ -6,7 +6,7 @@ import pytest
 
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from support.driver import spec
 from support.house import House
 

@@ -8,7 +8,7 @@ from cpr_operator.api import crd
 from cpr_operator.cluster.protocol import UnavailableError
 from cpr_operator.cluster.views import PodView
 from cpr_operator.controller import Controller
-from cpr_operator.installed_crd import InstalledCrd
+from cpr_operator.guarding import InstalledCrd
 from cpr_operator.reconcile import Hold
 from support.driver import spec
 from support.house import House

@@ -8,8 +8,7 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import from_json
-from cpr_contract.direct import is_signed
-from cpr_contract.roster import ShardRoster
+from cpr_contract.roster import ShardRoster, is_signed
 from cpr_operator.controller import Controller
 from support.driver import TIMING, Driver, Scenario, spec
 from support.fake_cluster import FakeCluster

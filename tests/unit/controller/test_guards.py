@@ -6,13 +6,14 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.exits import Problem
-from cpr_contract.key import KEY_CHANGED, key_digest
+from cpr_contract.reports import Problem
+from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_operator.cluster.protocol import Manifest, RefusedError
 from cpr_operator.controller import Controller
 from cpr_operator.desired.guards import Peers
@@ -205,14 +206,14 @@ async def test_pods_do_not_wait_for_a_disruption_budget_but_it_is_told() -> None
 async def test_what_is_deleted_or_edited_by_hand_comes_back() -> None:
     house = Guarded()
     await house.begin()
-    before = dict(house.cluster.objects)
+    before = specs(house)
     assert len(before) == 3
     house.cluster.objects.clear()
     await house.go(4)
     assert house.cluster.objects == {}
     house.cluster.now += GUARD_S
     await house.go(1)
-    assert house.cluster.objects == before
+    assert specs(house) == before
 
 
 async def test_pods_that_an_earlier_version_started_stay_admitted_and_guarded() -> None:
@@ -232,8 +233,12 @@ async def test_pods_that_an_earlier_version_started_stay_admitted_and_guarded() 
     assert set(selected(house)) == {"12345678-0000"}
 
 
+def specs(house: House) -> dict[tuple[str, str, str], Any]:
+    """What the objects say, by kind, namespace and name."""
+    return {key: manifest["spec"] for key, manifest in house.cluster.objects.items()}
+
+
 def selected(house: House) -> list[str | None]:
     """The uids by which pods are selected."""
-    specs = [manifest["spec"] for manifest in house.cluster.objects.values()]
-    selectors = [each.get("selector") or each["podSelector"] for each in specs]
+    selectors = [each.get("selector") or each["podSelector"] for each in specs(house).values()]
     return [each["matchLabels"].get(env.LABEL_JOB_UID) for each in selectors]

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import ExitCode, Problem
 from support.driver import Driver, Life, Scenario, spec
 from support.fake_cluster import FakeCluster
 from support.story import after, kill, trained

@@ -259,4 +259,4 @@ async def test_no_pod_name_is_ever_used_twice_and_all_objects_go() -> None:
         life = await live(name)
         names = [name for name, _ in life.cluster.history]
         assert len(names) == len(set(names))
-        assert not [kind for kind, _ in life.cluster.objects if kind == "PodDisruptionBudget"]
+        assert not [kind for kind, *_ in life.cluster.objects if kind == "PodDisruptionBudget"]

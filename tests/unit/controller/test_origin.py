@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cpr_contract.packing import unpack
+from cpr_contract.codec import unpack
 from support.driver import spec
 from support.house import House
 

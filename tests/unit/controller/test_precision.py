@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cpr_contract.exits import Problem
+from cpr_contract.reports import Problem
 from cpr_operator.api.status import Condition, Status
 from cpr_operator.cli.progress import event_line
 from support.driver import Driver, Life, Scenario, spec

@@ -11,7 +11,7 @@ from cpr_contract.codec import from_json
 from cpr_contract.roster import ShardRoster, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_operator.api.status import Status
-from cpr_operator.desired import versions
+from cpr_operator.desired import description
 from cpr_trainer.runtime import RosterFile
 from support.driver import Driver, Scenario, spec
 from support.fake_nodes import Pod
@@ -33,7 +33,7 @@ async def passes(driver: Driver, number: int) -> None:
 
 def upgrade(driver: Driver, monkeypatch: pytest.MonkeyPatch, releases: int) -> None:
     """The operator is of a later release; pods keep their image."""
-    monkeypatch.setattr(versions, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
+    monkeypatch.setattr(description, "CONTRACT_VERSION", CONTRACT_VERSION + releases)
     driver.controller = driver._controller()
 
 

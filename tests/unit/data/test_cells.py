@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cprjob_serving.cells import Cells
+from cprjob_serving.hashes import Cells
 
 
 def hashes(*texts: bytes) -> list[int]:

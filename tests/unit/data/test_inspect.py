@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.inspection import ColumnFigures, DataFigures
+from cpr_contract.requests import ColumnFigures, DataFigures
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,
@@ -26,7 +26,7 @@ from cpr_trainer.data.criteo_writer import write_criteo_tsv
 from cpr_trainer.data.figures import Distinct
 from cpr_trainer.data.inspect import inspect_files, inspect_job
 from cpr_trainer.errors import DataError
-from cprjob_serving.cpr64 import mix64
+from cprjob_serving.hashes import mix64
 from support.table_data import COLUMNS, FILES, TABLES, WRITERS, Click, as_text, clicks, spec, write
 
 OPTIMIZERS = OptimizerSpec("SGD", 0.1), SparseOptimizerSpec("SGD", 0.1)

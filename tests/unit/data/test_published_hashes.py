@@ -12,9 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cpr_contract.spec import TableSpec
-from cprjob_serving.cells import Cells
-from cprjob_serving.murmur3 import murmur3
-from cprjob_serving.xxh64 import xxh64
+from cprjob_serving.hashes import Cells, murmur3, xxh64
 from support.plain_batches import single_ids
 from support.table_data import Click, everything, read, write
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cpr_contract import env
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.desired.names import JobId
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest

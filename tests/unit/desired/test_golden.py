@@ -12,12 +12,11 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from cpr_operator.api.status import Shard, Status, Trainer
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.desired.cleanup import cleanup_pod
 from cpr_operator.desired.guards import Peers, disruption_budgets, key_secret, network_policy
 from cpr_operator.desired.names import JobId, spare_name
 from cpr_operator.desired.pod import PodPlan, pod_manifest, spare_manifest
 from cpr_operator.desired.rosters import Document
-from cpr_operator.desired.store_pod import tool_pod
+from cpr_operator.desired.store_pod import cleanup_pod, tool_pod
 from support.driver import spec
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ import yaml
 
 from cluster.jobs import pod_template
 from cpr_operator.api.validate import parse_spec
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from support.driver import spec
 
 ROOT = Path(__file__).parents[3]

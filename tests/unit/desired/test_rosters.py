@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cpr_contract.packing import LONGEST_PLAIN, pack
+from cpr_contract.codec import LONGEST_PLAIN, pack
 from cpr_contract.roster import Allowance
 from cpr_operator.api.status import Phase, Plan, Runtime, Shard, Status, Trainer
 from cpr_operator.desired.rosters import Rosters

@@ -14,7 +14,7 @@ import pytest
 
 from cpr_contract.roster import Peer
 from cpr_contract.spec import JobSpec
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 from cpr_trainer.exchange import Exchange, ShardsAwayError
 from cpr_trainer.exchange.frames import Header, Operation
 from cpr_trainer.rows import UniqueRows

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cpr_trainer.exchange import bfloat16
-from cpr_trainer.exchange.bfloat16 import narrow, widen
+from cpr_trainer.exchange import encoding
+from cpr_trainer.exchange.encoding import narrow, widen
 
 _FLOATS = arrays(np.float32, array_shapes(min_dims=2, max_dims=2), elements=st.floats(width=32))
 
@@ -32,7 +32,7 @@ def test_ties_go_to_even_and_what_is_no_number_stays_none() -> None:
 
 
 def test_more_than_one_block_is_rounded() -> None:
-    values = np.random.default_rng(0).standard_normal((2 * bfloat16._BLOCK // 3 + 5, 3), np.float32)
+    values = np.random.default_rng(0).standard_normal((2 * encoding._BLOCK // 3 + 5, 3), np.float32)
     assert np.array_equal(widen(narrow(values)), torchs(values))
 
 

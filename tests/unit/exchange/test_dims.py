@@ -15,10 +15,10 @@ from cpr_contract.spec import JobSpec, Precision
 from cpr_trainer.access import find_access
 from cpr_trainer.data.batch import Batch
 from cpr_trainer.exchange import Exchange
-from cpr_trainer.exchange.bfloat16 import narrow
+from cpr_trainer.exchange.encoding import narrow
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.tables.segments import initial_rows
 from cpr_trainer.trainer.feed import Slice, Vectors, slice_of
 from support.exchanges import WAIT_S, follow
 from support.row_dims import with_dims

@@ -12,11 +12,11 @@ from cpr_contract.spec import JobSpec
 from cpr_contract.trace import TracedStep
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange import Exchange, PendingLookup
-from cpr_trainer.exchange.bfloat16 import narrow, widen
+from cpr_trainer.exchange.encoding import narrow, widen
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.runtime import Trace
-from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.tables.segments import initial_rows
 from support.exchanges import WAIT_S, Pair, follow, push, wait_for
 from support.shard_job import KEY
 from support.shard_thread import ShardThread

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.exchange.frames import HEADER_BYTES, Frame, FrameError, Header, Operation
-from cpr_trainer.exchange.wire import FrameReader, FrameWriter
+from cpr_trainer.exchange.frames import HEADER_BYTES, Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 
 HEADER = Header(
     Operation.PUSH,

@@ -15,13 +15,13 @@ import pytest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.kept_file import KeptFile, Kind
+from cpr_trainer.tables.memory import KeptFile, Kind
 from support.exchanges import WAIT_S, follow
 from support.killed_lines import killed_at
 from support.shard_job import KEY, small_job
 from support.shard_thread import ShardThread
 
-FILES = ("exchange/exchange.py", "exchange/ring.py", "exchange/heritage.py", "exchange/link.py", "exchange/outbox.py")
+FILES = ("exchange/exchange.py", "exchange/ring.py", "exchange/outbox.py", "exchange/link.py", "exchange/outbox.py")
 Shards = tuple[ShardThread, ShardThread]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+from cpr_trainer.exchange.frames import FrameReader
 from cpr_trainer.exchange.handshake import LIMIT_BYTES
-from cpr_trainer.exchange.wire import FrameReader
 
 
 def test_a_stranger_costs_no_more_than_its_longest_words() -> None:

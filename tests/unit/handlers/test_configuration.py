@@ -9,7 +9,7 @@ import pytest
 from cpr_operator.cluster.watched import Watched
 from cpr_operator.configuration import Configuration, ConfigurationError
 from cpr_operator.desired.guards import Peers
-from cpr_operator.desired.restriction import Restriction
+from cpr_operator.desired.template import Restriction
 from cpr_operator.handlers import make_registry, read_status
 from cpr_operator.metrics import Metrics
 from cpr_operator.watches import make_settings
@@ -28,6 +28,13 @@ def test_the_environment_names_namespaces_port_and_lease() -> None:
         "CPR_OPERATOR_LEASE": "cprjob-system/my-cprjob",
     }
     assert Configuration.read(environ) == Configuration(("a", "b"), 9000, ("cprjob-system", "my-cprjob"))
+
+
+def test_queues_of_kueue_are_used_on_request() -> None:
+    assert not Configuration.read({}).kueue
+    assert Configuration.read({"CPR_OPERATOR_KUEUE": "true"}).kueue
+    with pytest.raises(ConfigurationError, match="CPR_OPERATOR_KUEUE"):
+        Configuration.read({"CPR_OPERATOR_KUEUE": "yes"})
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "80.5"])

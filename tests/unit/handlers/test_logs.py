@@ -13,7 +13,7 @@ import pytest
 LINES = """
 import kopf, logging, os
 from kopf._core.actions.loggers import LocalObjectLogger
-from cpr_operator.logs import set_up_logs
+from cpr_operator.configuration import set_up_logs
 set_up_logs(os.environ)
 own, other = logging.getLogger("cpr_operator.x"), logging.getLogger("kopf.activities")
 body = {"metadata": {"name": "n"}}

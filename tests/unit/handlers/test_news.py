@@ -13,7 +13,8 @@ import pytest
 from cpr_contract import env
 from cpr_operator.cluster.views import PodView
 from cpr_operator.cluster.watched import Watched
-from cpr_operator.handlers import make_registry
+from cpr_operator.desired.workload import QUOTA_FINALIZER
+from cpr_operator.handlers import make_registry, watch_workloads
 from cpr_operator.metrics import Metrics
 from cpr_operator.worker import Workers
 
@@ -27,11 +28,17 @@ class Watches:
         self.saw: list[str] = []
         self.workers = Workers(self._pass, random.Random(1))
         registry = make_registry(self.workers, Metrics(), self.watched, self._saw, lambda *_: None)
+        self.releases: list[str] = []
+        self.releasing = Workers(self._release, random.Random(1))
+        watch_workloads(registry, self.workers, self.releasing)
         self._handlers: dict[str, Any] = {str(each.id): each.fn for each in registry._watching.get_all_handlers()}
 
     async def _pass(self, namespace: str, name: str) -> float:
         self.passes += 1
         return 3600.0
+
+    async def _release(self, namespace: str, name: str) -> None:
+        self.releases.append(name)
 
     def _saw(self, namespace: str, name: str, pod: PodView) -> None:
         self.saw.append(pod.name)
@@ -65,6 +72,7 @@ async def watches() -> AsyncIterator[Watches]:
     made = Watches()
     yield made
     await made.workers.close()
+    await made.releasing.close()
 
 
 async def test_the_operators_own_writes_wake_nobody(watches: Watches) -> None:
@@ -97,3 +105,21 @@ async def test_a_job_that_is_deleted_is_forgotten_and_looked_for(watches: Watche
     assert await watches.job("DELETED", "9") == 1
     assert watches.watched.find_job("n", "job") is None
     assert watches.watched.find_pods("n", "job") is None
+
+
+async def test_what_kueue_says_of_a_workload_leads_to_a_pass(watches: Watches) -> None:
+    meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}}
+    assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 0  # its first pass is yet to come
+    await watches.job("ADDED", "1")
+    assert await watches.show("workload_changed", "MODIFIED", {"metadata": meta}) == 1
+
+
+async def test_a_deleted_workload_is_looked_at_until_it_is_gone_although_its_job_is_not_there(watches: Watches) -> None:
+    meta = {"namespace": "n", "name": "job-uid", "labels": {env.LABEL_JOB: "job"}, "finalizers": [QUOTA_FINALIZER]}
+    await watches.show("workload_changed", None, {"metadata": meta})
+    assert watches.releases == []
+    deleted = {"metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    await watches.show("workload_changed", None, deleted)
+    assert watches.releases == ["job-uid"]
+    await watches.show("workload_changed", "DELETED", deleted)
+    assert watches.releases == ["job-uid"]

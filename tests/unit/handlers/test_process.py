@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +14,10 @@ import httpx
 import pytest
 
 from cpr_operator.api import crd
-from cpr_operator.cluster.local.ports import PortBlocks
 from support.api_proxy import ApiProxy
 from support.apiserver import TOKEN, USERS, ApiServer, install_crd, running_apiserver, write_kubeconfig
 from support.benches import JOBS, NAMESPACE, document
+from support.operator_process import Operator, running_operator, until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.dist]
 
@@ -44,54 +40,8 @@ def client(server: ApiServer) -> Iterator[httpx.Client]:
         yield opened
 
 
-@dataclass(frozen=True)
-class Operator:
-    """A running operator and the address of its HTTP port."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-
-    @property
-    def role(self) -> str:
-        try:
-            return httpx.get(f"{self.url}/readyz", trust_env=False).text.strip()
-        except httpx.TransportError:
-            return ""
-
-    def metrics(self) -> str:
-        return httpx.get(f"{self.url}/metrics", trust_env=False).text
-
-
-@contextmanager
-def operator(server: ApiServer, log: Path, lease: str, user: str = USERS[0]) -> Iterator[Operator]:
-    with closing(PortBlocks(random.Random())) as ports, log.open("wb") as output:
-        port = ports.take()
-        environment = {
-            "PATH": os.environ["PATH"],
-            "KUBECONFIG": str(server.kubeconfig_of(user)),
-            "CPR_OPERATOR_NAMESPACES": NAMESPACE,
-            "CPR_OPERATOR_HTTP_PORT": str(port),
-            "CPR_OPERATOR_LEASE": f"{NAMESPACE}/{lease}",
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cpr_operator"], env=environment, stdout=output, stderr=output
-        )
-        running = Operator(process, f"http://127.0.0.1:{port}")
-        try:
-            until(lambda: running.role in {"leader", "standby"}, log)
-            yield running
-        finally:
-            process.kill()
-            process.wait()
-
-
-def until(found: Callable[[], Any], log: Path) -> Any:
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.1)
-    pytest.fail(f"it did not come true; the operator says: {log.read_text()[-3000:]}")
+def operator(server: ApiServer, log: Path, lease: str, user: str = USERS[0]) -> AbstractContextManager[Operator]:
+    return running_operator(server.kubeconfig_of(user), log, lease)
 
 
 def pods_of(client: httpx.Client, job: str) -> list[str]:

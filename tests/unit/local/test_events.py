@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cpr_operator.cluster.local.events import FILE, EventLine, append_event, read_events
+from cpr_operator.cluster.local.objects import FILE, EventLine, append_event, read_events
 from cpr_operator.cluster.protocol import Event
 
 

@@ -6,7 +6,7 @@ import random
 import socket
 from contextlib import closing
 
-from cpr_operator.cluster.local.ports import PortBlocks
+from cpr_operator.cluster.local.pod_folder import PortBlocks
 
 
 def first_block(seed: int) -> int:

@@ -7,7 +7,7 @@ import torch
 
 from cpr_contract.spec import Device
 from cpr_trainer.errors import ModelError
-from cpr_trainer.model.device import open_device
+from cpr_trainer.model.entrypoint import open_device
 from support.devices import on_each_device
 
 

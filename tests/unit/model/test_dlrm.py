@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear, relu
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.model.dlrm import Dlrm
+from cpr_trainer.model.dlrm import Dlrm, pair_numbers, pairwise_dots
 from cpr_trainer.model.entrypoint import loss_share
-from cpr_trainer.model.interaction import pair_numbers, pairwise_dots
 
 SPEC = ModelSpec(
     embedding_dim=4,

@@ -18,7 +18,7 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.notebook import Fitted
-from cpr_trainer.tables.seeding import initial_rows
+from cpr_trainer.tables.segments import initial_rows
 from cprjob import fit
 from cprjob.reading import read_job
 from support.devices import NO_GPU

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.coding import Image
 from cpr_trainer.parity.flush import Delta, Flush, Point
-from cpr_trainer.parity.images import Image
 from cpr_trainer.parity.messages import (
     Read,
     Rows,

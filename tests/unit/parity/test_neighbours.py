@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from cpr_trainer.exchange.frames import Frame, Header, Operation
-from cpr_trainer.parity.decode import GoneError, rows_of
-from cpr_trainer.parity.dialogue import Dialogue
+from cpr_trainer.parity.coding import Image, Ring
 from cpr_trainer.parity.flush import Point
-from cpr_trainer.parity.images import Image
-from cpr_trainer.parity.messages import Read, Rows, document_of, pack_rows
-from cpr_trainer.parity.neighbours import Neighbours, StripeOf
-from cpr_trainer.parity.ring import Ring
+from cpr_trainer.parity.messages import Dialogue, Read, Rows, document_of, pack_rows
+from cpr_trainer.parity.rebuild import Neighbours, StripeOf
+from cpr_trainer.parity.store import GoneError, rows_of
 
 SHARDS, K, LOST = 4, 2, 0
 SHAPES = [(100, 3, 1)]

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from cpr_contract.roster import Counters
-from cpr_trainer.parity.account import FlushAccount, Rebuilt
-from cpr_trainer.parity.decode import GoneError, rows_of
-from cpr_trainer.parity.flush import Point
-from cpr_trainer.parity.images import Image
+from cpr_trainer.parity.coding import Image
+from cpr_trainer.parity.flush import FlushAccount, Point, Rebuilt
 from cpr_trainer.parity.messages import Standing
 from cpr_trainer.parity.rebuild import common_moment
+from cpr_trainer.parity.store import GoneError, rows_of
 from cpr_trainer.shard import redundancy
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses

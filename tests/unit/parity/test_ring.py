@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpr_trainer.parity.ring import Parts, Ring
+from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.placement import Placement
 from support.parity_ring import banded_job
 from support.shard_job import small_job

@@ -10,10 +10,8 @@ import plotly.graph_objects as go
 import pytest
 
 from cpr_operator.api.status import Shard, Status
-from cpr_operator.cli.pictures.charts import MAX_LANES, Chart, charts
-from cpr_operator.cli.pictures.page import page
-from cpr_operator.cli.pictures.story import story_of
-from cpr_operator.cli.pictures.tables import facts, tables
+from cpr_operator.cli.pictures.page import MAX_LANES, Chart, charts, page
+from cpr_operator.cli.pictures.story import facts, story_of, tables
 from support.told_story import EVENTS, START, STATUS, TOTAL, document, failed
 
 STORY = story_of(document(), EVENTS, START + 100)

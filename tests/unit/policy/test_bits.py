@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from cpr_operator import policy
-from cpr_operator.policy.bits import bits_for
-from cpr_operator.policy.inputs import Bits
+from cpr_operator.policy.inputs import Bits, bits_for
 
 
 def inputs(**changes: object) -> policy.Inputs:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpr_operator.api.parity import recoverable
+from cpr_operator.api.sizes import recoverable
 from cpr_operator.policy import equations as eq
 
 HOUR = 3600.0

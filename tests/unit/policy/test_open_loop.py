@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cpr_operator.policy import Costs, Inputs, open_loop, prior
+from cpr_operator.policy import Costs, Inputs, alternatives, prior
 
 HOUR = 3600.0
 MINUTE = 60.0
@@ -12,21 +12,21 @@ PAPER = Inputs("Auto", 0.1, 8, prior(28 * HOUR), costs=Costs(5.4 * MINUTE, 0.0, 
 
 
 def test_the_paper_says_so() -> None:
-    made = open_loop.partial(PAPER)
+    made = alternatives.partial(PAPER)
     assert made.interval_s == pytest.approx(44.8 * HOUR)
     assert made.expected_pls == pytest.approx(0.1)
     assert made.expected_overhead == pytest.approx(0.0068, abs=0.0001)
-    assert open_loop.full(PAPER).expected_overhead == pytest.approx(0.085, abs=0.0005)
-    assert open_loop.break_even(PAPER) == pytest.approx(0.0025, abs=0.0001)
+    assert alternatives.full(PAPER).expected_overhead == pytest.approx(0.085, abs=0.0005)
+    assert alternatives.break_even(PAPER) == pytest.approx(0.0025, abs=0.0001)
 
 
 def test_four_shards_a_failure_want_a_quarter_of_the_interval() -> None:
     four = replace(PAPER, belief=prior(28 * HOUR, 4))
-    assert open_loop.partial(four).interval_s == pytest.approx(11.2 * HOUR)
-    assert open_loop.break_even(four) == pytest.approx(4 * open_loop.break_even(PAPER))
+    assert alternatives.partial(four).interval_s == pytest.approx(11.2 * HOUR)
+    assert alternatives.break_even(four) == pytest.approx(4 * alternatives.break_even(PAPER))
 
 
 def test_no_save_begins_before_the_last_is_committed() -> None:
     slow = replace(PAPER, limit=0.0, costs=Costs(1.0, HOUR, 1.0, 1.0))
-    assert open_loop.partial(slow).interval_s == HOUR
-    assert open_loop.full(slow).interval_s == HOUR
+    assert alternatives.partial(slow).interval_s == HOUR
+    assert alternatives.full(slow).interval_s == HOUR

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cpr_operator.policy import Costs, Inputs, plan, prior
-from cpr_operator.policy.whatif import halved_and_doubled, turns
+from cpr_operator.policy.alternatives import halved_and_doubled, turns
 
 HOUR = 3600.0
 INPUTS = Inputs(

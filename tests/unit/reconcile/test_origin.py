@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.codec import to_json
-from cpr_contract.packing import pack
+from cpr_contract.codec import pack, to_json
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.status import Status
 from cpr_operator.api.validate import parse_spec

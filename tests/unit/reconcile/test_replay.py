@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import ShardReport, TrainerReport
-from cpr_operator.api.parity import recoverable
+from cpr_contract.reports import Problem, ShardReport, TrainerReport
+from cpr_operator.api.sizes import recoverable
 from cpr_operator.api.spec import Redundancy
 from cpr_operator.api.status import FailureRecord
 from cpr_operator.failures import Failure, Kind
@@ -21,7 +20,7 @@ from cpr_operator.reconcile.pass_ import Lost, PassInput
 from cpr_operator.reconcile.recover import apply_replacement
 from cpr_operator.reconcile.recovery_input import recovery_input
 from cpr_operator.recovery.decide import RecoveryInput, Replace, ShardGrant
-from cpr_trainer.parity.ring import Ring
+from cpr_trainer.parity.coding import Ring
 from support.driver import world_in_mid_training
 
 

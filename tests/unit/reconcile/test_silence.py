@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.exits import Problem
 from cpr_contract.processor import PRECISION_EMULATED
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import Problem, TrainerReport, TrainerState
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from cpr_contract.exits import Problem
+from cpr_contract.reports import Problem
 from cpr_operator.api.status import Status
 from cpr_operator.reconcile.conditions import STORE_PROBLEMS
 from cpr_operator.reconcile.observe import LATE
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import StoreError
 from cpr_trainer.tables.capture import OutrunError
 from support.driver import Driver, Scenario, spec

@@ -10,8 +10,7 @@ import pytest
 from cpr_operator.api.status import Anchor
 from cpr_operator.ledger import Ledger
 from cpr_operator.recovery.account import Account
-from cpr_operator.recovery.allowance import extent
-from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, RollBack, decide
+from cpr_operator.recovery.decide import Loss, RecoveryInput, Replace, RollBack, decide, extent
 
 
 def account(limit: int, *, lost: int = 0, reserved: int = 0) -> Account:

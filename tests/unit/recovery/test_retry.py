@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_operator.recovery.retry import next_attempt
+from cpr_operator.recovery.decide import next_attempt
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from cpr_contract import CONTRACT_VERSION, env
-from cpr_contract.codec import to_json
-from cpr_contract.key import KEY_CHANGED, key_digest
-from cpr_contract.packing import LONGEST_PLAIN, is_packed, pack
+from cpr_contract.codec import LONGEST_PLAIN, is_packed, pack, to_json
+from cpr_contract.roster import KEY_CHANGED, key_digest
 from cpr_contract.spec import (
     DataSpec,
     JobSpec,

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from cpr_contract.codec import from_json
-from cpr_contract.exits import ExitCode, Problem
-from cpr_contract.reports import SaveRef
-from cpr_trainer.checkpoint.format.errors import DamagedError, LayoutError
+from cpr_contract.reports import ExitCode, Problem, SaveRef
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError
 from cpr_trainer.errors import DataError, DivergedError, TrainerError
 from cpr_trainer.runtime import StatusServer, backoff, end_with, exit_code, problem_of, status_server, stop_on_sigterm
 from cpr_trainer.store import BucketMissingError, StoreBusyError, StoreUnreachableError

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from cpr_contract.trace import TracedStep
-from cpr_trainer.runtime import trace as module
-from cpr_trainer.runtime.trace import Trace
+from cpr_trainer.runtime import timing as module
+from cpr_trainer.runtime.timing import Trace
 
 
 def test_each_step_says_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

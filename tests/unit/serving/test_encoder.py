@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, TableSpec
 from cpr_trainer.bags import Bags
 from cpr_trainer.data.source import open_dataset
-from cpr_trainer.export.transform import transform_of
+from cpr_trainer.export.folder import transform_of
 from cpr_trainer.store import Uris
-from cprjob_serving.cells import Cells
-from cprjob_serving.encoder import EncodeError, dense_of, ids_of
-from cprjob_serving.hashes import hashes
-from cprjob_serving.transform import Feature, Numeric, Table, Transform
+from cprjob_serving.hashes import Cells, hashes
+from cprjob_serving.transform import EncodeError, Feature, Numeric, Table, Transform, dense_of, ids_of
 from support.serving import STORE, serving_job
 
 TABLES = (

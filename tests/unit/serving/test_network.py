@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cpr_contract.export import PROGRAMS, ExportFormat
+from cpr_contract.requests import PROGRAMS, ExportFormat
 from cpr_contract.spec import ColumnsSpec, DataSpec, FeatureSpec, JobSpec, TableSpec
 from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.errors import ModelError
+from cpr_trainer.export.folder import transform_of
 from cpr_trainer.export.network import write_network
-from cpr_trainer.export.transform import transform_of
 from cpr_trainer.features import Features, Jagged
 from support.serving import serving_job
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.export import ExportRequest
-from cpr_trainer.export.publish import open_uri, publish
+from cpr_contract.requests import ExportRequest
+from cpr_trainer.export.main import open_uri, publish
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
 from cpr_trainer.store.folder import FolderStore

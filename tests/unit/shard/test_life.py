@@ -11,22 +11,21 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ManifestRef, RowUpdates
-from cpr_contract.reports import SaveRef, ShardState
+from cpr_contract.reports import ExitCode, Problem, SaveRef, ShardState
 from cpr_contract.roster import Counters
-from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.restorer import BelowFloor, NothingVerifies, Outcome, Restored, Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Save, SaveFailed
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import TERMINATED, Ending, Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Home
 from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.memory import OwnMemory
 from support.shard_fakes import WAIT_S, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job

@@ -17,21 +17,27 @@ from cpr_contract.roster import Counters
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restored, Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.metrics import Metrics
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Arena, Home
 from cpr_trainer.tables.memory import SharedMemory, SizeOf
 from support.killed_lines import killed_at
 from support.shard_fakes import ROWS, FakeClient, FakeRestorer, FakeWriter, committed
 from support.shard_job import shard_roster, small_job
 
-FILES = ("tables/arena.py", "tables/redo.py", "tables/epochs.py", "shard/service.py", "shard/kept.py", "shard/lives.py")
+FILES = (
+    "tables/arena.py",
+    "tables/buffer.py",
+    "tables/segments.py",
+    "shard/service.py",
+    "shard/kept.py",
+    "shard/lives.py",
+)
 TRAINERS = 2
 NEW = Restored(None, 0, 0, (0,) * TRAINERS, (), RowUpdates((0,) * TRAINERS), 0.1)
 

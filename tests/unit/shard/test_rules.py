@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_contract.manifests import RowUpdates
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.shard.losses import MOST_SLIVERS, Losses, after_push, merge, order_of
 from cpr_trainer.shard.pushes import Fate, Standing, fate_of, standing_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cpr_contract.manifests import RowUpdates
 from cpr_contract.reports import SaveRef
 from cpr_contract.roster import Counters
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.checkpoint.write.save import Mark
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.placement import Placement

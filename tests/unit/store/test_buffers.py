@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from cpr_trainer.store import buffers, checksum
-from cpr_trainer.store.buffers import SLICE_BYTES, extended, flat, size_of, slices
+from cpr_trainer.store import checksum, transfers
+from cpr_trainer.store.transfers import SLICE_BYTES, extended, flat, size_of, slices
 
 
 def test_the_checksum_is_crc32c() -> None:
@@ -34,7 +34,7 @@ def by_definition(data: bytes) -> int:
 
 
 def test_the_checksum_of_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "SLICE_BYTES", 1000)
+    monkeypatch.setattr(transfers, "SLICE_BYTES", 1000)
     data = bytes(range(256)) * 12 + b"rest"
     assert checksum(memoryview(data)) == checksum(bytearray(data)) == by_definition(data)
 

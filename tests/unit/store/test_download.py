@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from cpr_trainer.store import checksum
-from cpr_trainer.store.download import download
+from cpr_trainer.store.s3 import download
 
 
 class Client:

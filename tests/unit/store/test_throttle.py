@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_trainer.store import Throttle
-from cpr_trainer.store.throttle import TokenBucket
+from cpr_trainer.store.transfers import TokenBucket
 
 RATE = 1000.0
 BURST = 100.0  # a tenth of a second of it

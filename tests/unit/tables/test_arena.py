@@ -12,7 +12,7 @@ from cpr_contract.spec import JobSpec, SparseOptimizerSpec
 from cpr_trainer.placement import Placement
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.optimizers import state_width
-from cpr_trainer.tables.seeding import Seeding, initial_rows
+from cpr_trainer.tables.segments import Seeding, initial_rows
 from support.oracle import update_rows
 from support.row_optimizers import KINDS, Kind, mixed
 from support.shard_job import small_job

@@ -14,7 +14,7 @@ from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture
 from cpr_trainer.tables.priority import Strategy, make_tracker, population_of
-from cpr_trainer.tables.seeding import Seeding, initial_rows
+from cpr_trainer.tables.segments import Seeding, initial_rows
 from support.row_dims import with_dims
 from support.row_optimizers import mixed
 from support.shard_job import small_job

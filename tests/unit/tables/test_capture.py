@@ -13,9 +13,9 @@ from cpr_contract.spec import SparseOptimizerSpec
 from cpr_trainer.tables import arena as arena_module
 from cpr_trainer.tables import capture as capture_module
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.assignment import Assignment
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import PATIENCE_S, Capture, EndedError, OutrunError
+from cpr_trainer.tables.optimizers import Assignment
 from cpr_trainer.tables.segments import Segment
 
 DIM = 3

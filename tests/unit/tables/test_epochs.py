@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpr_trainer.tables.epochs import Epochs
+from cpr_trainer.tables.segments import Epochs
 
 
 def slots(*numbers: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpr_contract.spec import ModelSpec, OptimizerSpec, SparseOptimizerSpec, TableSpec
-from cpr_trainer.tables.seeding import Seeding, initial_rows
+from cpr_trainer.tables.segments import Seeding, initial_rows
 
 GOLDEN = [
     "-0x1.b0abc00000000p-5",

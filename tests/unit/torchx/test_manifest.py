@@ -8,8 +8,7 @@ import yaml
 from torchx.specs import AppDef, Resource, Role
 
 from cpr_operator.torchx.components import dlrm
-from cpr_operator.torchx.errors import SchedulerError
-from cpr_operator.torchx.manifest import application, manifest
+from cpr_operator.torchx.manifest import SchedulerError, application, manifest
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 QUICKSTART = next(path for path in EXAMPLES if path.name == "quickstart.yaml")

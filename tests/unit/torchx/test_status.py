@@ -7,8 +7,8 @@ import pytest
 import yaml
 from torchx.specs import AppState
 
+from cpr_operator.api.crd import structural
 from cpr_operator.api.members import ShardPhase, TrainerPhase
-from cpr_operator.api.schema import structural
 from cpr_operator.api.spec import CPRJobSpec
 from cpr_operator.api.status import TERMINAL_PHASES, Phase, Status
 from cpr_operator.torchx.status import FIGURES, REPLICA_STATES, STATES, response, state

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
+from cpr_contract.reports import HeldOutScores, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from cpr_contract.reports import HeldOutScores
 from cpr_contract.spec import JobSpec, ModelSpec
-from cpr_trainer.tables.kept_file import KeptFile, Kind
+from cpr_trainer.tables.memory import KeptFile, Kind
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.kept import Kept, Left, Told
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page

@@ -15,7 +15,7 @@ import pytest
 from cpr_contract.codec import from_json, to_json
 from cpr_contract.manifests import DataManifest, data_key
 from cpr_contract.spec import DataSpec
-from cpr_trainer.checkpoint.format.pinned import keep_data, read_data
+from cpr_trainer.checkpoint.format.records import keep_data, read_data
 from cpr_trainer.data import unpacking
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Block, Index, SourceFile

@@ -12,8 +12,7 @@ import pytest
 
 from cpr_contract import env, processor
 from cpr_contract.codec import from_json
-from cpr_contract.exits import Problem
-from cpr_contract.reports import TrainerReport
+from cpr_contract.reports import Problem, TrainerReport
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import Device, Precision
 from cpr_trainer.runtime import Environment

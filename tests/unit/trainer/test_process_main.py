@@ -4,7 +4,7 @@ import pytest
 
 from cpr_contract import env
 from cpr_contract.codec import from_json
-from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.process import main, threads
 
 

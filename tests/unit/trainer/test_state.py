@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cpr_contract.spec import ByNameSpec, JobSpec, OptimizerSpec
-from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.format.documents import LayoutError
 from cpr_trainer.errors import ModelError
 from cpr_trainer.model.replica import NETWORK
 from cpr_trainer.trainer.group.meeting import NO_STATE

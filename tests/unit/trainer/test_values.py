@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpr_trainer.exchange.bfloat16 import narrow, widen
+from cpr_trainer.exchange.encoding import narrow, widen
 from cpr_trainer.trainer.values import as_array, as_tensor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from cpr_contract.inspection import ColumnFigures
+from cpr_contract.requests import ColumnFigures
 from cpr_contract.spec import TableSpec
 
 #: A column's kind in text, and in Parquet; of a bag, that of its ids.

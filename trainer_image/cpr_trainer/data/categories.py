@@ -17,8 +17,7 @@ from cpr_trainer.data.features import NO_ROW, table_rows
 from cpr_trainer.data.lists import split
 from cpr_trainer.data.row_numbers import rows_of_integers, rows_of_texts, wanted
 from cpr_trainer.data.weights import weights_of
-from cprjob_serving.cells import Cells
-from cprjob_serving.hashes import hashes
+from cprjob_serving.hashes import Cells, hashes
 
 
 def ids_of(table: Any, columns: Columns, faults: Faults, features: FeatureLayout | None = None) -> Int32s | Bags:

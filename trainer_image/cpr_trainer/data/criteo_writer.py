@@ -13,7 +13,7 @@ import pyarrow.csv
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, TableSpec
 from cpr_trainer.data.columns import CRITEO_NAMES
 from cpr_trainer.data.synthetic import RawRows, SyntheticDataset
-from cprjob_serving.cpr64 import U64, WORD_BYTES
+from cprjob_serving.hashes import U64, WORD_BYTES
 
 _BLOCK_ROWS = 2**15
 

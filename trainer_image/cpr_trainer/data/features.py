@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cpr_contract.spec import TableSpec
 from cpr_trainer.errors import DataError
-from cprjob_serving.cpr64 import U64
+from cprjob_serving.hashes import U64
 
 MOST_TABLE_ROWS = 2**31 - 1
 #: Stands for the row of an id that has none; its sample is a bad one.

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cpr_contract.inspection import ColumnFigures
+from cpr_contract.requests import ColumnFigures
 from cpr_trainer.arrays import Ints
 from cpr_trainer.data.lists import split
-from cprjob_serving.cells import Cells
-from cprjob_serving.cpr64 import U64
+from cprjob_serving.hashes import U64, Cells
 
 #: Of text, from the narrowest to the widest: a column is what all its cells are.
 _KINDS = ("empty", "integer", "number", "text")

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from cpr_contract import env
 from cpr_contract.codec import to_json
-from cpr_contract.inspection import ColumnFigures, DataFigures, InspectionRequest, Reading
+from cpr_contract.requests import ColumnFigures, DataFigures, InspectionRequest, Reading
 from cpr_contract.spec import DataFormat, DataSpec, JobSpec, StoreSpec
 from cpr_trainer.data.advice import advise
 from cpr_trainer.data.blocks import Files, Format, Index

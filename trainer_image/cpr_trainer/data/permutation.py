@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.hashing import key64, scale_to
-from cprjob_serving.cpr64 import GOLDEN, U64, mix64
+from cprjob_serving.hashes import GOLDEN, U64, mix64
 
 #: One for each round. With six, the orders of five rows are not yet equally likely; from a dozen rows on four do.
 _ROUND_KEYS = np.arange(8, dtype=np.uint64) * GOLDEN

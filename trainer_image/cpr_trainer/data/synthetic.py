@@ -20,7 +20,7 @@ from cpr_trainer.data.batch import Batch
 from cpr_trainer.data.features import check_tables, count_features, table_rows
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.hashing import key64, scale_to
-from cprjob_serving.cpr64 import GOLDEN, U64, WORD_BYTES, hash_words, mix64
+from cprjob_serving.hashes import GOLDEN, U64, WORD_BYTES, hash_words, mix64
 
 _DOMAIN = 0x53594E54  # Keeps these numbers apart from the sample order, which may have the same seed.
 _COUNT_VALUES = 2**10

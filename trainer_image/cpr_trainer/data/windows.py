@@ -15,7 +15,7 @@ import numpy as np
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.permutation import permute
 from cpr_trainer.hashing import key64
-from cprjob_serving.cpr64 import GOLDEN, mix64
+from cprjob_serving.hashes import GOLDEN, mix64
 
 #: As many as there may be trainers. A power of two: a lane and a 56-bit random number make one sort key.
 LANES = 256

@@ -19,18 +19,16 @@ from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import JobSpec, samples_at
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.encoding import Encoding, Values
-from cpr_trainer.exchange.heritage import STANDING, Form, last_run
+from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
-from cpr_trainer.exchange.link_state import LinkState, SaveState
-from cpr_trainer.exchange.lookup import PendingLookup, ShardsAwayError, by_band
+from cpr_trainer.exchange.lookup import LinkState, PendingLookup, SaveState, ShardsAwayError, by_band
 from cpr_trainer.exchange.loop import LinkLoop
-from cpr_trainer.exchange.outbox import Push
+from cpr_trainer.exchange.outbox import STANDING, Form, Push, last_run
 from cpr_trainer.exchange.ring import Block, Ring, room_bytes
-from cpr_trainer.exchange.session import Session
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.kept_file import KeptFile
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.memory import KeptFile
+from cpr_trainer.tables.segments import Seeding
 
 #: Steps of one trainer whose pushes may be unacknowledged.
 WINDOW = 2

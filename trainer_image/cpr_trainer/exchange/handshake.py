@@ -1,6 +1,6 @@
-"""Who is who: both sides prove that they know the job's key before anything else is said.
+"""Who is who: both sides prove that they know the job's key, and a trainer says in every frame who it is.
 
-    trainer                                shard
+trainer                                shard
       HELLO      who I am, whom I expect, nonce  ->
       <-  CHALLENGE  who I am, nonce, HMAC(key, "responder", hello, challenge)
       PROOF      HMAC(key, "initiator", hello, challenge)  ->
@@ -18,7 +18,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.roster import Counters, Peer
+from cpr_contract.spec import steps_in
 from cpr_trainer.exchange.encoding import Encoding
+from cpr_trainer.exchange.frames import Header, Operation
 
 NONCE_BYTES = 16
 #: No document of a handshake is longer; a stranger cannot make us buffer more.
@@ -165,3 +169,58 @@ def _member(identity: Identity) -> tuple[str, str, int, int]:
 
 def _name(identity: Identity) -> str:
     return f"{identity.role}/{identity.index} incarnation {identity.incarnation}"
+
+
+# What one trainer says about itself in every frame.
+
+
+_NO_ROSTER = Counters(roster=0, group=0, generation=0)
+
+
+@dataclass(slots=True)
+class Session:
+    """A trainer and where it stands. The last three change: they are guarded by the exchange's lock."""
+
+    job_uid: str
+    rank: int
+    incarnation: int
+    key: bytes
+    encoding: Encoding
+    total_samples: int
+    silence_s: float
+    batch_size: int
+    counters: Counters = _NO_ROSTER
+    cut_step: int = 0
+    newest_roster_seen: int = 0
+
+    def last_step(self, samples: int) -> int:
+        """Return the last step that ends by this sample; the last of all where that is the end."""
+        if samples >= self.total_samples:
+            return steps_in(self.total_samples, self.batch_size)
+        return samples // self.batch_size
+
+    def header(
+        self, operation: Operation, step: int = 0, ticket: int = 0, count: int = 0, size_bytes: int = 0
+    ) -> Header:
+        """Return the header of a frame of this trainer."""
+        return Header(
+            operation,
+            roster=self.counters.roster,
+            group=self.counters.group,
+            generation=self.counters.generation,
+            rank=self.rank,
+            step=step,
+            cut_step=self.cut_step,
+            total_samples=self.total_samples,
+            ticket=ticket,
+            count=count,
+            payload_bytes=size_bytes,
+        )
+
+    def me(self) -> Identity:
+        """Return who this trainer is."""
+        return Identity(self.job_uid, ROLE_TRAINER, self.rank, self.incarnation, self.counters.generation)
+
+    def expected(self, peer: Peer) -> Identity:
+        """Return who the roster says a shard is."""
+        return Identity(self.job_uid, ROLE_SHARD, peer.index, peer.incarnation, self.counters.generation)

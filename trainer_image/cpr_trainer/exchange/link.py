@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 
 from cpr_contract.env import DATA_PORT
 from cpr_contract.roster import Peer
-from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
-from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator
-from cpr_trainer.exchange.link_state import CONNECTED, LinkState, SaveState
-from cpr_trainer.exchange.lookup import PendingLookup
+from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
+from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Initiator, Session
+from cpr_trainer.exchange.lookup import CONNECTED, LinkState, PendingLookup, SaveState
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.exchange.session import Session
-from cpr_trainer.exchange.wire import FrameReader, FrameWriter
 from cpr_trainer.runtime import backoff
 
 _LOG = logging.getLogger(__name__)

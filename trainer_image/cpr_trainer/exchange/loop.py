@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from cpr_contract.roster import TrainerRoster
+from cpr_trainer.exchange.handshake import Session
 from cpr_trainer.exchange.link import Link
-from cpr_trainer.exchange.session import Session
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.tables.kept_file import Area, KeptFile, Kind
+from cpr_trainer.tables.memory import Area, KeptFile, Kind
 
 _Array = TypeVar("_Array", bound=NDArray[Any])
 

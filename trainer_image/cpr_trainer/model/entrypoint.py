@@ -1,4 +1,4 @@
-"""Where a job's dense network comes from: `model.entrypoint`, or the DLRM. There is one door for both.
+"""Where a job's dense network comes from (`model.entrypoint`, or the DLRM), and where it is computed.
 
 A factory is called with the job's `ModelSpec` and a seed, and returns a `torch.nn.Module` that maps numeric features,
 float32 [n, N], and embeddings to logits: [n], or [n, L] where L labels and targets are predicted. Embeddings are
@@ -21,7 +21,21 @@ from cpr_trainer.bags import FeatureLayout
 from cpr_trainer.entrypoints import load
 from cpr_trainer.errors import ModelError
 from cpr_trainer.features import Features, Jagged
-from cpr_trainer.model.device import open_device
+
+# Where the dense network is computed: on the processors, or on a GPU.
+
+
+def open_device(name: Device) -> torch.device:
+    """Return a job's device. Raises ModelError if it is a GPU and torch sees none."""
+    if name == "cuda" and not torch.cuda.is_available():
+        built = "with" if torch.version.cuda else "without"
+        raise ModelError(
+            f"spec.trainers.device is cuda, and torch, built {built} CUDA, sees no GPU.",
+            "Let spec.trainers.template ask for nvidia.com/gpu in the resources of main, and use a trainer image with "
+            "a CUDA build of torch; or set spec.trainers.device to cpu.",
+        )
+    return torch.device(name)
+
 
 DLRM = "cpr_trainer.model.dlrm:Dlrm"
 #: Returns the dense network of a model, from its spec and a seed.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.coding import Ring
 from cpr_trainer.parity.journal import Journal
 from cpr_trainer.parity.messages import (
     Read,
@@ -21,7 +22,6 @@ from cpr_trainer.parity.messages import (
     pack_rows,
     unpack_flush,
 )
-from cpr_trainer.parity.ring import Ring
 from cpr_trainer.parity.store import ParityStore
 
 

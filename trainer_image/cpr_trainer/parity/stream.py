@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpr_trainer.arrays import Ints
-from cpr_trainer.parity.batch import Batch
-from cpr_trainer.parity.flush import Delta, Flush, Moment, Point
-from cpr_trainer.parity.images import Image, View
+from cpr_trainer.parity.coding import Image, View
+from cpr_trainer.parity.flush import Batch, Delta, Flush, Moment, Point
 
 #: So many rows that may have changed are looked at for each that finds room in a flush.
 _LOOKS = 16

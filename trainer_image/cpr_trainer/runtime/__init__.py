@@ -1,7 +1,6 @@
 """What any process of a job needs: its environment, its roster, its status page, and how it ends."""
 
-from cpr_trainer.runtime.backoff import backoff
-from cpr_trainer.runtime.ending import end_with, exit_code, problem_of
+from cpr_trainer.runtime.ending import end_with, exit_code, problem_of, stop_on_sigterm
 from cpr_trainer.runtime.environment import (
     BadSpecError,
     ContractVersionError,
@@ -10,14 +9,12 @@ from cpr_trainer.runtime.environment import (
     check_contract,
     optional_path,
     read_job,
+    read_request,
     termination_file,
 )
-from cpr_trainer.runtime.gate import Gate
-from cpr_trainer.runtime.request import read_request
 from cpr_trainer.runtime.roster_file import RosterFile
-from cpr_trainer.runtime.signals import stop_on_sigterm
-from cpr_trainer.runtime.status_server import StatusServer
-from cpr_trainer.runtime.trace import Trace
+from cpr_trainer.runtime.status_server import Gate, StatusServer
+from cpr_trainer.runtime.timing import Trace, backoff
 
 __all__ = [
     "BadSpecError",

@@ -1,16 +1,33 @@
-"""How a process ends: its exit code, and its last word in the termination file."""
+"""How a process ends: SIGTERM, which asks it to, its exit code, and its last word in the termination file."""
 
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from cpr_contract.codec import to_json
-from cpr_contract.exits import ExitCode, Problem
+from cpr_contract.reports import ExitCode, Problem
 from cpr_trainer.errors import TrainerError
+
+# SIGTERM: the request to save what is left and to end.
+
+
+def stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets, from now on. Call it on the main thread."""
+    stop = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # who forked this process may have blocked it
+    return stop
+
 
 #: The kubelet keeps no more of a termination file.
 LIMIT_BYTES = 4096

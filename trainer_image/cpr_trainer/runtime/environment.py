@@ -1,16 +1,15 @@
-"""The environment of a process, read once at its start."""
+"""What a process is told as it starts: its environment, and the request of a command on its standard input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, TypeVar
 
 from cpr_contract import CONTRACT_VERSION, env
-from cpr_contract.codec import ContractError, from_json
-from cpr_contract.direct import is_signed
-from cpr_contract.key import KEY_CHANGED, key_digest
-from cpr_contract.packing import unpack
+from cpr_contract.codec import ContractError, from_json, unpack
+from cpr_contract.roster import KEY_CHANGED, is_signed, key_digest
 from cpr_contract.spec import JobSpec
 from cpr_contract.trace import STEP_TRACE
 from cpr_trainer.errors import TrainerError
@@ -158,3 +157,20 @@ def _read_key(path: Path, digest: str) -> bytes:
             "The operator gives all members a new one; leave the Secrets of jobs alone.",
         )
     return key
+
+
+# What a command of `cprjob` asks of a process that it starts: one document, on one line of the standard input.
+
+
+T = TypeVar("T")
+
+
+def read_request(cls: type[T], source: TextIO, command: str) -> T:
+    """Read the request; `command` is who writes it, after `cprjob`. Raises BadSpecError.
+
+    The end of the input is not waited for: where the process runs in a pod, it may never come.
+    """
+    try:
+        return from_json(cls, source.readline())
+    except ContractError as error:
+        raise BadSpecError(f"The request cannot be read: {error}.", f"Start it by `cprjob {command}`.") from error

@@ -1,4 +1,4 @@
-"""The HTTP port of a process: /healthz, /readyz, /metrics, its report on /status, and rosters that are sent to it."""
+"""The HTTP port of a process, and how many callers it serves before they have proved who they are."""
 
 from __future__ import annotations
 
@@ -11,15 +11,64 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from time import sleep
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from cpr_contract import direct
 from cpr_contract.codec import to_json
-from cpr_trainer.runtime.gate import Gate
+from cpr_contract.roster import MAX_ROSTER_BYTES, ROSTER_PAGE, ROSTER_SIGNATURE
+
+# How many callers a process serves before they have proved who they are, and how long each of them may take.
+
+
+#: After this long a caller has to make room where others wait. An honest one needs milliseconds.
+_FAIR_S = 0.5
+
+
+class Gate:
+    """At most `limit` callers are inside. One more waits until somebody leaves; the oldest is asked to after a while.
+
+    A caller is anything hashable. `cut_off` ends its connection, and may be called more than once. The caller's place
+    is free when the thread that serves it calls `leave`, not before: otherwise threads of callers that were cut off
+    would add up. Any thread may call the methods.
+    """
+
+    def __init__(self, limit: int, cut_off: Callable[..., None]) -> None:
+        self._limit = limit
+        self._cut_off = cut_off
+        self._inside: dict[object, float] = {}  # since when, oldest first
+        self._changed = threading.Condition()
+
+    def enter(self, caller: object) -> None:
+        """Let a caller in as soon as there is room."""
+        with self._changed:
+            while len(self._inside) >= self._limit:
+                oldest = next(iter(self._inside))
+                left_s = self._inside[oldest] + _FAIR_S - monotonic()
+                if left_s <= 0:
+                    # It is the last to be cut off again, should its thread not end in the meantime.
+                    del self._inside[oldest]
+                    self._inside[oldest] = monotonic()
+                    self._cut_off(oldest)
+                    left_s = _FAIR_S
+                self._changed.wait(left_s)
+            self._inside[caller] = monotonic()
+
+    def leave(self, caller: object) -> None:
+        """Make room; does nothing for one that is not inside."""
+        with self._changed:
+            self._inside.pop(caller, None)
+            self._changed.notify()
+
+    def expel(self, patience_s: float) -> None:
+        """Cut off all that have been inside for longer than `patience_s`."""
+        with self._changed:
+            late = [caller for caller, since in self._inside.items() if monotonic() - since > patience_s]
+            for caller in late:
+                self._cut_off(caller)
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -160,12 +209,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         receive, length = self.server.receive, self.headers.get("Content-Length", "")
-        if receive is None or self.path != direct.PAGE:
+        if receive is None or self.path != ROSTER_PAGE:
             status = HTTPStatus.NOT_FOUND
-        elif not length.isdecimal() or int(length) > direct.MAX_ROSTER_BYTES:
+        elif not length.isdecimal() or int(length) > MAX_ROSTER_BYTES:
             status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         else:
-            right = receive(self.rfile.read(int(length)), self.headers.get(direct.SIGNATURE, ""))
+            right = receive(self.rfile.read(int(length)), self.headers.get(ROSTER_SIGNATURE, ""))
             status = HTTPStatus.NO_CONTENT if right else HTTPStatus.FORBIDDEN
         self.send_response(status)
         self.send_header("Content-Length", "0")

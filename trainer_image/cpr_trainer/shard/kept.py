@@ -19,11 +19,11 @@ from cpr_contract.manifests import Origin
 from cpr_contract.reports import SaveRef
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.format.chain import Link
+from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.restore.restorer import Restored
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.placement import layout_hash
-from cpr_trainer.runtime.lives import FREE, Lives
+from cpr_trainer.runtime.keeper import FREE, Lives
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 from cpr_trainer.tables.memory import Memory

@@ -15,12 +15,11 @@ from time import monotonic
 from typing import assert_never
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.manifests import ShardManifest
-from cpr_contract.reports import SaveRef, ShardReport, ShardState
+from cpr_contract.reports import ExitCode, Problem, SaveRef, ShardReport, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.restore.restorer import (
     Aim,
     BelowFloor,
@@ -32,10 +31,9 @@ from cpr_trainer.checkpoint.restore.restorer import (
     aim_of,
 )
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.chooser import Chosen
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Chosen, Cuts
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, SaveFailed
-from cpr_trainer.parity.account import Rebuilt
+from cpr_trainer.parity.flush import Rebuilt
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Kept, Page
 from cpr_trainer.shard.lives import go_on, kept_of

@@ -14,15 +14,13 @@ import numpy as np
 
 from cpr_contract import env
 from cpr_contract.env import ROLE_SHARD
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import ShardState
+from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.checkpoint.restore.restorer import Restorer
 from cpr_trainer.checkpoint.write.checkpointer import ShardCheckpointer
-from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
-from cpr_trainer.checkpoint.write.writer import Writer
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
+from cpr_trainer.checkpoint.write.writer import Writer, WriterThread
 from cpr_trainer.exchange.frames import Operation
 from cpr_trainer.exchange.handshake import Identity
 from cpr_trainer.placement import Placement
@@ -44,8 +42,7 @@ from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.shard.spare import Spare
 from cpr_trainer.store import Store, open_store
-from cpr_trainer.tables.arena import empty_segments
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home, empty_segments
 from cpr_trainer.tables.memory import Memory, SizeOf, Toucher
 from cpr_trainer.tables.priority import make_tracker, population_of
 

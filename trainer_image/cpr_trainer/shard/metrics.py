@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cpr_trainer.checkpoint.write.metrics import SaveMetrics
+from cpr_trainer.checkpoint.write.save import SaveMetrics
 
 
 class Metrics:

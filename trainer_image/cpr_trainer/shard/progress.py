@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_contract.manifests import RowUpdates
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.losses import Losses
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from cpr_trainer.checkpoint.write.cuts import Cuts
+from cpr_trainer.checkpoint.write.decisions import Cuts
 
 
 class Standing(enum.Enum):

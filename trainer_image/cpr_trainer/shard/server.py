@@ -16,9 +16,8 @@ from typing import Any
 
 from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
 from cpr_trainer.arrays import Ints
-from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.exchange.frames import Frame, FrameError, FrameReader, FrameWriter, Header, Operation
 from cpr_trainer.exchange.handshake import LIMIT_BYTES, NONCE_BYTES, HandshakeError, Hello, Identity, Responder
-from cpr_trainer.exchange.wire import FrameReader, FrameWriter
 from cpr_trainer.parity.desk import Desk
 from cpr_trainer.shard.service import Service
 

@@ -1,23 +1,33 @@
 """Where saves are kept: an S3-compatible store, or a folder."""
 
-from cpr_trainer.store.buffers import Buffer, checksum
-from cpr_trainer.store.errors import (
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from minio.helpers import check_bucket_name
+
+from cpr_contract.spec import StoreSpec
+from cpr_trainer.store.connection import connect
+from cpr_trainer.store.folder import FolderStore
+from cpr_trainer.store.object_stream import Version
+from cpr_trainer.store.protocol import (
     BucketMissingError,
     CredentialsRefusedError,
+    Entry,
     ExistsError,
     MissingError,
+    Received,
+    Store,
     StoreBusyError,
     StoreError,
     StoreFullError,
     StoreUnreachableError,
     StoreUnsuitableError,
 )
-from cpr_trainer.store.opening import open_store
-from cpr_trainer.store.parallel import in_parallel
-from cpr_trainer.store.protocol import Entry, Received, Store
-from cpr_trainer.store.throttle import Throttle
+from cpr_trainer.store.s3 import S3Store
+from cpr_trainer.store.transfers import Buffer, Throttle, checksum, in_parallel
 from cpr_trainer.store.uris import Uris
-from cpr_trainer.store.versions import Version
 
 __all__ = [
     "BucketMissingError",
@@ -40,3 +50,23 @@ __all__ = [
     "in_parallel",
     "open_store",
 ]
+
+
+def open_store(spec: StoreSpec, credentials_dir: Path | None, ca_file: Path | None) -> Store:
+    """Return the store that `spec` names; nothing is asked of it yet.
+
+    A folder keeps its objects in endpoint/bucket/prefix, which is made when needed. `credentials_dir` holds the files
+    accessKey, secretKey and perhaps sessionToken; None takes the environment's variables or the workload's identity.
+    `ca_file` (PEM) replaces the public authorities. Raises BucketMissingError for a name that no bucket can have.
+    """
+    prefix = spec.prefix.strip("/")
+    endpoint = urlsplit(spec.endpoint)
+    if endpoint.scheme == "file":
+        return FolderStore(Path(unquote(endpoint.path)) / spec.bucket / prefix)
+    try:
+        check_bucket_name(spec.bucket)
+    except ValueError as error:
+        raise BucketMissingError(
+            f"No bucket can be named {spec.bucket!r}.", "Correct snapshots.store.bucket."
+        ) from error
+    return S3Store(connect(spec, credentials_dir, ca_file), spec.bucket, prefix + "/" if prefix else "")

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from cpr_trainer.store.buffers import Buffer, extended, flat, slices
-from cpr_trainer.store.errors import (
+from cpr_trainer.store.protocol import (
     CredentialsRefusedError,
+    Entry,
     ExistsError,
     MissingError,
+    Received,
     StoreError,
     StoreFullError,
     StoreUnreachableError,
     StoreUnsuitableError,
 )
-from cpr_trainer.store.protocol import Entry, Received
-from cpr_trainer.store.throttle import Throttle
+from cpr_trainer.store.transfers import Buffer, Throttle, extended, flat, slices
 
 #: What is on its way to a name bears this after it, and something random.
 _UNFINISHED = ".writing-"

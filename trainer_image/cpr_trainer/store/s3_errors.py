@@ -1,15 +1,21 @@
-"""What an S3-compatible store answers, in the words of `Store`."""
+"""What an S3-compatible store answers, in the words of `Store`, and what is asked again."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import ParamSpec, TypeVar
 from xml.etree import ElementTree as ET
 
 import urllib3
 from minio.error import MinioException, S3Error
 
-from cpr_trainer.store.errors import (
+from cpr_trainer.runtime import backoff
+from cpr_trainer.store.protocol import (
     BucketMissingError,
     CredentialsRefusedError,
     ExistsError,
@@ -121,3 +127,37 @@ def _first_words(error: Exception) -> str:
     """Return an error's text, without urllib3's wrapping and cut to a readable length."""
     cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason else error
     return str(cause)[:300].rstrip(". ")
+
+
+# Second attempts at what a network or a store drops now and then; outages are for the caller to wait out.
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_RETRIES = 2
+_FIRST_S = 0.2
+#: A longer pause that the store asks for is the caller's to make.
+_LONGEST_S = 2.0
+
+
+def persistent(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate an operation that may be repeated: `persist` runs it."""
+
+    @functools.wraps(operation)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return persist(lambda: operation(*args, **kwargs), random.Random(), time.sleep)
+
+    return wrapper
+
+
+def persist(operation: Callable[[], Result], rng: random.Random, sleep: Callable[[float], None]) -> Result:
+    """Return what `operation` returns; repeat it twice at most, after a moment, if it raises StoreUnreachableError."""
+    for delay_s in islice(backoff(rng, first_s=_FIRST_S), _RETRIES):
+        try:
+            return operation()
+        except StoreUnreachableError as error:
+            if error.retry_after_s > _LONGEST_S:
+                raise
+            sleep(max(delay_s, error.retry_after_s))
+    return operation()

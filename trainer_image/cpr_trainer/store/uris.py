@@ -16,11 +16,9 @@ from minio import Minio
 from cpr_contract.spec import StoreSpec
 from cpr_trainer.errors import DataError
 from cpr_trainer.store.connection import connect
-from cpr_trainer.store.errors import BucketMissingError, MissingError
-from cpr_trainer.store.object_stream import CHANGED_REMEDY, open_object
-from cpr_trainer.store.persistence import persistent
-from cpr_trainer.store.s3_errors import translated
-from cpr_trainer.store.versions import Version, version_of
+from cpr_trainer.store.object_stream import CHANGED_REMEDY, Version, open_object, version_of
+from cpr_trainer.store.protocol import BucketMissingError, MissingError
+from cpr_trainer.store.s3_errors import persistent, translated
 
 _S3, _FILE, _FOLDER = "s3://", "file://", "/"
 _WILD = frozenset("*?[")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
 from typing import Self
@@ -12,15 +13,11 @@ import numpy as np
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
-from cpr_trainer.tables.assignment import Assignment, state_widths
-from cpr_trainer.tables.buffer import RowBuffer
+from cpr_trainer.tables.buffer import Redo, RowBuffer
 from cpr_trainer.tables.capture import Capture, ChangedRows, ChosenRows, Members
-from cpr_trainer.tables.epochs import Epochs
 from cpr_trainer.tables.memory import Memory, OwnMemory
-from cpr_trainer.tables.optimizers import changes_of
-from cpr_trainer.tables.redo import Redo
-from cpr_trainer.tables.seeding import Seeding
-from cpr_trainer.tables.segments import Segment
+from cpr_trainer.tables.optimizers import Assignment, changes_of, state_widths
+from cpr_trainer.tables.segments import Epochs, Seeding, Segment
 
 #: What pushes may log during a save: three parts in a hundred of the rows, but enough for some large pushes.
 _LOG_SHARE = 0.03
@@ -230,3 +227,27 @@ def empty_segments(job: JobSpec, sizes: Sequence[int], memory: Memory) -> list[S
 
 def _log_rows(segment: Segment) -> int:
     return min(len(segment), max(int(_LOG_SHARE * len(segment)), _SMALLEST_LOG_BYTES // segment.row_bytes))
+
+
+# Where the rows of a shard live: its arena, and which rows of the model lie in it.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Home:
+    """A shard's arena, and which rows lie in it."""
+
+    arena: Arena
+    placement: Placement
+    index: int
+    seeding: Seeding
+
+    @classmethod
+    def of(cls, job: JobSpec, placement: Placement, index: int, memory: Memory | None = None) -> Self:
+        """Return an arena for shard `index` of a job, empty where `memory` is new."""
+        arena = Arena.empty(job, *placement.sizes(index), memory=memory)
+        return cls(arena, placement, index, Seeding.of(job.model, job.data.seed))
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The places of each segment of the arena: the first, and that after the last."""
+        return self.placement.spans(self.index)

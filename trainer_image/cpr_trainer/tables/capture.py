@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from cpr_trainer.arrays import Ints
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.tables.buffer import RowBuffer
-from cpr_trainer.tables.epochs import Epochs
-from cpr_trainer.tables.segments import Segment
+from cpr_trainer.tables.segments import Epochs, Segment
 
 #: What is read under the lock at once: a push waits for no longer than this takes to copy, a fraction of a millisecond.
 _BLOCK_BYTES = 256 << 10

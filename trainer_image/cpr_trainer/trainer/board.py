@@ -12,8 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import BestEvaluation, HeldOutScores, TrainerReport, TrainerState
+from cpr_contract.reports import BestEvaluation, HeldOutScores, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 

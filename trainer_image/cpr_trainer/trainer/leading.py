@@ -7,9 +7,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter
+from cpr_trainer.checkpoint.anchor.committer import AnchorCommitter, CutSchedule
 from cpr_trainer.checkpoint.anchor.pruning import Pruner
-from cpr_trainer.checkpoint.anchor.schedule import CutSchedule
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.trainer.pace import SaveCost
 from cpr_trainer.trainer.setup import Setup

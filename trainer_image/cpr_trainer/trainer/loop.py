@@ -17,8 +17,8 @@ from typing import Any
 from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.anchor.committer import write_dense
-from cpr_trainer.checkpoint.format.anchors import is_even
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.records import is_even
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff

@@ -12,21 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.env import CONTROL_PORT, HTTP_PORT, ROLE_TRAINER
-from cpr_contract.exits import ExitCode, Problem
 from cpr_contract.processor import PRECISION_EMULATED, is_emulated, read_cpuinfo
-from cpr_contract.reports import TrainerReport, TrainerState
+from cpr_contract.reports import ExitCode, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters, TrainerRoster
 from cpr_contract.spec import JobSpec
 from cpr_trainer.exchange import Exchange
 from cpr_trainer.exchange.handshake import Identity
-from cpr_trainer.runtime import (
-    Environment,
-    RosterFile,
-    StatusServer,
-    backoff,
-    end_with,
-    stop_on_sigterm,
-)
+from cpr_trainer.runtime import Environment, RosterFile, StatusServer, backoff, end_with, stop_on_sigterm
 from cpr_trainer.trainer.board import Board, ReportCollector
 from cpr_trainer.trainer.group.follower import Follower
 from cpr_trainer.trainer.group.leader import Leader

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from cpr_contract.manifests import DataManifest
-from cpr_trainer.checkpoint.anchor.written import listing_pause_s
-from cpr_trainer.checkpoint.format.pinned import pin_data, read_data
+from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
+from cpr_trainer.checkpoint.format.records import pin_data, read_data
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import Find

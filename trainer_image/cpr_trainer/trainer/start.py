@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cpr_contract.exits import Problem
-from cpr_contract.reports import SaveRef, TrainerState
+from cpr_contract.reports import Problem, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
-from cpr_trainer.checkpoint.format.anchors import find_anchor
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate

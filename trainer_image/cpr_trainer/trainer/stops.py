@@ -13,7 +13,7 @@ from torch import Tensor, zeros_like
 
 from cpr_contract.reports import BestEvaluation, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.format.anchors import find_anchor
+from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.early_stop import Verdict

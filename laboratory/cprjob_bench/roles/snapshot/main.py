@@ -13,13 +13,10 @@ from cpr_contract.codec import to_json
 from cpr_contract.spec import JobSpec
 from cpr_trainer.runtime import optional_path, read_job, read_request
 from cpr_trainer.store import Store, open_store
-from cprjob_bench.documents.snapshot import BenchReport, Figures, SnapshotBench
-from cprjob_bench.roles.snapshot.cuts import TrainedShard
-from cprjob_bench.roles.snapshot.raw import raw_client
-from cprjob_bench.roles.snapshot.saves import BenchShard, delete_all
-from cprjob_bench.roles.snapshot.serving import Trainer
-from cprjob_bench.roles.snapshot.shard_process import running_shard
-from cprjob_bench.roles.snapshot.transfers import Transfers
+from cprjob_bench.documents import BenchReport, Figures, SnapshotBench
+from cprjob_bench.roles.snapshot.saves import BenchShard, TrainedShard, delete_all
+from cprjob_bench.roles.snapshot.serving import Trainer, running_shard
+from cprjob_bench.roles.snapshot.transfers import Transfers, raw_client
 
 
 def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:

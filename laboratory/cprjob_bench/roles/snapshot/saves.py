@@ -1,19 +1,51 @@
-"""The saves of the bench: the shard that writes them, and their names."""
+"""The saves of the bench: rows as training asks for them, the shard that writes them, and what one save takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import ShardManifest
-from cpr_contract.spec import JobSpec
+from cpr_contract.spec import Bits, JobSpec, Strategy
+from cpr_trainer.access import find_access
+from cpr_trainer.arrays import Floats
 from cpr_trainer.checkpoint.write.save import SavedShard, Source
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Store
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
+from cpr_trainer.tables.capture import Capture
+from cpr_trainer.tables.priority import Tracker, make_tracker, population_of
+from cprjob_bench.documents import Cut
+
+# Rows as training asks for them: few of them often, most of them seldom.
+
+
+#: Ids that a step draws: what one of several shards has to serve of a batch of some thousands.
+STEP_IDS = 4096
+
+
+def step_rows(placement: Placement, rng: np.random.Generator) -> UniqueRows:
+    """Return the different rows of one step. Their ranks follow Zipf's law with exponent 1, cut off at the table."""
+    rows = placement.total
+    ranks = np.exp(rng.random(STEP_IDS) * math.log(rows + 1)).astype(np.int64) - 1
+    return find_access(placement, np.minimum(ranks, rows - 1)[:, np.newaxis]).unique
+
+
+def gradients_for(rows: UniqueRows, dim: int) -> Floats:
+    """Return small gradients that differ from row to row, float32 [u, dim]."""
+    scale = (rows.places % 97 + 1).astype(np.float32) * np.float32(1e-4)
+    return np.repeat(scale[:, np.newaxis], dim, axis=1)
+
 
 Result = TypeVar("Result")
 
@@ -78,3 +110,65 @@ def delete_all(store: Store, job_uid: str) -> None:
 def _at_once(attempt: Callable[[], Result]) -> Result:
     """Try once: a store that fails ends the bench."""
     return attempt()
+
+
+# What one save takes in the store, by strategy and bit width, all after the same stretch of training.
+
+
+class TrainedShard:
+    """A shard that was saved, and then trained under the eyes of each strategy's tracker.
+
+    `Full` saves every row that changed since; another strategy the portion `snapshots.fraction` of the rows, those that
+    it holds for the most important. Training draws as many ids as there are rows.
+    """
+
+    def __init__(self, shard: BenchShard, strategies: Sequence[Strategy]) -> None:
+        self._shard = shard
+        arena, rng = shard.home.arena, np.random.default_rng(2)
+        population = population_of(shard.home.placement, 0)
+        self._quota = population.quota(shard.job.snapshots.fraction)
+        self._since = arena.epochs.end()
+        self._trackers: dict[Strategy, Tracker] = {}
+        for strategy in strategies:
+            if strategy != "Full":
+                try:
+                    self._trackers[strategy] = make_tracker(strategy, arena, population, self._quota, rng)
+                except ValueError as error:
+                    raise BadSpecError(str(error), "Or leave this strategy out.") from error
+        self._train(rng)
+
+    def tracker_bytes(self, strategy: Strategy) -> int:
+        """Memory that ranking rows takes; none for `Full`."""
+        tracker = self._trackers.get(strategy)
+        return 0 if tracker is None else tracker.memory_bytes
+
+    def cuts(self, strategy: Strategy, bits: Sequence[Bits]) -> Iterator[Cut]:
+        """Save what a strategy would, once for each width. Raises StoreError."""
+        chosen = self._choose(strategy)
+        for step, width in enumerate(bits, start=1):
+            kind: Literal["Anchor", "Priority"] = "Anchor" if chosen is None else "Priority"
+            started_s = time.perf_counter()
+            saved = self._shard.save(self._capture(chosen), step, kind=kind, bits=width)
+            wall_s = time.perf_counter() - started_s
+            yield Cut(strategy, width, saved.manifest.rows, sum(self._shard.stored().values()), wall_s)
+            self._shard.clear()
+
+    def _train(self, rng: np.random.Generator) -> None:
+        arena, placement = self._shard.home.arena, self._shard.home.placement
+        for step in range(1, -(-placement.total // STEP_IDS) + 1):
+            rows = step_rows(placement, rng)
+            arena.apply(rows.places, rows.numbers, gradients_for(rows, arena.rows.shape[1]), step)
+            for tracker in self._trackers.values():
+                tracker.note(rows.places)
+
+    def _choose(self, strategy: Strategy) -> NDArray[np.int64] | None:
+        """Return the slots that a strategy saves, int64 [k]; None for all that changed."""
+        if strategy == "Full":
+            return None
+        slots = self._trackers[strategy].choose(self._quota).slots
+        assert slots is not None  # noqa: S101 -- only an anchor claims everything
+        return slots[self._shard.home.arena.epochs.of[slots] > self._since]
+
+    def _capture(self, chosen: NDArray[np.int64] | None) -> Capture:
+        arena = self._shard.home.arena
+        return arena.capture_changes(self._since) if chosen is None else arena.capture_rows(chosen)

@@ -1,23 +1,26 @@
 """Rules that a schema cannot express. Each is an expression of CEL, with a message that names field and remedy.
 
-`crd` writes them for the API server, and `evaluation` checks the same expressions here. Rules about changes are in
+`crd` writes them for the API server, and `rule` evaluates the same expressions here. Rules about changes are in
 `transitions`.
 """
 
 from __future__ import annotations
 
-from cpr_operator.api.rules import budget, data, held_out, inputs, job, model, optimizers, restore
+from cpr_operator.api.rules import held_out
+from cpr_operator.api.rules.data import OF_DATA, OF_INPUTS
+from cpr_operator.api.rules.job import NAME, OF_BUDGET, OF_JOB, OF_RESTORE
+from cpr_operator.api.rules.model import OF_MODEL, OF_OPTIMIZERS
 
 #: All rules about one spec, in the order in which they stand in the CRD.
 OF_SPEC = (
-    *job.RULES,
+    *OF_JOB,
     *held_out.RULES,
-    *model.RULES,
-    *optimizers.RULES,
-    *data.RULES,
-    *inputs.RULES,
-    *budget.RULES,
-    *restore.RULES,
+    *OF_MODEL,
+    *OF_OPTIMIZERS,
+    *OF_DATA,
+    *OF_INPUTS,
+    *OF_BUDGET,
+    *OF_RESTORE,
 )
 #: All rules about one document.
-STATIC = (job.NAME, *OF_SPEC)
+STATIC = (NAME, *OF_SPEC)

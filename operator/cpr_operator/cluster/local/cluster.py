@@ -18,13 +18,10 @@ from typing import Any, BinaryIO, Self
 
 from cpr_contract import env
 from cpr_operator.api.model import format_time
-from cpr_operator.cluster.local.events import append_event
-from cpr_operator.cluster.local.files import write_atomically
-from cpr_operator.cluster.local.objects import ObjectFiles
+from cpr_operator.cluster.local.applied import AppliedObjects
+from cpr_operator.cluster.local.objects import ObjectFiles, append_event, write_atomically
 from cpr_operator.cluster.local.pod import DEFAULT_GRACE_S, LocalPod, check_manifest
-from cpr_operator.cluster.local.pod_folder import PodFolder
-from cpr_operator.cluster.local.ports import PortBlocks
-from cpr_operator.cluster.object_views import job_view
+from cpr_operator.cluster.local.pod_folder import PodFolder, PortBlocks
 from cpr_operator.cluster.pod_reports import ReportFetcher, reaches
 from cpr_operator.cluster.protocol import (
     AlreadyExistsError,
@@ -35,7 +32,7 @@ from cpr_operator.cluster.protocol import (
     Priority,
     UnavailableError,
 )
-from cpr_operator.cluster.views import JobView, PodView
+from cpr_operator.cluster.views import JobView, PodView, job_view
 
 #: How long the end of a deleted pod stays visible: a kubelet reports it before the object goes.
 FAREWELL_S = 1.0
@@ -64,7 +61,7 @@ class LocalCluster:
         self._jobs = ObjectFiles(workdir / "jobs")
         self._pods: dict[tuple[str, str], LocalPod] = {}
         self._lives: dict[LocalPod, asyncio.Task[None]] = {}
-        self._applied: dict[tuple[str, str, str], Manifest] = {}
+        self._applied = AppliedObjects()
         self._reports = ReportFetcher()
         self.events: dict[str, Event] = {}
 
@@ -189,12 +186,23 @@ class LocalCluster:
 
     async def apply(self, manifest: Manifest) -> None:
         """See `Cluster`. Nothing here enforces such objects."""
-        meta = manifest["metadata"]
-        self._applied[manifest["kind"], meta["namespace"], meta["name"]] = manifest
+        self._applied.apply(manifest)
+
+    async def read(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `Cluster`."""
+        return self._applied.read(kind, namespace, name)
+
+    async def merge_status(self, read: Manifest, status: Mapping[str, Any]) -> None:
+        """See `Cluster`."""
+        self._applied.merge_status(read, status)
+
+    async def remove_finalizer(self, read: Manifest, finalizer: str) -> None:
+        """See `Cluster`."""
+        self._applied.remove_finalizer(read, finalizer)
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """See `Cluster`."""
-        self._applied.pop((kind, namespace, name), None)
+        self._applied.delete(kind, namespace, name, format_time(self._clock()))
         if kind == "Secret":
             shutil.rmtree(self._workdir / "secrets" / name, ignore_errors=True)
 

@@ -1,15 +1,44 @@
-"""Objects of one kind as JSON files, with Kubernetes' optimistic concurrency."""
+"""Objects and events of a local cluster as JSON files, with Kubernetes' optimistic concurrency."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cpr_operator.cluster.local.files import read_json, write_json
-from cpr_operator.cluster.protocol import AlreadyExistsError, ConflictError, NotFoundError
+from cpr_operator.cluster.protocol import AlreadyExistsError, ConflictError, Event, NotFoundError
+
+# Small files, written so that a reader sees the old or the new content, never a part.
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace the file at `path`; its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    draft.replace(path)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace the file by `value` as indented JSON, for people to read."""
+    write_atomically(path, json.dumps(value, indent=2).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in the file; None if there is no such file."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return value
+
 
 Object = dict[str, Any]
 
@@ -72,3 +101,39 @@ class ObjectFiles:
 
     def _path(self, namespace: str, name: str) -> Path:
         return self._folder / namespace / f"{name}.json"
+
+
+# The events of local jobs in a file, a line each: what was said stays readable after the run.
+
+
+FILE = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """An event about the job of that uid. time: when it was emitted first, in seconds since the epoch."""
+
+    time: float
+    uid: str
+    type: str
+    reason: str
+    message: str
+
+
+def append_event(workdir: Path, uid: str, event: Event, now: float) -> None:
+    """Add an event to those of the working folder."""
+    line = json.dumps(asdict(EventLine(now, uid, event.type, event.reason, event.message)))
+    with (workdir / FILE).open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+def read_events(workdir: Path, uid: str) -> Iterator[EventLine]:
+    """The events of a job, oldest first. A line that a killed run left half written is left out."""
+    path = workdir / FILE
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            said = EventLine(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        if said.uid == uid:
+            yield said

@@ -3,22 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import signal
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from cpr_contract import env
 from cpr_operator.api.model import format_time
-from cpr_operator.cluster.local.pod_folder import PodFolder
-from cpr_operator.cluster.local.ports import LOOPBACK
-from cpr_operator.cluster.local.process import PodProcess
-from cpr_operator.cluster.object_views import main_container, pod_view
+from cpr_operator.cluster.local.pod_folder import LOOPBACK, PodFolder
 from cpr_operator.cluster.protocol import Manifest, RefusedError
-from cpr_operator.cluster.views import PodView
+from cpr_operator.cluster.views import PodView, main_container, pod_view
+
+# A pod's process: started in a group of its own, signalled as a group, never outliving this one.
+
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+SHELL_SIGNAL_BASE = 128
+
+
+class PodProcess:
+    """A running process and all that it starts."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> PodProcess:
+        """Start `command` (an absolute path and its arguments) with exactly this environment. Raises OSError."""
+        launcher = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()))
+        with _append(log) as output:
+            process = await asyncio.create_subprocess_exec(
+                *launcher,
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,  # Ctrl-C in the terminal is this process' business alone
+            )
+        return cls(process)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as Python has it; None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """The exit code once it has ended; 128+n for signal n, as Kubernetes shows it. Its group is killed then."""
+        code = await self._process.wait()
+        self.signal(signal.SIGKILL)
+        return SHELL_SIGNAL_BASE - code if code < 0 else code
+
+    def signal_child(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that the first one of the group has started; not to itself."""
+        pid = self._process.pid
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
+                os.kill(int(child), number)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group; a group that has ended is left alone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def _append(path: Path) -> BinaryIO:
+    return path.open("ab")
+
 
 #: What stands for the image: its entry point, run by this very Python.
 TRAINER_IMAGE = (sys.executable, "-m", "cpr_trainer")

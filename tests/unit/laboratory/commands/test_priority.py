@@ -11,17 +11,26 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cpr_contract.calibration import Outcome
+from cpr_contract.requests import Outcome
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
-from cprjob_bench.commands.priority.command import runs_of
-from cprjob_bench.commands.priority.data import Samples, job_over, prepare
-from cprjob_bench.commands.priority.design import ANCHORS, FULL, STRATEGIES, Contender, Design, design, draw_failures
-from cprjob_bench.commands.priority.show import result
-from cprjob_bench.commands.priority.verdict import Run, Study, mean_of, study
-from cprjob_bench.documents.priority import Failure, Saved, Saving
+from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.console import OptionError
+from cprjob_bench.commands.priority import Samples, job_over, prepare, result, runs_of
+from cprjob_bench.commands.verdict import (
+    ANCHORS,
+    FULL,
+    STRATEGIES,
+    Contender,
+    Design,
+    Run,
+    Study,
+    design,
+    draw_failures,
+    mean_of,
+    study,
+)
+from cprjob_bench.documents import Failure, Saved, Saving
 
 SAVING = Saving(FULL, 0.1, 2, 0.125, ())
 HEADER = "label\tuser\titem\n"

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from cpr_operator.api.validate import validate
-from cprjob_bench.commands.recovery.design import document
-from cprjob_bench.commands.recovery.outage import FOLLOWING_STEPS, pause_s, percentile
-from cprjob_bench.commands.recovery.show import result
+from cprjob_bench.commands.recovery import FOLLOWING_STEPS, document, pause_s, percentile, result
 
 STEP_S = 0.01
 

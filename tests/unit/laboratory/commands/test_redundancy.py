@@ -18,23 +18,24 @@ from typer.testing import CliRunner
 
 from cpr_operator.api.validate import validate
 from cpr_operator.cli.app import app
-from cprjob_bench.commands.redundancy.contender import Contender, read_counts
-from cprjob_bench.commands.redundancy.design import (
+from cprjob_bench.commands.kills import BEFORE_S, Kill, figures_of, rate_ratio, recovery_of
+from cprjob_bench.commands.measuring import Machine, Window
+from cprjob_bench.commands.modes import (
     FEWEST_SHARDS,
     MODES,
     NO_SAVE_S,
     ROW_BYTES,
     TABLES,
+    Contender,
     killed_job,
+    read_counts,
     table_rows,
 )
-from cprjob_bench.commands.redundancy.show import result
-from cprjob_bench.commands.redundancy.summary import BEFORE_S, Kill, figures_of, rate_ratio, recovery_of
-from cprjob_bench.commands.train.presets import document
-from cprjob_bench.commands.train.windows import Machine, Window
-from cprjob_bench.documents.redundancy import EAGER, Counts, RedundancyDocument
+from cprjob_bench.commands.redundancy import result
+from cprjob_bench.commands.train import document
+from cprjob_bench.documents import EAGER, Counts, RedundancyDocument
 from cprjob_bench.options import RedundancyMode, TrainPreset
-from cprjob_bench.roles.redundancy.sweep import run as sweep
+from cprjob_bench.roles.samples import write_sweep as sweep
 
 MIB = 2**20
 TABLE_BYTES = 100 * MIB

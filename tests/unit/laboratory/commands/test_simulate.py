@@ -11,7 +11,7 @@ from cpr_operator.cli.app import app
 from cpr_operator.policy import Costs
 from cprjob_bench.commands import simulate as command
 from cprjob_bench.commands.simulate import SimulateOptions, job_of
-from cprjob_bench.simulation.presets import PAPER, PRODUCTION
+from cprjob_bench.simulation.job import PAPER, PRODUCTION
 
 HOUR = 3600.0
 QUICKSTART = str(Path(__file__).parents[4] / "examples" / "quickstart.yaml")

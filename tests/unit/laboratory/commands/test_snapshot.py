@@ -9,11 +9,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cprjob_bench.commands.snapshot.show import result
-from cprjob_bench.commands.snapshot.store import bench_store
-from cprjob_bench.commands.snapshot.summary import summarise
-from cprjob_bench.documents.snapshot import Contest, Cut, Figures, Latency, Round, Window
+from cpr_operator.cli.console import OptionError
+from cprjob_bench.commands.snapshot import bench_store, result, summarise
+from cprjob_bench.documents import Contest, Cut, Figures, Latency, Round, Window
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -16,14 +16,21 @@ from cpr_contract.trace import TracedStep
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.validate import parse_spec, validate
 from cpr_operator.cli.app import app
-from cpr_operator.cli.options import OptionError
-from cpr_operator.cli.trials import TrialError
-from cprjob_bench.commands.train import command
-from cprjob_bench.commands.train.contenders import Program, peer_commands, read_trace
-from cprjob_bench.commands.train.machine import processor_s, usage
-from cprjob_bench.commands.train.presets import document
-from cprjob_bench.commands.train.show import result
-from cprjob_bench.commands.train.windows import Machine, TooShortError, Window, summarise, time_stages, time_steps
+from cpr_operator.cli.asking import TrialError
+from cpr_operator.cli.console import OptionError
+from cprjob_bench.commands import train
+from cprjob_bench.commands.contenders import Program, peer_commands, read_trace
+from cprjob_bench.commands.measuring import (
+    Machine,
+    TooShortError,
+    Window,
+    processor_s,
+    summarise,
+    time_stages,
+    time_steps,
+    usage,
+)
+from cprjob_bench.commands.train import document, result
 from cprjob_bench.options import TrainPreset
 
 MACHINE = Machine(100.0, 0.0)
@@ -177,7 +184,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, *options:
 
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(command, "write_samples", write_samples)
+    monkeypatch.setattr(train, "write_samples", write_samples)
     result = CliRunner().invoke(app, ["bench", "train", *options])
     return result.exit_code, result.output
 

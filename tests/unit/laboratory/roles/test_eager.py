@@ -14,21 +14,20 @@ import pytest
 from cpr_trainer.access import find_access
 from cpr_trainer.exchange import Exchange, loop
 from cpr_trainer.exchange.frames import Frame, FrameError
-from cpr_trainer.parity.ring import Parts, Ring
+from cpr_trainer.parity.coding import Parts, Ring
 from cpr_trainer.placement import Placement
 from cpr_trainer.shard import server
 from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.seeding import Seeding
-from cprjob_bench.roles.redundancy.differences import (
-    Before,
-    Difference,
-    Sums,
-    pack_differences,
-    row_shapes,
-    unpack_differences,
+from cpr_trainer.tables.segments import Seeding
+from cprjob_bench.roles.differences import Before, Difference, Sums, pack_differences, row_shapes, unpack_differences
+from cprjob_bench.roles.eager import (
+    EagerConnection,
+    EagerDesk,
+    EagerLink,
+    EagerRedundancy,
+    EagerServer,
+    Rounds,
 )
-from cprjob_bench.roles.redundancy.eager_shard import EagerConnection, EagerDesk, EagerRedundancy, EagerServer
-from cprjob_bench.roles.redundancy.eager_trainer import EagerLink, Rounds
 from support import shard_thread
 from support.exchanges import WAIT_S, follow
 from support.parity_ring import banded_job

@@ -17,9 +17,8 @@ from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris
-from cprjob_bench.documents.priority import Failure, Saving
-from cprjob_bench.roles.priority.saving import SavingShards, failing_shards
-from cprjob_bench.roles.priority.schedule import Schedule
+from cprjob_bench.documents import Failure, Saving
+from cprjob_bench.roles.priority import SavingShards, Schedule, failing_shards
 from support.local_job import small_job
 
 STRATEGIES = get_args(get_type_hints(Saving)["strategy"])

@@ -15,8 +15,8 @@ from cpr_trainer.lone import LoneTrainer
 from cpr_trainer.placement import Placement
 from cpr_trainer.runtime import BadSpecError
 from cpr_trainer.store import Uris
-from cprjob_bench.documents.priority import Saving
-from cprjob_bench.roles.priority.schedule import Schedule, changed_rows, is_priority_step, slots_of_steps
+from cprjob_bench.documents import Saving
+from cprjob_bench.roles.priority import Schedule, changed_rows, is_priority_step, slots_of_steps
 from support.local_job import small_job
 
 STEPS = 40

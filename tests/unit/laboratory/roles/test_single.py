@@ -11,8 +11,8 @@ import torch
 
 from cpr_contract.trace import TracedStep
 from cpr_trainer.placement import Placement
-from cpr_trainer.runtime.trace import Trace
-from cprjob_bench.roles.train.single import train
+from cpr_trainer.runtime.timing import Trace
+from cprjob_bench.roles.single import train
 from support.local_job import small_job
 from support.model import train_alone
 from support.row_optimizers import KINDS, Kind, mixed, of_kind

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpr_trainer.placement import Placement
-from cprjob_bench.roles.snapshot.workload import STEP_IDS, gradients_for, step_rows
+from cprjob_bench.roles.snapshot.saves import STEP_IDS, gradients_for, step_rows
 
 
 def test_few_rows_are_asked_for_often_and_most_seldom() -> None:

@@ -11,13 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cpr_operator import ledger as ledgers
-from cpr_operator.api.parity import recoverable
+from cpr_operator.api.sizes import recoverable
 from cpr_operator.policy import Costs
 from cpr_operator.policy.equations import uncovered
 from cprjob_bench.simulation import engine
 from cprjob_bench.simulation.engine import Decision, Outcome, Strategy, _Training, is_covered, run
-from cprjob_bench.simulation.failures import Failure
-from cprjob_bench.simulation.job import FLUSH_AGE_S, Job
+from cprjob_bench.simulation.job import FLUSH_AGE_S, Failure, Job
 from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, OpenLoop
 
 HOUR = 3600.0

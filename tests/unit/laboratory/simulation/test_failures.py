@@ -7,8 +7,7 @@ from statistics import fmean, stdev
 import pytest
 
 from cpr_operator.policy import Costs
-from cprjob_bench.simulation.failures import DISTRIBUTIONS, STORM_FAILURES, STORM_GAP_S, parse_trace, recorded
-from cprjob_bench.simulation.job import Job
+from cprjob_bench.simulation.job import DISTRIBUTIONS, STORM_FAILURES, STORM_GAP_S, Job, parse_trace, recorded
 
 HOUR = 3600.0
 JOB = Job(56 * HOUR, 8, 4, 28 * HOUR, 0.1, Costs(1.0, 0.0, 1.0, 1.0), 28 * HOUR, 4.0)

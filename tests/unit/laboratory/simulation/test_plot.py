@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from cprjob_bench.simulation.failures import exponential
-from cprjob_bench.simulation.plot import plot_scale, plot_study
-from cprjob_bench.simulation.presets import PAPER
-from cprjob_bench.simulation.study import study
+from cprjob_bench.simulation.job import PAPER, exponential
+from cprjob_bench.simulation.study import plot_scale, plot_study, study
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cprjob_bench.simulation.job import HOUR_S
-from cprjob_bench.simulation.presets import PAPER
+from cprjob_bench.simulation.job import HOUR_S, PAPER
 from cprjob_bench.simulation.strategies import STRATEGIES, ClosedLoop, cpr, full, none, partial_naive
 
 

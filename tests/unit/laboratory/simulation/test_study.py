@@ -7,12 +7,18 @@ from functools import cache
 
 import pytest
 
-from cprjob_bench.simulation.failures import DISTRIBUTIONS, exponential
-from cprjob_bench.simulation.figures import as_json
-from cprjob_bench.simulation.job import ASYNC_STALL_S, HOUR_S
-from cprjob_bench.simulation.presets import PAPER, PRODUCTION, SCALES, at_scale
+from cprjob_bench.simulation.job import (
+    ASYNC_STALL_S,
+    DISTRIBUTIONS,
+    HOUR_S,
+    PAPER,
+    PRODUCTION,
+    SCALES,
+    at_scale,
+    exponential,
+)
 from cprjob_bench.simulation.strategies import STRATEGIES
-from cprjob_bench.simulation.study import Summary, simulate, study
+from cprjob_bench.simulation.study import Summary, as_json, simulate, study
 
 RUNS = 1500
 

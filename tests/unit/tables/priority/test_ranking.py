@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpr_trainer.tables.priority.population import Population
-from cpr_trainer.tables.priority.ranking import largest
+from cpr_trainer.tables.priority.tracker import Population, largest
 
 SCORES = st.one_of(
     st.floats(0, 8, width=32),

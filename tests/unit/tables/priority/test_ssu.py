@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpr_trainer.tables.priority.population import Population
-from cpr_trainer.tables.priority.ssu import SsuTracker
+from cpr_trainer.tables.priority.strategies import SsuTracker
+from cpr_trainer.tables.priority.tracker import Population
 
 ROWS, QUOTA = 10_000, 400
 

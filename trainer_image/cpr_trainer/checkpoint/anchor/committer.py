@@ -1,4 +1,4 @@
-"""The leader's saves, aside of training: anchors when all shards have committed a cut, and the dense state in between.
+"""The leader's saves: when it cuts, and its thread that commits anchors and the dense state aside of training.
 
 A thread does all the writing. A store that fails is tried again and reported; training does not wait for it. Any other
 error is raised on the main thread: without saves a job must not look healthy.
@@ -15,20 +15,69 @@ from time import monotonic
 
 from torch import Tensor
 
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import DataManifest, ManifestRef, ShardManifest
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
-from cpr_trainer.checkpoint.anchor.pruning import Pruner
-from cpr_trainer.checkpoint.anchor.retention import Retention
-from cpr_trainer.checkpoint.format.anchors import find_anchor, read_anchor
-from cpr_trainer.checkpoint.format.documents import read_shard_manifest
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.pinned import keep_data
+from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
+from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
+from cpr_trainer.checkpoint.format.records import find_anchor, keep_data, read_anchor
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
+
+# When the leader cuts: a pure schedule over steps and trained seconds.
+
+
+#: Steps between the announcement of a cut and the cut: more than are prefetched, so that every push carries it.
+LEAD_STEPS = 3
+
+
+class CutSchedule:
+    """Announces cuts. Each step that `next_stop` returns is one: the first after a step at which all trainers stand.
+
+    `trained_s` everywhere: seconds of training since the process started, pauses left out.
+    """
+
+    def __init__(self, next_stop: Callable[[int], int]) -> None:
+        self._next_stop = next_stop
+        self._since_s: float | None = None
+        self._due_now = False
+        self.announced = 0
+
+    def announce(
+        self, step: int, trained_s: float, interval_s: float, *, uncommitted: bool, urgent: bool = False
+    ) -> int:
+        """Return the cut that all pushes of `step` carry, 0 if there is none.
+
+        A cut is announced once and stays so until the next; none is while one is `uncommitted`, except where all stand.
+        While it is `urgent` the interval is not waited for.
+        """
+        if self._since_s is None:
+            self._since_s = trained_s
+        if step <= self.announced:
+            return self.announced
+        stop = self._next_stop(step - 1)
+        if step + 2 * LEAD_STEPS > stop:
+            self.announced = stop
+            self._begin_interval(trained_s)
+        elif not uncommitted and (urgent or self._due_now or trained_s - self._since_s >= interval_s):
+            self.announced = step + LEAD_STEPS
+            self._begin_interval(trained_s)
+        return self.announced
+
+    def _begin_interval(self, trained_s: float) -> None:
+        self._since_s, self._due_now = trained_s, False
+
+    def hasten(self) -> None:
+        """Let the next cut be due at once."""
+        self._due_now = True
+
+    def void(self) -> None:
+        """Forget a cut that a shard did not survive: the next is due at once."""
+        self.hasten()
+        self.announced = 0
+
 
 _LOG = logging.getLogger(__name__)
 

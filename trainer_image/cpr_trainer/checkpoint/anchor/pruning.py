@@ -1,18 +1,93 @@
-"""Deletes saves that no restore can need any more: mark what is needed, sweep the rest."""
+"""Deletes saves that no restore can need any more, after each anchor: mark what is needed, sweep the rest."""
 
 from __future__ import annotations
 
+import logging
+import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from cpr_contract.manifests import MANIFEST, DenseManifest, ManifestRef, ShardManifest
+from cpr_contract.reports import Problem
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.anchor.written import Written, listing_pause_s
-from cpr_trainer.checkpoint.format.documents import read_document
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save
-from cpr_trainer.store import Entry, MissingError, Store, in_parallel
+from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, dense_beside, parse_save, part_name, shard_save
+from cpr_trainer.runtime import backoff, problem_of
+from cpr_trainer.store import Entry, MissingError, Store, StoreError, in_parallel
+
+# What retention knows without a listing: the saves that its leader has seen committed, or has written itself.
+
+
+#: A listing of so many objects after every anchor is no burden: a second of computing or less.
+_FEW_OBJECTS = 10_000
+#: What a thousand objects cost to list, in seconds of a processor that training computes on too; and the share of the
+#: time that listing may take.
+_LIST_S, _SHARE = 0.065, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    step: int
+    keys: tuple[str, ...]
+    chain: tuple[ManifestRef, ...]
+    noted_s: float
+
+
+class Written:
+    """Committed saves by the keys of their manifests. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._saves: dict[str, _Save] = {}
+
+    def note(self, anchor: AnchorRef, shards: Iterable[ShardManifest], now_s: float) -> None:
+        """Remember an anchor that is committed, and the saves of all shards that it names."""
+        # An anchor goes before what it stands on. Its own state is one part.
+        part = anchor.key.removesuffix(MANIFEST) + part_name(0)
+        self._saves[anchor.key] = _Save(anchor.step, (part,), (), now_s)
+        for manifest in shards:
+            parts = tuple(part.key for part in manifest.parts)
+            self._saves[shard_save(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
+
+    def stale(
+        self,
+        oldest_step: int,
+        chains: Iterable[tuple[ManifestRef, ...]],
+        by_s: float,
+        spared: Collection[int] = (),
+    ) -> tuple[str, ...]:
+        """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
+
+        Those of the steps `spared` stay.
+        Those stay on which a save stands that stays: one of that step or later, or noted since, or one of `chains`. A
+        save that nobody noted is none the worse for it. It stands on what its shard's save at the anchor of
+        `oldest_step` does, on that save, or on a later one.
+        """
+        staying = [
+            save
+            for save in self._saves.values()
+            if save.step >= oldest_step or save.step in spared or save.noted_s > by_s
+        ]
+        live = [save.chain for save in staying]
+        needed = {ref.key for chain in (*live, *chains) for ref in chain}
+        return tuple(
+            each
+            for key, save in self._saves.items()
+            if save.step < oldest_step and save.step not in spared and save.noted_s <= by_s and key not in needed
+            for each in (key, *save.keys)
+        )
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget the saves whose manifests are among these keys: they are deleted."""
+        for key in self._saves.keys() & set(keys):
+            del self._saves[key]
+
+
+def listing_pause_s(objects: int) -> float:
+    """Return how long to list nothing after a listing that found so many objects."""
+    return 0.0 if objects <= _FEW_OBJECTS else objects / 1000 * _LIST_S / _SHARE
+
 
 #: What is younger stays: somebody may be about to read it.
 GRACE_S = 60.0
@@ -197,3 +272,52 @@ def delete_objects(store: Store, keys: Sequence[str]) -> None:
     """Delete objects by their keys as `delete_saves` does. Raises StoreError."""
     store.delete(key for key in keys if key.endswith("/" + MANIFEST))
     store.delete(key for key in keys if not key.endswith("/" + MANIFEST))
+
+
+# Retention: what no restore needs any more goes after each anchor, and a sweep that fails is repeated and told.
+
+
+_LOG = logging.getLogger(__name__)
+
+#: Between two sweeps that fail: each may list everything that the job has.
+_FIRST_S, _LONGEST_S = 1.0, 60.0
+
+
+class Retention:
+    """Sweeps by `pruner`. `problem` is why the last sweep failed, None once one has succeeded. For one thread."""
+
+    def __init__(self, pruner: Pruner, rng: random.Random) -> None:
+        self.problem: Problem | None = None
+        self._pruner = pruner
+        self._rng = rng
+        self._keep: tuple[AnchorRef, ...] = ()
+        self._spared: Collection[int] = ()
+        self._next_s = 0.0
+        self._delays = self._fresh_delays()
+
+    def keep(
+        self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], spared: Collection[int] = ()
+    ) -> None:
+        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
+
+        spared: steps whose saves stay as well.
+        """
+        self._keep, self._spared = anchors, spared
+        self._pruner.note(anchors[-1], shards)
+
+    def turn(self) -> None:
+        """Sweep if that was asked for, and the last attempt is not too recent."""
+        if not self._keep or (self.problem is not None and monotonic() < self._next_s):
+            return
+        try:
+            self._pruner.prune(self._keep, self._spared)
+        except (StoreError, DamagedError) as error:
+            if self.problem is None:
+                _LOG.warning("old saves are not deleted: %s", error)
+            self.problem = problem_of(error)
+            self._next_s = monotonic() + next(self._delays)
+        else:
+            self.problem, self._keep, self._delays = None, (), self._fresh_delays()
+
+    def _fresh_delays(self) -> Iterator[float]:
+        return backoff(self._rng, first_s=_FIRST_S, cap_s=_LONGEST_S)

@@ -1,16 +1,61 @@
-"""Writing and reading manifests: what commits a save, and what identifies it."""
+"""Manifests, documents and parts of saves: written once, read back and verified; and what can be wrong with them."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
 from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, ShardManifest
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.names import cut_of_shard, place_of
-from cpr_trainer.store import ExistsError, MissingError, Store, checksum
+from cpr_trainer.checkpoint.format.parts import PartError, Shape
+from cpr_trainer.errors import TrainerError
+from cpr_trainer.store import ExistsError, MissingError, Store, checksum, in_parallel
+
+# What can be wrong with a save, as one tree.
+#
+# TrainerError
+# └── SnapshotError
+#     ├── DamagedError  a save does not verify, or is not there (any more): take the next candidate
+#     ├── OvertakenError  a save came too late: the next incarnation may have chosen already
+#     └── LayoutError   another job's anchor is of another shape: it cannot be restored into this job
+
+
+class SnapshotError(TrainerError):
+    """A save cannot be used."""
+
+    reason = "UnusableSave"
+
+
+class DamagedError(SnapshotError):
+    """A save does not verify; `key` names the object at fault, `what` says what is wrong with it."""
+
+    reason = "DamagedSave"
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(
+            f"{key} {what}.", "An older save is used where the budget allows it; check the store for lost objects."
+        )
+        self.key = key
+        self.what = what
+
+
+class OvertakenError(SnapshotError):
+    """A save was committed after another incarnation had begun to choose: nobody may rely on it."""
+
+    reason = "Superseded"
+
+
+class LayoutError(SnapshotError):
+    """An anchor to restore from has other tables, another dimension or optimizers of other kinds."""
+
+    reason = "LayoutMismatch"
+
 
 Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
@@ -92,3 +137,47 @@ def is_there(store: Store, key: str) -> bool:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+# Reads what a shard's save consists of: its manifests, and the rows of one part.
+
+
+Found = tuple[ShardManifest, ManifestRef]
+
+
+def read_chain(store: Store, found: Found) -> tuple[Found, ...]:
+    """Return a save with those that it stands on, oldest first. Raises DamagedError, StoreError."""
+    manifest, ref = found
+    below = in_parallel(lambda ref: read_manifest(store, ShardManifest, ref, manifest.layout), manifest.chain)
+    for save, its_ref in (*below, found):
+        if save.kind == "Priority" or save.spans != manifest.spans:
+            raise DamagedError(its_ref.key, f"is no save that {ref.key} can stand on")
+    return (*below, found)
+
+
+def parts_of(found: Found) -> tuple[Part, ...]:
+    """Return the parts of a save. Raises DamagedError unless they hold its rows."""
+    manifest, ref = found
+    if sum(part.rows for part in manifest.parts) != manifest.rows:
+        raise DamagedError(ref.key, f"names parts that do not hold {manifest.rows} rows")
+    return manifest.parts
+
+
+def read_rows(store: Store, part: Part, shape: Shape, rows: Floats | NDArray[np.uint8], state: Floats) -> Ints:
+    """Fill rows [k, ...] and state [k, W] with a part's bytes; return the places, int64 [k]. Raises DamagedError."""
+    if part.size_bytes != shape.size_bytes:
+        raise DamagedError(part.key, f"has {part.size_bytes} bytes for {part.rows} rows")
+    head = bytearray(shape.head_bytes)
+    pieces = [memoryview(head), rows.data, state.data]
+    try:
+        received = store.get_into(part.key, pieces)
+    except MissingError as error:
+        raise DamagedError(part.key, "is missing") from error
+    if received.size_bytes != part.size_bytes:
+        raise DamagedError(part.key, f"has {received.size_bytes} bytes, not {part.size_bytes}")
+    if received.crc32c != part.crc32c:
+        raise DamagedError(part.key, "has another checksum than its manifest says")
+    try:
+        return shape.places(head)
+    except PartError as error:
+        raise DamagedError(part.key, str(error)) from error

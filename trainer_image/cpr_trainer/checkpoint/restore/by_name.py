@@ -11,7 +11,7 @@ from typing import Self, assert_never
 
 from cpr_contract.manifests import DenseManifest, SavedModel, SavedTable, SavedTensor
 from cpr_contract.spec import ByNameSpec, JobSpec, ModelSpec, Resized, TableSourceSpec, TableSpec
-from cpr_trainer.checkpoint.format.errors import LayoutError
+from cpr_trainer.checkpoint.format.documents import LayoutError
 
 _FIELD = "spec.restoreFrom"
 #: So many names of what does not fit are shown.

@@ -11,12 +11,10 @@ import torch
 
 from cpr_contract.manifests import DenseManifest, ManifestRef, Ranges, TableIds, dense_prefix
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.format.documents import read_manifest, read_part
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError, read_manifest, read_part
 from cpr_trainer.checkpoint.format.names import committed_in
 from cpr_trainer.checkpoint.restore.by_name import ByName
-from cpr_trainer.checkpoint.restore.candidates import dense_start
-from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage
+from cpr_trainer.checkpoint.restore.lineage import Candidate, dense_lineage, dense_start
 from cpr_trainer.store import Store
 
 

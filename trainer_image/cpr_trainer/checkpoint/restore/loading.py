@@ -8,18 +8,13 @@ from typing import assert_never
 import numpy as np
 
 from cpr_contract.manifests import ManifestRef, Part, Ranges, RowUpdates, ShardManifest
-from cpr_trainer.checkpoint.format.chain import Link
-from cpr_trainer.checkpoint.format.documents import read_manifest
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.format.parts import Shape
+from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_manifest, read_rows
+from cpr_trainer.checkpoint.format.parts import Link, Shape
 from cpr_trainer.checkpoint.format.quantise import EXACT, decode_rows, record_bytes
-from cpr_trainer.checkpoint.restore.first_values import take_first_values
 from cpr_trainer.checkpoint.restore.lineage import Candidate
-from cpr_trainer.checkpoint.restore.other_tables import load_other_tables
-from cpr_trainer.checkpoint.restore.reading import Found, parts_of, read_chain, read_rows
+from cpr_trainer.checkpoint.restore.other_tables import load_other_tables, take_first_values
 from cpr_trainer.store import Store, in_parallel
-from cpr_trainer.tables.arena import Arena
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Arena, Home
 from cpr_trainer.tables.segments import Segment
 
 

@@ -1,4 +1,4 @@
-"""Loads an anchor of other tables: every row of it that some table of this job starts from, wherever it lay.
+"""Loads an anchor of other tables: every row that some table of this job starts from, and first values.
 
 A row lies elsewhere as soon as there is one table more. So each shard reads all saves of the anchor, part by part.
 """
@@ -12,15 +12,68 @@ import numpy as np
 
 from cpr_contract.manifests import Part, ShardManifest
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError, Found, parts_of, read_chain, read_rows
 from cpr_trainer.checkpoint.format.parts import Shape
 from cpr_trainer.checkpoint.format.quantise import decode_rows, record_bytes
-from cpr_trainer.checkpoint.restore.by_name import TableMapping
-from cpr_trainer.checkpoint.restore.reading import Found, parts_of, read_chain, read_rows
+from cpr_trainer.checkpoint.restore.by_name import Source, TableMapping
 from cpr_trainer.placement import Placement
 from cpr_trainer.store import Store, in_parallel
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from cpr_trainer.tables.optimizers import state_width
+from cpr_trainer.tables.segments import Seeding
+
+# First values of rows that an anchor does not hold, as the job had them that wrote it: nobody ever pushed to those.
+
+
+def take_first_values(home: Home, origin: TableMapping | int | None) -> None:
+    """Give rows that are in no save what they had in the anchor, as changes that every save holds.
+
+    origin: where the tables come from, or, if they are the same, the seed there; None if nothing else is known than the
+    job's own. Rows whose first values here are those there stay as they are, and so do those that start fresh.
+    """
+    own = home.seeding
+    match origin:
+        case None:
+            return
+        case int():
+            there = Seeding(own.rows, own.dims, origin)
+            sources: tuple[Source | None, ...] = tuple(Source(table, rows) for table, rows in enumerate(own.rows))
+        case TableMapping():
+            tables = origin.tables
+            there = Seeding([table.rows for table in tables], [table.dim for table in tables], origin.seed)
+            sources = origin.sources
+    others = [
+        source is not None and (there.seed, source.table, source.rows) != (own.seed, table, own.rows[table])
+        for table, source in enumerate(sources)
+    ]
+    if any(others):
+        _Taking(home, there, np.array(others), sources).run()
+
+
+class _Taking:
+    """Takes the first values of some tables, those that `others` (bool [T]) names."""
+
+    def __init__(self, home: Home, there: Seeding, others: np.ndarray, sources: tuple[Source | None, ...]) -> None:
+        self._home = home
+        self._there = there
+        self._others = others
+        self._tables: Ints = np.array([0 if source is None else source.table for source in sources], np.int64)
+        self._rows: Ints = np.array([1 if source is None else source.rows for source in sources], np.int64)
+        self._repeated = np.array([source is not None and source.repeated for source in sources])
+
+    def run(self) -> None:
+        """Do it for all rows that have not changed."""
+        arena = self._home.arena
+        for chunk in self._home.placement.rows_of(self._home.index):
+            slots = np.arange(chunk.first_slot, chunk.first_slot + len(chunk.rows))
+            known = self._repeated[chunk.tables] | (chunk.rows < self._rows[chunk.tables])
+            wanted = (arena.epochs.of[slots] == 0) & self._others[chunk.tables] & known
+            tables, rows, slots = chunk.tables[wanted], chunk.rows[wanted], slots[wanted]
+            for segment, inside in arena.parted(slots):
+                segment.rows[inside] = self._there.values(self._tables[tables], rows % self._rows[tables])
+                segment.state[inside] = 0.0
+            arena.epochs.of[slots] = 1
+
 
 #: So many rows are put where they belong at a time: what that takes is small beside a part.
 _CHUNK = 1 << 16

@@ -13,24 +13,21 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.exits import Problem
 from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates
-from cpr_contract.reports import SaveRef
+from cpr_contract.reports import Problem, SaveRef
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.chain import Link
-from cpr_trainer.checkpoint.format.claims import claim
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.checkpoint.format.names import parse_save, shard_folder
-from cpr_trainer.checkpoint.format.origins import write_origin
-from cpr_trainer.checkpoint.restore.candidates import candidates
-from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.format.parts import Link
+from cpr_trainer.checkpoint.format.records import claim, write_origin
+from cpr_trainer.checkpoint.restore.lineage import Candidate, candidates
 from cpr_trainer.checkpoint.restore.loading import RestoredShard, load_shard
-from cpr_trainer.parity.account import FlushAccount, Rebuilt
+from cpr_trainer.parity.flush import FlushAccount, Rebuilt
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import Store, StoreError
-from cpr_trainer.store.errors import ExistsError
-from cpr_trainer.tables.home import Home
+from cpr_trainer.store.protocol import ExistsError
+from cpr_trainer.tables.arena import Home
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,17 +19,16 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract.manifests import Origin, ShardManifest
 from cpr_contract.roster import ShardRoster
 from cpr_contract.spec import JobSpec
-from cpr_trainer.checkpoint.format.chain import Link, basis
+from cpr_trainer.checkpoint.format.parts import Link, basis
 from cpr_trainer.checkpoint.format.quantise import EXACT
-from cpr_trainer.checkpoint.write.chooser import Chooser, Chosen
-from cpr_trainer.checkpoint.write.metrics import SaveMetrics
-from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.decisions import Chooser, Chosen
+from cpr_trainer.checkpoint.write.save import Committed, GivenUp, Mark, Position, Save, SaveMetrics
+from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.exchange import WINDOW
 from cpr_trainer.placement import layout_hash
+from cpr_trainer.tables.arena import Home
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.home import Home
 from cpr_trainer.tables.priority import Claim, Tracker
 
 #: So many pushes of a trainer may be unacknowledged, and one in hand when it dies.

@@ -1,4 +1,4 @@
-"""A save of a shard on its way: what it holds, and what the threads that write it tell the main thread."""
+"""A save of a shard on its way: what it holds, what its threads tell the main thread, and its figures."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cpr_contract.exits import Problem
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from cpr_contract.manifests import ManifestRef, Origin, Ranges, RowUpdates, ShardManifest
-from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_contract.reports import Problem
+from cpr_trainer.checkpoint.format.documents import DamagedError
 from cpr_trainer.store import BucketMissingError
 from cpr_trainer.tables.buffer import RowBuffer
 from cpr_trainer.tables.capture import Capture
@@ -116,3 +118,22 @@ class GivenUp:
 
 #: What becomes of a save; an error that nobody foresaw ends the process.
 News = Committed | SaveFailed | GivenUp | BaseException
+
+
+# The figures of a shard's saves, for Prometheus.
+
+
+class SaveMetrics:
+    """All metrics of saves, in the registry of their shard."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.committed = Counter("cprjob_shard_saves_total", "Saves committed, by kind", ["kind"], registry=registry)
+        self.failed = Counter("cprjob_shard_failed_saves_total", "Attempts to save that failed", registry=registry)
+        self.given_up = Counter("cprjob_shard_given_up_saves_total", "Saves that were given up", registry=registry)
+        self.rows = Counter("cprjob_shard_saved_rows_total", "Rows in committed saves", registry=registry)
+        self.seconds = Gauge("cprjob_shard_save_seconds", "Time that the last save took to write", registry=registry)
+        self.mark_seconds = Gauge(
+            "cprjob_shard_cut_seconds",
+            "Time that the last mark of rows to save kept pushes waiting",
+            registry=registry,
+        )

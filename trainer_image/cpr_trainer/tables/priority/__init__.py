@@ -4,8 +4,7 @@ CPR (Maeng et al., MLSys 2021): instead of all n rows every T, the r n most impo
 and the hot rows far fresher. The strategies differ in what they take for importance.
 """
 
-from cpr_trainer.tables.priority.population import Population, large_tables, population_of
 from cpr_trainer.tables.priority.strategies import Strategy, make_tracker
-from cpr_trainer.tables.priority.tracker import Claim, Tracker
+from cpr_trainer.tables.priority.tracker import Claim, Population, Tracker, large_tables, population_of
 
 __all__ = ["Claim", "Population", "Strategy", "Tracker", "large_tables", "make_tracker", "population_of"]

@@ -1,0 +1,233 @@
+"""The contenders. Each trains the job until it is stopped, and writes a trace with a line per step.
+
+Any other program can take part by the same protocol: it trains the job in CPR_SPEC and writes the
+trace that CPR_STEP_TRACE names (see `cpr_contract.env`).
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json, to_json
+from cpr_contract.limits import MAX_MEMBERS, longest_report
+from cpr_contract.reports import TrainerReport
+from cpr_contract.spec import JobSpec
+from cpr_contract.trace import STEP_TRACE, TracedStep
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.run import open_cluster, operating
+from cpr_operator.cli.watch import running
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.local.pod import PodProcess
+from cpr_operator.cluster.local.pod_folder import PodFolder
+from cpr_operator.cluster.views import JobView
+from cpr_operator.reconcile import Timing
+
+_REPORT_DEADLINE_S = 1.0
+_TRACE = "steps.jsonl"
+
+
+class Run(Protocol):
+    """A contender that is training."""
+
+    def traces(self) -> Mapping[str, list[TracedStep]]:
+        """Every step so far, by role. The steps of the first role count.
+
+        One process stands for all of its role.
+        """
+        ...
+
+    async def saves(self) -> int | None:
+        """The number of committed cuts; None for a contender that does not save."""
+        ...
+
+    def sent_bytes(self) -> int | None:
+        """What its members have sent to each other by now; None where nobody counts."""
+        ...
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        """What its members hold for redundancy now, by what it is; empty where nobody tells."""
+        ...
+
+    async def check(self) -> None:
+        """Raise TrialError if it has stopped training."""
+        ...
+
+
+class Contender(Protocol):
+    """Something that trains the job."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the results."""
+        ...
+
+    def started(self, folder: Path) -> AbstractAsyncContextManager[Run]:
+        """Train while the context lasts, and write to `folder`."""
+        ...
+
+
+class Program:
+    """One program that follows the protocol, with all processes that it starts."""
+
+    def __init__(self, name: str, command: tuple[str, ...], job: JobSpec, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._command = command
+        self._environment = {**environment, env.SPEC: to_json(job)}
+
+    @asynccontextmanager
+    async def started(self, folder: Path) -> AsyncIterator[Run]:
+        """See `Contender`."""
+        log, last_word, trace = folder / "log.txt", folder / "termination", folder / _TRACE
+        variables = {**self._environment, env.TERMINATION_FILE: str(last_word), STEP_TRACE: str(trace)}
+        process = await PodProcess.start(self._command, variables, log)
+        try:
+            yield _ProgramRun(self.name, process, trace, log, last_word)
+        finally:
+            process.signal(signal.SIGKILL)
+            await process.wait()
+
+
+class _ProgramRun:
+    def __init__(self, name: str, process: PodProcess, trace: Path, log: Path, last_word: Path) -> None:
+        self._name = name
+        self._process = process
+        self._trace = trace
+        self._log = log
+        self._last_word = last_word
+
+    def traces(self) -> Mapping[str, list[TracedStep]]:
+        return {self._name: read_trace(self._trace)}
+
+    async def saves(self) -> int | None:
+        return None
+
+    def sent_bytes(self) -> int | None:
+        return None
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        return {}
+
+    async def check(self) -> None:
+        if (code := self._process.code) is not None:
+            raise TrialError(why(self._last_word, self._log, code))
+
+
+class CprJob:
+    """CPRJob itself: an operator in this process, and the job's trainers and shards below it."""
+
+    name = "cprjob"
+
+    def __init__(self, document: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self._document = copy.deepcopy(dict(document))
+        # Every pod has a volume of its own below the mount point.
+        variable = {"name": STEP_TRACE, "value": f"{env.SCRATCH_MOUNT}/{_TRACE}"}
+        let_all(self._document, {"env": [variable]})
+        self._environment = environment
+
+    @asynccontextmanager
+    async def started(self, folder: Path) -> AsyncIterator[Run]:
+        """See `Contender`."""
+        async with open_cluster(folder, self._environment) as cluster:
+            job = cluster.create_job(self._document)
+            async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
+                yield self.run_of(cluster, job, folder)
+
+    def run_of(self, cluster: LocalCluster, job: JobView, folder: Path) -> JobRun:
+        """Return the run of a job that was created."""
+        return JobRun(cluster, job, folder)
+
+
+class JobRun:
+    """A job that trains in `folder`, on `cluster`."""
+
+    def __init__(self, cluster: LocalCluster, job: JobView, folder: Path) -> None:
+        self.cluster = cluster
+        self.job = job
+        self.folder = folder
+
+    def traces(self) -> Mapping[str, list[TracedStep]]:
+        """See `Run`."""
+        return {role: self._trace(role) for role in (env.ROLE_TRAINER, env.ROLE_SHARD)}
+
+    async def saves(self) -> int | None:
+        """See `Run`."""
+        pod = running(await self.cluster.list_pods(self.job), env.ROLE_TRAINER, 0)
+        if pod is None:
+            return None
+        body = await self.cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
+        try:
+            return None if body is None else from_json(TrainerReport, body).saves
+        except ContractError as error:
+            raise TrialError(f"the leader's report cannot be read: {error}") from error
+
+    def sent_bytes(self) -> int | None:
+        """See `Run`."""
+        return None
+
+    async def kept_bytes(self) -> Mapping[str, int]:
+        """See `Run`."""
+        return {}
+
+    async def check(self) -> None:
+        """See `Run`."""
+        for pod in await self.cluster.list_pods(self.job):
+            if pod.ended:
+                place = PodFolder(self.folder / "pods" / pod.name, self.folder / "secrets")
+                code = pod.container.exit_code if pod.container else None
+                raise TrialError(f"{pod.name}: {why(place.termination, place.log, code or 0)}")
+
+    def _trace(self, role: str) -> list[TracedStep]:
+        return read_trace(next(self.folder.glob(f"pods/*-{role}-0-1/volumes/*/{_TRACE}"), None))
+
+
+def let_all(document: dict[str, Any], container: Mapping[str, Any]) -> None:
+    """Let the containers of all members of a CPRJob have these fields."""
+    named = {"name": env.MAIN_CONTAINER, **container}
+    for members in ("trainers", "shards"):
+        document["spec"][members]["template"] = {"spec": {"containers": [named]}}
+
+
+def single(job: JobSpec, environment: Mapping[str, str]) -> Program:
+    """Plain torch in one process, the reference that all others are compared with."""
+    return Program("single", (sys.executable, "-m", "cprjob_bench", "single"), job, environment)
+
+
+def peer_commands(peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Parse every `--peer NAME=COMMAND`: commands by name, with the absolute path of the program.
+
+    Raises OptionError.
+    """
+    commands: dict[str, tuple[str, ...]] = {}
+    for peer in peers:
+        name, _, command = peer.partition("=")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise OptionError(f"--peer {peer}: {error}") from error
+        if not (name and words):
+            raise OptionError(f"--peer {peer}: must be NAME=COMMAND")
+        if name in {"single", CprJob.name, *commands}:
+            raise OptionError(f"--peer {peer}: the name {name} is already in use")
+        if (program := shutil.which(words[0])) is None:
+            raise OptionError(f"--peer {peer}: the program {words[0]} was not found")
+        commands[name] = (str(Path(program).absolute()), *words[1:])
+    return commands
+
+
+def read_trace(path: Path | None) -> list[TracedStep]:
+    """The steps in a trace, without a line that is still being written. Empty while there is no file."""
+    try:
+        text = "" if path is None else path.read_text("utf-8")
+    except FileNotFoundError:
+        return []
+    return [TracedStep.of_line(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

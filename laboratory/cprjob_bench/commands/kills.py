@@ -1,0 +1,275 @@
+"""Kills shards of a job in some mode, and reduces windows and kills to the figures of the document."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+from rich.console import Console
+
+from cpr_contract import env
+from cpr_contract.codec import ContractError, from_json
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.limits import MAX_MEMBERS, longest_report
+from cpr_contract.reports import ShardReport
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.run import open_cluster, operating
+from cpr_operator.cli.watch import running
+from cpr_operator.cluster.local import LocalCluster
+from cpr_operator.cluster.views import JobView
+from cpr_operator.reconcile import Timing
+from cprjob_bench.commands.measuring import Window, summarise
+from cprjob_bench.commands.modes import BATCH_SIZE, MODES, TABLES, killed_job, read_counts, table_rows
+from cprjob_bench.commands.recovery import TIERS, KilledJob, patience
+from cprjob_bench.documents import Counts, ModeFigures, Recovery
+from cprjob_bench.options import RecoveryTier, RedundancyMode
+
+# Reduces windows and kills to the figures of the document. Pure.
+
+
+#: Seconds before a kill that those after it are compared with.
+BEFORE_S = 5.0
+#: The rate over fewer steps says nothing.
+_FEWEST_STEPS = 5
+_NO_PARITY = "there is no parity to be made whole again: the shard serves once it has its rows"
+_MANY_THREADS = "several threads load a save, and nobody counts their processor time"
+_AT_ONCE = "parity held all shards again before there were enough steps to count"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What became of one kill; see `Recovery`. tier: how the operator recorded it."""
+
+    seconds_to_next_step: float
+    rebuild_gib_s: float
+    rebuild_gib_per_core_s: float | None
+    redundant_again_s: float | None
+    throughput_while_rebuilding: float | None
+    tier: str
+
+
+def rate_ratio(ends_s: Sequence[float], killed_s: float, resumed_s: float, again_s: float) -> float | None:
+    """Return the rate of steps from `resumed_s` to `again_s`, as a ratio to that of the seconds before `killed_s`.
+
+    ends_s: when each step ended, ascending. None if either time has too few steps.
+    """
+    before = bisect_right(ends_s, killed_s) - bisect_left(ends_s, killed_s - BEFORE_S)
+    after = bisect_right(ends_s, again_s) - bisect_right(ends_s, resumed_s)
+    if min(before, after) < _FEWEST_STEPS:
+        return None
+    began_s = max(killed_s - BEFORE_S, ends_s[0])
+    return after / (again_s - resumed_s) / (before / (killed_s - began_s))
+
+
+def recovery_of(name: RedundancyMode, kills: Sequence[Kill]) -> Recovery:
+    """Return the medians over the kills of a mode at one size; there are none where no shard is killed."""
+    nothing = MODES[name].why_no_kill
+
+    def middle(figure: Callable[[Kill], float | None]) -> float | None:
+        known = [value for kill in kills if (value := figure(kill)) is not None]
+        return median(known) if known else None
+
+    figures = {
+        "seconds_to_next_step": middle(lambda kill: kill.seconds_to_next_step),
+        "rebuild_gib_s": middle(lambda kill: kill.rebuild_gib_s),
+        "rebuild_gib_per_core_s": middle(lambda kill: kill.rebuild_gib_per_core_s),
+        "throughput_while_rebuilding": middle(lambda kill: kill.throughput_while_rebuilding),
+        "redundant_again_s": middle(lambda kill: kill.redundant_again_s),
+    }
+    reason = nothing or (_AT_ONCE if MODES[name].data_shards else _NO_PARITY)
+    why_null = {figure: reason for figure, value in figures.items() if value is None}
+    if not nothing and "rebuild_gib_per_core_s" in why_null:
+        why_null["rebuild_gib_per_core_s"] = _MANY_THREADS
+    return Recovery(**figures, kills=len(kills), why_null=why_null)
+
+
+def figures_of(
+    windows: Mapping[RedundancyMode, Sequence[Window]],
+    kills: Mapping[RedundancyMode, Mapping[int, Sequence[Kill]]],
+    table_bytes: int,
+) -> dict[str, ModeFigures]:
+    """Return the figures of each mode. table_bytes: of all tables of the windows' job, with their optimizer's state."""
+    none = windows[RedundancyMode.NONE]
+    return {name.value: _mode_figures(name, windows[name], none, kills.get(name, {}), table_bytes) for name in windows}
+
+
+def _mode_figures(
+    name: RedundancyMode,
+    mine: Sequence[Window],
+    none: Sequence[Window],
+    kills: Mapping[int, Sequence[Kill]],
+    table_bytes: int,
+) -> ModeFigures:
+    summary = summarise(mine, none)
+    parity, log = (median(window.kept_bytes[what] for window in mine) / table_bytes for what in ("parity", "log"))
+    beyond = (_resident(window) - _resident(its) for window, its in zip(mine, none, strict=True))
+    return ModeFigures(
+        data_shards=MODES[name].data_shards,
+        samples_per_s=summary.samples_per_s,
+        throughput_of_none=summary.ratio,
+        processor_of_none=median(_processor_ms(one) / _processor_ms(its) for one, its in zip(mine, none, strict=True)),
+        network_bytes_per_sample=median(window.sent_bytes_per_sample or 0.0 for window in mine),
+        extra_memory=parity + log,
+        parity_memory=parity,
+        log_memory=log,
+        resident_of_none=median(beyond) / table_bytes,
+        recovery={str(size): recovery_of(name, found) for size, found in kills.items()},
+    )
+
+
+def _resident(window: Window) -> int:
+    return sum(window.rss_bytes.values())
+
+
+def _processor_ms(window: Window) -> float:
+    """Processor time of a step, in ms, without that of the operator and the bench."""
+    return sum(spent for role, spent in window.cpu_ms.items() if role in {ROLE_TRAINER, ROLE_SHARD})
+
+
+# Kills shards of a job in some mode, one after the other, and takes down what becomes of each.
+
+
+_POLL_S = 0.05
+_REPORT_DEADLINE_S = 1.0
+_PAUSE_S = 6.0
+#: All of a pod is killed, and a warm spare becomes the shard: how long a pod takes to start is not asked here.
+_TIER = TIERS[RecoveryTier.SPARE]
+#: Steps that may be on their way when a shard is killed, and some more.
+_UNDER_WAY = 4
+#: Training is even by then.
+_WARM_STEPS = 200
+
+
+async def kill_shards(
+    name: RedundancyMode, size_mib: int, runs: int, err: Console, environment: Mapping[str, str]
+) -> list[Kill]:
+    """Train one job whose shards are of so many MiB, and kill `runs` of them in turn."""
+    mode, found = MODES[name], list[Kill]()
+    with tempfile.TemporaryDirectory(prefix="cprjob-") as folder:
+        place = Path(folder)
+        document = killed_job(size_mib, mode, place / "samples.parquet", place / "store")
+        shards = document["spec"]["shards"]["replicas"]
+        rows = table_rows(size_mib, shards)
+        await asyncio.to_thread(_write_samples, rows, place / "samples.parquet", environment)
+        async with open_cluster(place, environment) as cluster:
+            job = cluster.create_job(document)
+            async with operating(cluster, job, Timing()):  # passes as frequent as on a cluster
+                run, watch = KilledJob(cluster, job, place), _Shards(cluster, job, shards, place)
+                safe = watch.protected if mode.data_shards else watch.saved
+                await run.warm_up(lambda: _holds(safe, rows), max(-(-rows // BATCH_SIZE), _WARM_STEPS))
+                for number in range(runs):
+                    kill = await _kill_one(run, watch, number % shards, size_mib, parity=bool(mode.data_shards))
+                    found.append(kill)
+                    words = f"{name}, {size_mib} MiB, kill {number + 1}: {kill.seconds_to_next_step:.2f} s"
+                    err.print(f"{words}, {kill.rebuild_gib_s:.2f} GiB/s ({kill.tier})", highlight=False)
+                    if number + 1 < runs:
+                        await asyncio.sleep(_PAUSE_S)
+    return found
+
+
+async def _holds(safe: Callable[[], Awaitable[int]], samples: int) -> bool:
+    """Whether so many samples can be had again, which have changed every row."""
+    return await safe() >= samples
+
+
+async def _kill_one(run: KilledJob, watch: _Shards, index: int, size_mib: int, *, parity: bool) -> Kill:
+    await run.wait_for(_TIER, index)
+    incarnation = await watch.incarnation(index)
+    steps = len(run.ends_s) + _UNDER_WAY
+    again = asyncio.create_task(watch.protected_at(steps * BATCH_SIZE)) if parity else None
+    pause = await run.time_one(_TIER, index)
+    redundant_s = None if again is None else await again
+    load_s, (counts,) = await watch.load_s(index, incarnation), await watch.counts(index)
+    resumed_s = pause.killed_s + pause.seconds
+    return Kill(
+        seconds_to_next_step=pause.seconds,
+        rebuild_gib_s=size_mib / 1024 / load_s,
+        rebuild_gib_per_core_s=size_mib / 1024 / (counts.rebuild_cpu_us / 1e6) if counts.rebuild_cpu_us else None,
+        redundant_again_s=None if redundant_s is None else redundant_s - pause.killed_s,
+        throughput_while_rebuilding=(
+            None if redundant_s is None else rate_ratio(run.ends_s, pause.killed_s, resumed_s, redundant_s)
+        ),
+        tier=pause.record.tier,
+    )
+
+
+class _Shards:
+    """What the shards of a job report."""
+
+    def __init__(self, cluster: LocalCluster, job: JobView, shards: int, folder: Path) -> None:
+        self._folder = folder
+        self._cluster = cluster
+        self._job = job
+        self._shards = shards
+
+    async def protected(self) -> int:
+        """The samples that parity holds of all shards; 0 while it does not hold all their rows."""
+        return min([0 if each is None else each.protected_samples or 0 for each in await self._reports()])
+
+    async def saved(self) -> int:
+        """The samples that saves hold of all shards."""
+        saves = [None if each is None else each.newest_save for each in await self._reports()]
+        return min(0 if save is None else save.samples for save in saves)
+
+    async def protected_at(self, samples: int) -> float:
+        """Wait until parity holds so many samples of all shards; when that was, by the monotonic clock."""
+        async with patience("parity did not hold all shards again"):
+            while True:
+                await asyncio.sleep(_POLL_S)
+                if await self.protected() >= samples:
+                    return monotonic()
+
+    async def incarnation(self, index: int) -> int:
+        """That of a shard that reports."""
+        return (await self._wait_for(index, 0)).incarnation
+
+    async def load_s(self, index: int, former: int) -> float:
+        """How long the successor of an incarnation took to get its rows."""
+        report = await self._wait_for(index, former)
+        if not report.load_s:
+            raise TrialError(f"shard {index} does not say how long it took to get its rows")
+        return report.load_s
+
+    async def counts(self, index: int) -> list[Counts]:
+        """What a shard's pod has counted."""
+        pod = running(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
+        return [] if pod is None else read_counts(self._folder, pod.name)
+
+    async def _wait_for(self, index: int, former: int) -> ShardReport:
+        async with patience(f"shard {index} did not report"):
+            while True:
+                report = await self._report(index)
+                if report is not None and report.incarnation > former:
+                    return report
+                await asyncio.sleep(_POLL_S)
+
+    async def _reports(self) -> list[ShardReport | None]:
+        return [await self._report(index) for index in range(self._shards)]
+
+    async def _report(self, index: int) -> ShardReport | None:
+        pod = running(await self._cluster.list_pods(self._job), env.ROLE_SHARD, index)
+        if pod is None:
+            return None
+        body = await self._cluster.fetch_report(pod, _REPORT_DEADLINE_S, longest_report(MAX_MEMBERS))
+        try:
+            return None if body is None else from_json(ShardReport, body)
+        except ContractError:  # it has not begun to report
+            return None
+
+
+def _write_samples(rows: int, path: Path, environment: Mapping[str, str]) -> None:
+    last_word, log = path.with_name("termination"), path.with_name("samples.txt")
+    command = (sys.executable, "-m", "cprjob_bench", "sweep", "--rows", str(rows), "--tables", str(TABLES))
+    with log.open("wb") as output:
+        variables = {**environment, env.TERMINATION_FILE: str(last_word)}
+        code = subprocess.call((*command, "--to", str(path)), env=variables, stderr=output)  # noqa: S603 -- our own program
+    if code:
+        raise TrialError(why(last_word, log, code))

@@ -1,0 +1,329 @@
+"""The windows of contenders: measurements in each, their summary, and what Linux knows of the machine meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median, quantiles
+from time import monotonic
+
+from rich.console import Console
+
+from cpr_contract.trace import TracedStep
+from cpr_operator.cli.asking import TrialError
+from cprjob_bench.commands.contenders import Contender, Run
+
+# The measurements of a contender in one window, and their summary over several. Pure.
+
+
+_PERCENTILES = 100
+_FEWEST_STEPS = 20
+
+#: Milliseconds of each stage of a step, by the role of the process.
+Stages = Mapping[str, Mapping[str, float]]
+
+
+class TooShortError(ValueError):
+    """The window holds too few steps for percentiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine's state: speed of a fixed matrix product right before, fraction of CPU time stolen."""
+
+    gauge_gflops: float
+    stolen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One contender in one repeat.
+
+    stages_ms: mean time of each stage of a step, by role; the stages add up to the step.
+    cpu_ms: processor time per step, summed over all processes of a role.
+    rss_bytes: resident memory at the end, by role.
+    saves: committed cuts, None for a contender that does not save.
+    sent_bytes_per_sample: what members sent to each other, None where nobody counts.
+    kept_bytes: what members hold for redundancy at the end, by what it is; empty where nobody tells.
+    """
+
+    samples_per_s: float
+    p50_ms: float
+    p99_ms: float
+    stages_ms: Stages
+    cpu_ms: Mapping[str, float]
+    rss_bytes: Mapping[str, int]
+    saves: int | None
+    machine: Machine
+    sent_bytes_per_sample: float | None = None
+    kept_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The steps of a window."""
+
+    steps: int
+    samples_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+def time_steps(steps: Sequence[TracedStep], begin_s: float, end_s: float, batch_size: int) -> Timing:
+    """Time the steps that ended in a window of the monotonic clock. Raises TooShortError."""
+    inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
+    durations = [later.ended_s - earlier.ended_s for earlier, later in pairwise(inside)]
+    if len(durations) < _FEWEST_STEPS:
+        raise TooShortError(f"only {len(durations)} steps in {end_s - begin_s:.0f} s; increase --seconds")
+    percentiles = quantiles(durations, n=_PERCENTILES)
+    return Timing(
+        steps=len(durations),
+        samples_per_s=len(durations) * batch_size / (inside[-1].ended_s - inside[0].ended_s),
+        p50_ms=1e3 * percentiles[49],
+        p99_ms=1e3 * percentiles[98],
+    )
+
+
+def time_stages(traces: Mapping[str, Sequence[TracedStep]], begin_s: float, end_s: float) -> Stages:
+    """Return the mean time of each stage, by role, over the steps that ended in a window."""
+    found = {}
+    for role, steps in traces.items():
+        inside = [step for step in steps if begin_s <= step.ended_s <= end_s]
+        stages = dict.fromkeys(stage for step in inside for stage in step.stages_s)
+        found[role] = {stage: 1e3 * fmean(step.stages_s.get(stage, 0.0) for step in inside) for stage in stages}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The medians over a contender's windows; `ratio` compares windows of the same repeat."""
+
+    samples_per_s: float
+    p50_ms: float
+    p99_ms: float
+    rss_bytes: float
+    stages_ms: Stages
+    cpu_ms: Mapping[str, float]
+    ratio: float
+
+
+def summarise(windows: Sequence[Window], beside: Sequence[Window]) -> Summary:
+    """Sum up windows; `beside` are those of the contender to compare with, repeat by repeat."""
+    return Summary(
+        samples_per_s=median(window.samples_per_s for window in windows),
+        p50_ms=median(window.p50_ms for window in windows),
+        p99_ms=median(window.p99_ms for window in windows),
+        rss_bytes=median(sum(window.rss_bytes.values()) for window in windows),
+        stages_ms={role: _medians([each.stages_ms[role] for each in windows]) for role in windows[0].stages_ms},
+        cpu_ms=_medians([window.cpu_ms for window in windows]),
+        ratio=median(mine.samples_per_s / its.samples_per_s for mine, its in zip(windows, beside, strict=True)),
+    )
+
+
+def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(each.get(name, 0.0) for each in figures) for name in figures[0]}
+
+
+# What Linux knows of processes and processors, and a gauge of the machine's present speed.
+
+
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_STEAL = 8  # place of the stolen time among the figures of /proc/stat
+_ROLE_AFTER = {"cpr_trainer", "cprjob_bench"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Processor time since the start, and resident memory, of all processes of a role."""
+
+    cpu_s: float
+    rss_bytes: int
+
+
+def usage() -> dict[str, Usage]:
+    """What this process ("cprjob") and those below it use, by role: the word after their package in the command.
+
+    Where there is none it is somebody else's process: a "peer".
+    """
+    found: dict[str, Usage] = {}
+    for pid in (os.getpid(), *_below(os.getpid())):
+        try:
+            role, mine = _role(pid), _usage_of(pid)
+        except OSError:  # it has ended
+            continue
+        before = found.get(role, Usage(0.0, 0))
+        found[role] = Usage(before.cpu_s + mine.cpu_s, before.rss_bytes + mine.rss_bytes)
+    return found
+
+
+def processor_s() -> tuple[float, float]:
+    """Seconds of all processors since the machine started: in total, and stolen by other machines."""
+    figures = [int(text) for text in (_PROC / "stat").read_text().splitlines()[0].split()[1:]]
+    return sum(figures[:_STEAL]) / _TICKS, figures[_STEAL - 1] / _TICKS
+
+
+class Gauge:
+    """A process that multiplies two matrices when asked to."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def gflops(self) -> float:
+        """Time the product, in GFLOP/s of float32. Raises RuntimeError if the process is gone."""
+        assert self._process.stdin is not None  # noqa: S101 -- it was started with pipes
+        assert self._process.stdout is not None  # noqa: S101 -- it was started with pipes
+        self._process.stdin.write(b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the gauge ended")
+        return float(line)
+
+
+@asynccontextmanager
+async def open_gauge(environment: Mapping[str, str], log: Path) -> AsyncIterator[Gauge]:
+    """Keep a gauge while the context lasts. It uses no processor time between measurements."""
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cprjob_bench", "gauge"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=dict(environment),
+        )
+    try:
+        yield Gauge(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _below(pid: int) -> Iterator[int]:
+    """All descendants of the process `pid`."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for path in _PROC.iterdir():
+        if path.name.isdigit():
+            try:
+                children[int(_stat(int(path.name))[1])].append(int(path.name))
+            except OSError:
+                continue
+    waiting = [pid]
+    while waiting:
+        found = children[waiting.pop()]
+        waiting += found
+        yield from found
+
+
+def _role(pid: int) -> str:
+    if pid == os.getpid():
+        return "cprjob"
+    words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    return next((role for package, role in pairwise(words) if package in _ROLE_AFTER), "peer")
+
+
+def _usage_of(pid: int) -> Usage:
+    figures = _stat(pid)
+    pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
+    return Usage((int(figures[11]) + int(figures[12])) / _TICKS, pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _stat(pid: int) -> list[str]:
+    """The figures of /proc/PID/stat after the name, which may hold anything: state, parent, ..."""
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+# A window of a contender: starts it, waits until it is warm, and measures it.
+
+
+_WARM_UP_STEPS = 60
+_START_S = 120.0
+_POLL_S = 0.2
+
+
+async def in_turn(  # noqa: PLR0913, PLR0917 -- what is measured, how, and who is told
+    contenders: Sequence[Contender],
+    folder: Path,
+    repeats: int,
+    seconds: int,
+    gauge: Gauge,
+    batch_size: int,
+    err: Console,
+) -> dict[str, list[Window]]:
+    """Give each contender so many windows, one after the other, in a rotated order. Raises TrialError."""
+    windows: dict[str, list[Window]] = {contender.name: [] for contender in contenders}
+    for repeat in range(repeats):
+        shift = repeat % len(contenders)
+        for contender in (*contenders[shift:], *contenders[:shift]):
+            place = folder / f"{contender.name}-{repeat}"
+            place.mkdir()
+            window = await _measure(contender, place, seconds, gauge, batch_size)
+            windows[contender.name].append(window)
+            err.print(_progress(repeat, contender.name, window), highlight=False)
+    return windows
+
+
+async def _measure(contender: Contender, folder: Path, seconds: int, gauge: Gauge, batch_size: int) -> Window:
+    """Start a contender, let it warm up, and measure it for so many seconds."""
+    gflops = await gauge.gflops()
+    async with contender.started(folder) as run:
+        await _warm_up(run)
+        saves, used, (all_s, stolen_s), sent, begin = (
+            await run.saves(),
+            usage(),
+            processor_s(),
+            run.sent_bytes(),
+            monotonic(),
+        )
+        await asyncio.sleep(seconds)
+        end, sent_end, (all_end_s, stolen_end_s), used_end = monotonic(), run.sent_bytes(), processor_s(), usage()
+        saves_end, kept = await run.saves(), await run.kept_bytes()
+        await run.check()
+        traces = run.traces()
+    try:
+        timing = time_steps(next(iter(traces.values())), begin, end, batch_size)
+    except TooShortError as error:
+        raise TrialError(f"{contender.name}: {error}") from error
+    saved = None if saves is None or saves_end is None else saves_end - saves
+    if saved == 0:
+        raise TrialError(f"{contender.name}: no cut was committed in {seconds} s; increase --seconds")
+    del used_end["gauge"]
+    return Window(
+        samples_per_s=timing.samples_per_s,
+        p50_ms=timing.p50_ms,
+        p99_ms=timing.p99_ms,
+        stages_ms=time_stages(traces, begin, end),
+        cpu_ms={role: 1e3 * (now.cpu_s - used[role].cpu_s) / timing.steps for role, now in used_end.items()},
+        rss_bytes={role: now.rss_bytes for role, now in used_end.items() if role != "cprjob"},
+        saves=saved,
+        machine=Machine(gflops, (stolen_end_s - stolen_s) / (all_end_s - all_s)),
+        sent_bytes_per_sample=(
+            None if sent is None or sent_end is None else (sent_end - sent) / (timing.samples_per_s * (end - begin))
+        ),
+        kept_bytes=kept,
+    )
+
+
+async def _warm_up(run: Run) -> None:
+    """Wait until the contender has done some steps. Raises TrialError if that takes too long."""
+    end = monotonic() + _START_S
+    while len(next(iter(run.traces().values()))) < _WARM_UP_STEPS:
+        await run.check()
+        if monotonic() > end:
+            raise TrialError(f"the contender did not do {_WARM_UP_STEPS} steps within {_START_S:.0f} s")
+        await asyncio.sleep(_POLL_S)
+
+
+def _progress(repeat: int, name: str, window: Window) -> str:
+    machine = window.machine
+    return (
+        f"repeat {repeat + 1}, {name}: {window.samples_per_s:,.0f} samples/s, step p50 {window.p50_ms:.1f} ms, "
+        f"p99 {window.p99_ms:.1f} ms; gauge {machine.gauge_gflops:.0f} GFLOP/s, {machine.stolen:.1%} stolen"
+    )

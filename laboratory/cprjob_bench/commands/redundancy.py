@@ -1,0 +1,184 @@
+"""`cprjob bench redundancy`: what it costs that a lost shard comes back, and how fast it does, beside ECRec's way."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli import check_trainer_image
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.document import InvalidDocumentError
+from cprjob_bench.commands.bench import Result, table
+from cprjob_bench.commands.kills import Kill, figures_of, kill_shards
+from cprjob_bench.commands.measuring import Window, in_turn, open_gauge
+from cprjob_bench.commands.modes import FEWEST_SHARDS, MODES, NO_SAVE_S, Contender
+from cprjob_bench.commands.train import BATCH_SIZE, document, write_samples
+from cprjob_bench.documents import ModeFigures, RedundancyDocument
+from cprjob_bench.options import RedundancyMode, TrainPreset
+
+# The result of the bench, for people and for programs.
+
+
+_COSTS = ("mode", "k", "samples/s", "of none", "processor", "bytes/sample", "extra memory", "parity", "log", "resident")
+_KILLS = (
+    "mode",
+    "shard, MiB",
+    "next step, s",
+    "rebuild, GiB/s",
+    "a core",
+    "speed meanwhile",
+    "redundant again, s",
+    "kills",
+)
+_NOTHING = "-"
+
+
+def result(document: RedundancyDocument) -> Result:
+    """The document, and two tables: what each mode costs, and what becomes of a killed shard; then why there is a -."""
+    return Result(asdict(document), _lines(document))
+
+
+def _lines(document: RedundancyDocument) -> Iterator[str | Table]:
+    costs, kills = table(*_COSTS), table(*_KILLS)
+    for name, mode in document.modes.items():
+        costs.add_row(name, *_costs(mode))
+        for size, found in mode.recovery.items():
+            figures = (
+                _number(found.seconds_to_next_step),
+                _number(found.rebuild_gib_s),
+                _number(found.rebuild_gib_per_core_s),
+                _number(found.throughput_while_rebuilding),
+                _number(found.redundant_again_s),
+            )
+            kills.add_row(name, f"{int(size):,}", *figures, str(found.kills))
+    yield costs
+    yield f"Memory is in tables of {document.table_mib:,.0f} MiB."
+    if kills.row_count:
+        yield ""
+        yield kills
+        yield from _reasons(document)
+
+
+def _costs(mode: ModeFigures) -> tuple[str, ...]:
+    ratios = (mode.extra_memory, mode.parity_memory, mode.log_memory, mode.resident_of_none)
+    return (
+        str(mode.data_shards or _NOTHING),
+        f"{mode.samples_per_s:,.0f}",
+        f"{mode.throughput_of_none:.3f}",
+        f"{mode.processor_of_none:.3f}",
+        f"{mode.network_bytes_per_sample:,.0f}",
+        *(f"{ratio:.2f}" for ratio in ratios),
+    )
+
+
+def _reasons(document: RedundancyDocument) -> Iterator[str]:
+    """Each reason once, with the modes that it is of."""
+    modes = dict[str, list[str]]()
+    for name, mode in document.modes.items():
+        for reason in dict.fromkeys(why for found in mode.recovery.values() for why in found.why_null.values()):
+            modes.setdefault(reason, []).append(name)
+    for reason, names in modes.items():
+        yield f"{_NOTHING} of {', '.join(names)}: {reason}."
+
+
+def _number(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.2f}"
+
+
+# The command: lets all modes train in turn, then kills shards in each, and prints the result.
+
+
+_MIB = 2**20
+_TRAINERS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RedundancyOptions:
+    """What the command line asks for.
+
+    modes: beside `none`, which always takes part in the windows. rows: the maximum per table. sizes: MiB of a killed
+    shard; none: no shard is killed. runs: kills per mode and size. seconds: the length of a window.
+    """
+
+    modes: tuple[RedundancyMode, ...]
+    preset: TrainPreset
+    rows: int
+    shards: int
+    sizes: tuple[int, ...]
+    runs: int
+    repeats: int
+    seconds: int
+    json: bool
+
+
+def bench_redundancy(options: RedundancyOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Measure all modes and print what each costs and gives; progress goes to `err`.
+
+    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    """
+    if options.shards < FEWEST_SHARDS:
+        raise OptionError(f"--shards {options.shards}: all modes need the same number, of {FEWEST_SHARDS} at least")
+    check_trainer_image()
+    variables = {**environment, "OMP_WAIT_POLICY": "PASSIVE"}
+    found = asyncio.run(_measure(options, err, variables))
+    result(found).show(out, as_json=options.json)
+
+
+async def _measure(options: RedundancyOptions, err: Console, environment: Mapping[str, str]) -> RedundancyDocument:
+    modes = tuple(dict.fromkeys((RedundancyMode.NONE, *options.modes)))
+    windows, table_bytes = await _windows(modes, options, err, environment)
+    kills: dict[RedundancyMode, dict[int, Sequence[Kill]]] = {}
+    for name in options.modes:
+        for size in options.sizes:
+            killed = () if MODES[name].why_no_kill else await kill_shards(name, size, options.runs, err, environment)
+            kills.setdefault(name, {})[size] = killed
+    return RedundancyDocument(
+        preset=options.preset.value,
+        rows=options.rows,
+        batch_size=BATCH_SIZE,
+        trainers=_TRAINERS,
+        shards=options.shards,
+        table_mib=table_bytes / _MIB,
+        repeats=options.repeats,
+        seconds=options.seconds,
+        modes=figures_of(windows, kills, table_bytes),
+        windows={name.value: tuple(asdict(window) for window in found) for name, found in windows.items()},
+    )
+
+
+async def _windows(
+    modes: Sequence[RedundancyMode], options: RedundancyOptions, err: Console, environment: Mapping[str, str]
+) -> tuple[dict[RedundancyMode, list[Window]], int]:
+    """Measure the modes in turn; also return the bytes of the tables with their optimizer's state."""
+    with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
+        folder = Path(name)
+        samples = folder / "samples.tsv"
+        job = document(
+            options.preset,
+            rows=options.rows,
+            trainers=_TRAINERS,
+            shards=options.shards,
+            workers=1,
+            precision="fp32",
+            samples=samples,
+            store=folder / "store",
+            interval_s=NO_SAVE_S,
+        )
+        if invalid := validate(job):
+            raise InvalidDocumentError(invalid)
+        spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+        write_samples(spec, samples, environment)
+        contenders = [Contender(mode, job, environment) for mode in modes]
+        async with open_gauge(environment, folder / "gauge.txt") as gauge:
+            windows = await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+    # Of each row its values, and one of its row-wise optimizer.
+    table_bytes = sum(4 * (spec.model.embedding_dim + 1) * table.rows for table in spec.model.tables)
+    return {mode: windows[mode.value] for mode in modes}, table_bytes

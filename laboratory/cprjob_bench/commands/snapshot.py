@@ -1,0 +1,325 @@
+"""`cprjob bench snapshot`: the cost of a shard's saves on this machine, and their effect on training."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, cast, get_args
+from urllib.parse import unquote, urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from cpr_contract import env
+from cpr_contract.codec import from_json
+from cpr_contract.spec import Bits, JobSpec, Strategy
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import ask_trainer_image, progress
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.document import InvalidDocumentError
+from cpr_operator.cluster.local.pod_folder import PortBlocks
+from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.documents import BenchReport, Contest, Cut, Figures, Round, SnapshotBench, Window
+
+# Where the bench saves: a folder that is deleted afterwards, or a place in a bucket.
+
+
+_SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
+
+
+@contextmanager
+def bench_store(uri: str | None, endpoint: str | None) -> Iterator[dict[str, Any]]:
+    """The store of a URI in the form of `snapshots.store`; without a URI, a temporary folder.
+
+    Raises OptionError.
+    """
+    place = urlsplit(uri or "")
+    if place.scheme == "s3":
+        if not endpoint or not place.netloc:
+            raise OptionError(f"--store {uri}: use {_SPECIMENS}")
+        yield {"endpoint": endpoint, "bucket": place.netloc, "prefix": place.path.strip("/")}
+        return
+    if place.scheme not in {"", "file"} or (uri and not place.path) or endpoint:
+        raise OptionError(f"--store {uri}: use {_SPECIMENS}")
+    parent = Path(unquote(place.path)) if uri else None
+    if parent is not None and not parent.is_dir():
+        raise OptionError(f"--store {uri}: the folder {parent} does not exist")
+    with tempfile.TemporaryDirectory(prefix="cprjob-bench-", dir=parent) as folder:
+        yield {"endpoint": Path(folder).resolve().as_uri(), "bucket": "saves"}
+
+
+# Reduces the figures of all repeats to medians. Pure.
+#
+# Ratios are medians of the ratios of each pair, not ratios of medians, because a slow phase of this
+# machine slows both halves of a pair.
+
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Saving or restoring, beside a raw client; `of_raw` is the ratio of the two speeds."""
+
+    gib_s: float
+    raw_gib_s: float
+    of_raw: float
+    cpu_s_per_gib: float
+    raw_cpu_s_per_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A percentile of training's waits in ms, without a save and during one."""
+
+    idle: float
+    saving: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of the bench. extra_memory: bytes beyond the tables, None if the system has no figure."""
+
+    save: Speed
+    restore: Speed
+    push_p50_ms: Wait
+    push_p99_ms: Wait
+    lookup_p50_ms: Wait
+    lookup_p99_ms: Wait
+    pause_ms: float
+    extra_memory: int | None
+
+
+def summarise(figures: Figures) -> Summary:
+    """Reduce the figures to medians over the repeats."""
+
+    def wait(percentile: Callable[[Window], float]) -> Wait:
+        return _wait(figures.rounds, percentile)
+
+    return Summary(
+        save=_speed(figures.save, figures.table_bytes),
+        restore=_speed(figures.restore, figures.table_bytes),
+        push_p50_ms=wait(lambda window: window.push.p50_ms),
+        push_p99_ms=wait(lambda window: window.push.p99_ms),
+        lookup_p50_ms=wait(lambda window: window.lookup.p50_ms),
+        lookup_p99_ms=wait(lambda window: window.lookup.p99_ms),
+        pause_ms=1e3 * median(each.pause_s for each in figures.rounds),
+        extra_memory=figures.extra_memory_bytes,
+    )
+
+
+def _speed(contests: Sequence[Contest], size_bytes: int) -> Speed:
+    gib = size_bytes / _GIB
+    return Speed(
+        gib_s=median(gib / each.wall_s for each in contests),
+        raw_gib_s=median(gib / each.raw_wall_s for each in contests),
+        of_raw=median(each.raw_wall_s / each.wall_s for each in contests),
+        cpu_s_per_gib=median(each.cpu_s / gib for each in contests),
+        raw_cpu_s_per_gib=median(each.raw_cpu_s / gib for each in contests),
+    )
+
+
+def _wait(rounds: Sequence[Round], percentile: Callable[[Window], float]) -> Wait:
+    pairs = [(percentile(each.idle), percentile(each.saving)) for each in rounds]
+    return Wait(
+        idle=median(idle for idle, _ in pairs),
+        saving=median(saving for _, saving in pairs),
+        ratio=median(saving / idle for idle, saving in pairs),
+    )
+
+
+# The result of the bench, for people and for programs.
+
+
+_MIB = 1 << 20
+
+
+def result(setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures) -> Result:
+    """The setting of the bench and its figures; three tables: speed, effect on training, and size."""
+    summary = summarise(figures)
+    return Result(_document(setting, strategies, figures, summary), _lines(strategies, figures, summary))
+
+
+def _document(
+    setting: dict[str, Any], strategies: Sequence[Strategy], figures: Figures, found: Summary
+) -> dict[str, Any]:
+    """Bit widths are strings, as keys."""
+    summary = asdict(found)
+    extra = summary.pop("extra_memory")
+    return {
+        **setting,
+        "shard_mib": figures.table_bytes / _MIB,
+        **summary,
+        "extra_memory_mib": None if extra is None else extra / _MIB,
+        "tracker_bytes": dict(zip(strategies, figures.trackers, strict=True)),
+        "rows_saved": {cut.strategy: cut.rows for cut in figures.cuts},
+        "bytes": _by_strategy(figures.cuts, strategies, "size_bytes"),
+        "seconds": _by_strategy(figures.cuts, strategies, "wall_s"),
+    }
+
+
+def _lines(strategies: Sequence[Strategy], figures: Figures, summary: Summary) -> Iterator[str | Table]:
+    yield from (_speeds(summary), "", _waits(summary), "")
+    yield from _costs(summary, figures.table_bytes)
+    yield from ("", _sizes(strategies, figures))
+
+
+def _by_strategy(cuts: Iterable[Cut], strategies: Sequence[Strategy], field: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {strategy: {} for strategy in strategies}
+    for cut in cuts:
+        found[cut.strategy][str(cut.bits)] = getattr(cut, field)
+    return found
+
+
+def _speeds(summary: Summary) -> Table:
+    shown = table("training idle", "GiB/s", "raw client", "of raw", "CPU s/GiB", "raw client")
+    rows: tuple[tuple[str, Speed], ...] = (("save", summary.save), ("restore", summary.restore))
+    for name, speed in rows:
+        shown.add_row(
+            name,
+            f"{speed.gib_s:.2f}",
+            f"{speed.raw_gib_s:.2f}",
+            f"{speed.of_raw:.0%}",
+            f"{speed.cpu_s_per_gib:.2f}",
+            f"{speed.raw_cpu_s_per_gib:.2f}",
+        )
+    return shown
+
+
+def _waits(summary: Summary) -> Table:
+    shown = table("training waits, ms", "no save", "during a save", "ratio")
+    rows: tuple[tuple[str, Wait], ...] = (
+        ("lookup, median", summary.lookup_p50_ms),
+        ("lookup, p99", summary.lookup_p99_ms),
+        ("push, median", summary.push_p50_ms),
+        ("push, p99", summary.push_p99_ms),
+    )
+    for name, wait in rows:
+        shown.add_row(name, f"{wait.idle:.2f}", f"{wait.saving:.2f}", f"{wait.ratio:.2f}")
+    return shown
+
+
+def _costs(summary: Summary, table_bytes: int) -> Iterable[str]:
+    yield f"Pause at a cut: {summary.pause_ms:.2f} ms."
+    if summary.extra_memory is not None:
+        portion = summary.extra_memory / table_bytes
+        yield f"Memory beyond the tables: {summary.extra_memory / _MIB:.1f} MiB, {portion:.1%} of them."
+
+
+def _sizes(strategies: Sequence[Strategy], figures: Figures) -> Table:
+    bits = sorted({cut.bits for cut in figures.cuts}, reverse=True)
+    sizes = _by_strategy(figures.cuts, strategies, "size_bytes")
+    rows = {cut.strategy: cut.rows for cut in figures.cuts}
+    shown = table("one save, MiB", "rows", *(f"{width} bits" for width in bits), "tracker, MiB")
+    for strategy, tracker_bytes in zip(strategies, figures.trackers, strict=True):
+        weights = (f"{sizes[strategy][str(width)] / _MIB:.1f}" for width in bits)
+        shown.add_row(strategy, f"{rows[strategy]:,}", *weights, f"{tracker_bytes / _MIB:.1f}")
+    return shown
+
+
+# The command: reads the options, has the trainer image measure, prints the result.
+
+
+#: More samples than any bench trains.
+_SAMPLES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """What the command line asks for. See `SnapshotBench` for repeats and window_s; the limit is on saves."""
+
+    rows: int
+    dim: int
+    store: str | None
+    endpoint: str | None
+    strategies: tuple[str, ...]
+    bits: tuple[int, ...]
+    limit_mib_s: int
+    repeats: int
+    window_s: float
+    json: bool
+
+
+def bench_snapshot(options: SnapshotOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Measure and print the result; progress goes to `err`.
+
+    Raises OptionError and InvalidDocumentError before anything runs, TrialError later.
+    """
+    wanted = request(options)
+    load_before = os.getloadavg()[0]
+    with bench_store(options.store, options.endpoint) as store:
+        figures = _measure(_job(options, store), wanted, err, environment)
+    setting = {
+        "rows": options.rows,
+        "dim": options.dim,
+        "store": options.store,
+        "repeats": options.repeats,
+        "limit_mib_s": options.limit_mib_s,
+        "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0]},
+    }
+    result(setting, wanted.strategies, figures).show(out, as_json=options.json)
+
+
+def request(options: SnapshotOptions) -> SnapshotBench:
+    """The request to the trainer image. Raises OptionError for an unknown strategy or bit width."""
+    _check("--strategy", options.strategies, get_args(Strategy))
+    _check("--bits", options.bits, get_args(Bits))
+    strategies = cast("tuple[Strategy, ...]", tuple(dict.fromkeys(options.strategies)))
+    bits = cast("tuple[Bits, ...]", tuple(dict.fromkeys(options.bits)))
+    return SnapshotBench(options.repeats, options.window_s, strategies, bits)
+
+
+def _check(name: str, values: tuple[object, ...], choices: tuple[object, ...]) -> None:
+    for value in values:
+        if value not in choices:
+            raise OptionError(f"{name} {value}: must be one of {', '.join(map(str, choices))}")
+
+
+def _job(options: SnapshotOptions, store: dict[str, Any]) -> JobSpec:
+    """A job of one shard, one trainer and one table. Raises InvalidDocumentError."""
+    document = bench_job(
+        "bench",
+        model={
+            "embeddingDim": options.dim,
+            "bottomMlp": [options.dim],
+            "topMlp": [1],
+            "tables": [{"name": "table", "rows": options.rows}],
+        },
+        data={"format": "Synthetic", "samples": _SAMPLES, "batchSize": 1},
+        shards={"replicas": 1},
+        snapshots={"store": store, "maxBytesPerSecond": options.limit_mib_s * _MIB},
+    )
+    invalid = validate(document)
+    if invalid:
+        raise InvalidDocumentError(invalid)
+    return to_job_spec(parse_spec(document["spec"]), uid=f"bench-{uuid.uuid4().hex}", name="bench")
+
+
+def _measure(job: JobSpec, wanted: SnapshotBench, err: Console, environment: Mapping[str, str]) -> Figures:
+    """Have a process of the trainer's code measure. Raises TrialError."""
+    figures: Figures | None = None
+    with (
+        progress(err) as bar,
+        closing(PortBlocks(random.Random())) as ports,
+        closing(_ask(job, wanted, {**environment, env.PORT_BASE: str(ports.take())})) as lines,
+    ):
+        task = bar.add_task("filling a shard", total=None)
+        for line in lines:
+            report = from_json(BenchReport, line)
+            bar.update(task, description=report.stage, completed=report.done, total=report.total)
+            figures = report.figures
+    assert figures is not None  # noqa: S101 -- the last report has them, or TrialError was raised
+    return figures
+
+
+def _ask(job: JobSpec, wanted: SnapshotBench, environment: Mapping[str, str]) -> Generator[bytes]:
+    return ask_trainer_image("snapshot", job, wanted, environment, package="cprjob_bench")

@@ -1,0 +1,252 @@
+"""`cprjob bench train`: how fast CPRJob trains on this machine, beside other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cpr_contract import env
+from cpr_contract.codec import to_json
+from cpr_contract.processor import is_emulated, read_cpuinfo
+from cpr_contract.spec import JobSpec, Precision
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import TrialError, why
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.document import InvalidDocumentError
+from cprjob_bench.commands.bench import Result, bench_job, table
+from cprjob_bench.commands.contenders import Contender, CprJob, Program, peer_commands, single
+from cprjob_bench.commands.measuring import Summary, Window, in_turn, open_gauge, summarise
+from cprjob_bench.options import TrainPreset
+
+# Jobs to measure with: the models of the DLRM literature, over synthetic samples.
+
+
+BATCH_SIZE = 2048
+#: More samples than any window trains, so that no run finishes by itself.
+_ENDLESS = 2**40
+
+#: Distinct values of the categorical columns of Criteo's two data sets, the second with at most 40 M a column.
+_KAGGLE = (
+    "1460 583 10131227 2202608 305 24 12517 633 3 93145 5683 8351593 3194 27 14992 5461306 10 5652 2173 4 7046547 \
+    18 15 286181 105 142572"
+)
+_TERABYTE = (
+    "39884406 39043 17289 7420 20263 3 7120 1543 63 38532951 2953546 403346 10 2208 11938 155 4 976 14 39979771 \
+    25641295 39664984 585935 12972 108 36"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    columns: str
+
+
+_MODELS: Mapping[TrainPreset, _Model] = {
+    TrainPreset.KAGGLE: _Model(16, (512, 256, 64, 16), (512, 256, 1), _KAGGLE),
+    TrainPreset.TERABYTE: _Model(64, (512, 256, 64), (512, 512, 256, 1), _TERABYTE),
+    TrainPreset.MLPERF: _Model(128, (512, 256, 128), (1024, 1024, 512, 256, 1), _TERABYTE),
+}
+
+
+def document(  # noqa: PLR0913 -- one parameter per part of the job
+    preset: TrainPreset,
+    *,
+    rows: int,
+    trainers: int,
+    shards: int,
+    workers: int,
+    precision: Precision,
+    samples: Path,
+    store: Path,
+    interval_s: int,
+) -> dict[str, Any]:
+    """A CPRJob of this model over the file `samples`, with a cut every `interval_s` seconds.
+
+    rows: the maximum per table.
+    """
+    model = _MODELS[preset]
+    tables = [
+        {"name": f"c{place}", "rows": min(int(values), rows)}
+        for place, values in enumerate(model.columns.split(), start=1)
+    ]
+    return bench_job(
+        f"bench-{preset}",
+        model={
+            "embeddingDim": model.dim,
+            "bottomMlp": list(model.bottom),
+            "topMlp": list(model.top),
+            "tables": tables,
+        },
+        data={"format": "Criteo", "uri": str(samples), "samples": _ENDLESS, "batchSize": BATCH_SIZE},
+        trainers={"replicas": trainers, "workers": workers, "precision": precision},
+        shards={"replicas": shards},
+        snapshots={
+            "store": {"endpoint": f"file://{store}", "bucket": "saves"},
+            "interval": {"mode": "Fixed", "seconds": interval_s},
+        },
+    )
+
+
+# The result of the bench, for people and for programs.
+
+
+SINGLE = "single"
+_MIB = 2**20
+_TITLES = ("contender", "samples/s", "of single", "step p50, ms", "p99, ms", "resident, MiB")
+
+
+def summaries(windows: Mapping[str, Sequence[Window]]) -> dict[str, Summary]:
+    """The summary of each contender's windows."""
+    return {name: summarise(found, windows[SINGLE]) for name, found in windows.items()}
+
+
+def result(setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]]) -> Result:
+    """The setting, the medians, and every window; a line for each contender, then how the time of a step is spent."""
+    found = summaries(windows)
+    return Result(_document(setting, windows, found), _lines(found))
+
+
+def _document(
+    setting: Mapping[str, Any], windows: Mapping[str, Sequence[Window]], found: Mapping[str, Summary]
+) -> dict[str, Any]:
+    return {
+        **setting,
+        "contenders": {name: _figures(summary) for name, summary in found.items()},
+        "ratio_to_single": {name: summary.ratio for name, summary in found.items() if name != SINGLE},
+        "windows": {name: [asdict(window) for window in each] for name, each in windows.items()},
+    }
+
+
+def _lines(found: Mapping[str, Summary]) -> Iterator[str | Table]:
+    shown = table(*_TITLES)
+    for name, summary in found.items():
+        figures = (summary.p50_ms, summary.p99_ms, summary.rss_bytes / _MIB)
+        shown.add_row(
+            name, f"{summary.samples_per_s:,.0f}", f"{summary.ratio:.3f}", *(f"{each:,.1f}" for each in figures)
+        )
+    yield shown
+    for name, summary in found.items():
+        for role, stages in summary.stages_ms.items():
+            yield f"{name}, ms per step of a {role}: {_listed(stages)}"
+        yield f"{name}, processor ms per step: {_listed(summary.cpu_ms)}"
+
+
+def _figures(summary: Summary) -> dict[str, Any]:
+    return {
+        "samples_per_s": summary.samples_per_s,
+        "step_p50_ms": summary.p50_ms,
+        "step_p99_ms": summary.p99_ms,
+        "rss_mib": summary.rss_bytes / _MIB,
+        "stages_ms": {role: dict(stages) for role, stages in summary.stages_ms.items()},
+        "cpu_ms": dict(summary.cpu_ms),
+    }
+
+
+def _listed(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
+
+
+# The command: reads the options, runs the contenders in turn, prints the result.
+
+
+_SAMPLES = 100_000
+#: Intervals between cuts in a window: at least one, and the time that its save takes.
+_INTERVALS_IN_WINDOW = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What the command line asks for.
+
+    rows: the maximum number per table. seconds: the length of a window. peers: other programs
+    that take part, as NAME=COMMAND.
+    """
+
+    preset: TrainPreset
+    rows: int
+    trainers: int
+    shards: int
+    workers: int
+    precision: Precision
+    repeats: int
+    seconds: int
+    json: bool
+    peers: tuple[str, ...] = ()
+
+
+def bench_train(options: TrainOptions, out: Console, err: Console, environment: Mapping[str, str]) -> None:
+    """Run all contenders in turn and print their speeds; progress goes to `err`.
+
+    Raises InvalidDocumentError or OptionError before anything runs, TrialError later.
+    """
+    if is_emulated(options.precision, "cpu", read_cpuinfo()):
+        raise OptionError(
+            f"--precision {options.precision}: this processor has no instructions for it (AVX512-BF16 or AMX) and "
+            "would emulate it, far slower than fp32; use --precision fp32, or another machine"
+        )
+    windows = asyncio.run(_measure(options, err, {**environment, "OMP_WAIT_POLICY": "PASSIVE"}))
+    setting = {
+        "precision": options.precision,
+        "preset": options.preset.value,
+        "rows": options.rows,
+        "batch_size": BATCH_SIZE,
+        "trainers": options.trainers,
+        "shards": options.shards,
+        "workers": options.workers,
+    }
+    result(setting, windows).show(out, as_json=options.json)
+
+
+async def _measure(options: TrainOptions, err: Console, environment: Mapping[str, str]) -> dict[str, list[Window]]:
+    with tempfile.TemporaryDirectory(prefix="cprjob-") as name:
+        folder = Path(name)
+        contenders = _contenders(options, folder, environment)
+        async with open_gauge(environment, folder / "gauge.txt") as gauge:
+            return await in_turn(contenders, folder, options.repeats, options.seconds, gauge, BATCH_SIZE, err)
+
+
+def _contenders(options: TrainOptions, folder: Path, environment: Mapping[str, str]) -> tuple[Contender, ...]:
+    """All contenders, single first. Also writes the samples that they train on."""
+    commands = peer_commands(options.peers)
+    samples = folder / "samples.tsv"
+    job = document(
+        options.preset,
+        rows=options.rows,
+        trainers=options.trainers,
+        shards=options.shards,
+        workers=options.workers,
+        precision=options.precision,
+        samples=samples,
+        store=folder / "store",
+        interval_s=max(int(options.seconds / _INTERVALS_IN_WINDOW), 1),
+    )
+    if invalid := validate(job):
+        raise InvalidDocumentError(invalid)
+    spec = to_job_spec(parse_spec(job["spec"]), uid="bench", name=job["metadata"]["name"])
+    write_samples(spec, samples, environment)
+    peers = (Program(name, command, spec, environment) for name, command in commands.items())
+    return single(spec, environment), CprJob(job, environment), *peers
+
+
+def write_samples(job: JobSpec, samples: Path, environment: Mapping[str, str]) -> None:
+    """Write the file that a job trains on. Raises TrialError."""
+    last_word, log = samples.with_name("termination"), samples.with_name("samples.txt")
+    variables = {**environment, env.SPEC: to_json(job), env.TERMINATION_FILE: str(last_word)}
+    command = (sys.executable, "-m", "cprjob_bench", "samples", "--rows", str(_SAMPLES), "--to", str(samples))
+    with log.open("wb") as output:
+        code = subprocess.call(command, env=variables, stderr=output)  # noqa: S603 -- our own program
+    if code:
+        raise TrialError(why(last_word, log, code))

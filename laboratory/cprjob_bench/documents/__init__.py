@@ -1,1 +1,0 @@
-"""What the commands of benches ask the processes that they start, and are told."""

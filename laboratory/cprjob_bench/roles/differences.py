@@ -1,0 +1,132 @@
+"""ECRec's parity as arithmetic: sums of floats, to which differences of rows and optimizer state are added.
+
+A row of parity is the sum of one row of each of k shards, and so is its state. What a step adds to a row is added to
+its parity, too (arXiv 2104.01981, section 3). Sums are rounded, so a row that is decoded is not quite the one that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.parity.coding import Parts
+from cpr_trainer.parity.messages import Shapes, document_of, pack
+from cpr_trainer.tables.arena import Arena
+
+_ALIGNMENT = 8
+#: A rank and a step: the push that a difference belongs to.
+Push = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Difference:
+    """What a push added to one segment of a part. at: uint32 [n], all different. rows: [n, D]. state: [n, W]."""
+
+    at: NDArray[np.uint32]
+    rows: Floats
+    state: Floats
+
+
+#: One for each segment.
+Differences = tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    rank: int
+    step: int
+    counts: tuple[int, ...]
+
+
+class Before:
+    """What some slots of an arena held before a push. slots: int64 [k], ascending if there are several segments."""
+
+    def __init__(self, arena: Arena, parts: Parts, slots: Ints) -> None:
+        self._arena = arena
+        self._parts = parts
+        self._bounds = arena.bounds(slots)
+        self._at = [
+            segment.within(slots[self._bounds[place] : self._bounds[place + 1]])
+            for place, segment in enumerate(arena.segments)
+        ]
+        self._held = self._read()
+
+    def differences(self) -> list[Differences]:
+        """Return what was added since then, part after part."""
+        found = [list[Difference]() for _ in range(self._parts.data_shards)]
+        pairs = zip(self._at, self._parts.sizes, self._read(), self._held, strict=True)
+        for at, size, (rows, state), (rows_before, state_before) in pairs:
+            changes, state_changes, owners = rows - rows_before, state - state_before, at // size
+            for part, mine in enumerate(found):
+                which = owners == part
+                places = (at[which] - part * size).astype(np.uint32)
+                mine.append(Difference(places, changes[which], state_changes[which]))
+        return [tuple(each) for each in found]
+
+    def _read(self) -> list[tuple[Floats, Floats]]:
+        pairs = zip(self._arena.segments, self._at, strict=True)
+        return [(segment.rows.take(at, axis=0), segment.state.take(at, axis=0)) for segment, at in pairs]
+
+
+class Sums:
+    """The parity of one stripe. What is staged is added when its push is committed. One thread."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        """Begin with zeros. shapes: rows of a part, their dim and width of state, by segment."""
+        self.sums = [
+            (np.zeros((rows, dim), np.float32), np.zeros((rows, width), np.float32)) for rows, dim, width in shapes
+        ]
+        self._staged: dict[Push, dict[int, Differences]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the sums."""
+        return sum(rows.nbytes + state.nbytes for rows, state in self.sums)
+
+    def stage(self, push: Push, member: int, differences: Differences) -> None:
+        """Keep what a push added to a member's part; a second time changes nothing."""
+        self._staged.setdefault(push, {})[member] = differences
+
+    def commit(self, push: Push) -> None:
+        """Add what is staged of a push."""
+        for differences in self._staged.pop(push, {}).values():
+            for (rows, state), each in zip(self.sums, differences, strict=True):
+                rows[each.at] += each.rows
+                state[each.at] += each.state
+
+
+def pack_differences(generation: int, push: Push, differences: Differences) -> tuple[Header, list[Any]]:
+    """Return the frame for the holder of a part."""
+    head = _Head(*push, tuple(len(each.at) for each in differences))
+    arrays = [array for each in differences for array in (each.at, each.rows, each.state)]
+    return pack(Operation.FLUSH, generation, head, *arrays)
+
+
+def unpack_differences(frame: Frame, shapes: Shapes) -> tuple[Push, Differences]:
+    """Return what a holder is sent; arrays are a copy. Raises FrameError."""
+    head, count = document_of(_Head, frame), frame.header.count
+    payload, first = bytes(frame.payload[count + -count % _ALIGNMENT :]), 0
+    found = list[Difference]()
+    for rows, (_, dim, width) in zip(head.counts, shapes, strict=True):
+        arrays = list[NDArray[Any]]()
+        for dtype, values in ((np.uint32, 1), (np.float32, dim), (np.float32, width)):
+            end = first + 4 * rows * values
+            if end > len(payload):
+                raise FrameError(f"differences of more than the {len(payload)} bytes that there are")
+            arrays.append(np.frombuffer(payload, dtype, rows * values, first))
+            first = end + -end % _ALIGNMENT
+        at, changes, state = arrays
+        found.append(Difference(at, changes.reshape(rows, dim), state.reshape(rows, width)))
+    return (head.rank, head.step), tuple(found)
+
+
+def row_shapes(arena: Arena, parts: Parts) -> Sequence[tuple[int, int, int]]:
+    """Return the rows of a part, their dim and the width of their state, by segment."""
+    segments = zip(parts.sizes, arena.segments, strict=True)
+    return [(rows, mine.dim, mine.state.shape[1]) for rows, mine in segments]

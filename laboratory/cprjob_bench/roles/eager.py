@@ -1,0 +1,310 @@
+"""ECRec's way at both ends: with every push a shard sends how rows change, and a trainer commits in two phases."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import selectors
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from cpr_contract.env import ROLE_SHARD, ROLE_TRAINER
+from cpr_contract.roster import Peer, ShardRoster
+from cpr_contract.spec import JobSpec
+from cpr_trainer.arrays import Ints
+from cpr_trainer.exchange.frames import Frame, FrameError, Header, Operation
+from cpr_trainer.exchange.handshake import HandshakeError, Hello, Identity, Session
+from cpr_trainer.exchange.link import Link
+from cpr_trainer.parity.coding import Parts, Ring
+from cpr_trainer.parity.desk import Caller
+from cpr_trainer.parity.flush import FlushAccount, Rebuilt
+from cpr_trainer.parity.messages import Dialogue, NotReadyError, most_bytes
+from cpr_trainer.shard.server import Connection, Server
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.arena import Home
+from cprjob_bench.roles.differences import Before, Push, Sums, pack_differences, row_shapes, unpack_differences
+
+# The trainer's part of ECRec's two-phase commit: once all shards have staged a push, it tells all to commit it.
+#
+# As in the product, the next steps go on meanwhile, as far as the window for pushes allows.
+
+
+#: A shard says by it that it has staged a push, with the holders of its parity; a trainer that it is to commit it.
+STAGED, COMMIT = Operation.STANDING, Operation.STAND
+
+
+class Rounds:
+    """The commits of one trainer to its `links`. Everything happens under the exchange's lock."""
+
+    def __init__(self) -> None:
+        self.links: list[EagerLink] = []
+        self._votes = defaultdict[int, set[int]](set)
+
+    def staged(self, shard: int, step: int) -> None:
+        """A shard has staged a step's push: when all have, let all commit."""
+        votes = self._votes[step]
+        votes.add(shard)
+        if len(votes) == len(self.links):
+            del self._votes[step]
+            for link in self.links:
+                link.commit(step)
+
+
+class EagerLink(Link):
+    """A link whose pushes are acknowledged once they are committed. All of a process have to do with each other."""
+
+    rounds = Rounds()
+
+    def __init__(self, session: Session, peer: Peer, rng: random.Random, now: float) -> None:
+        super().__init__(session, peer, rng, now)
+        self.rounds.links.append(self)
+
+    def commit(self, step: int) -> None:
+        """Tell the shard to commit a step's push, and the parity that others sent it of that step."""
+        self._send(self._session.header(COMMIT, step))
+
+    def _on_answer(self, header: Header) -> None:
+        if header.operation is STAGED:
+            self.rounds.staged(self.peer.index, header.step)
+        else:
+            super()._on_answer(header)
+
+
+# A shard's part of ECRec's way: with every push it sends the holders of its parity how rows and their state change.
+#
+# A push is acknowledged in two phases. First the shard updates its rows, sends the differences, and tells the trainer
+# once all holders have staged them. When the trainer tells it to commit, it adds what others staged here, and
+# acknowledges. ECRec stages its own rows as well; not to do so saves a copy, in favour of this mode. There is no way
+# back from a failure: only what it costs while nothing fails is of interest here.
+
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S = 0.05
+
+#: A frame, and the push that it belongs to.
+_Item = tuple[Push, tuple[Header, list[Any]]]
+
+
+class EagerDesk:
+    """What other shards and the trainers' commits are answered by; in the place of the product's `Desk`.
+
+    `bell` wakes the thread that serves, which listens at `ear`.
+    """
+
+    def __init__(self, ring: Ring, index: int, sums: Sums, service: Service, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.bell, self.ear = socket.socketpair()
+        self.bell.settimeout(0.0)
+        self.ear.settimeout(0.0)
+        self._members = ring.members(index)
+        self._shapes = [(len(rows), rows.shape[1], state.shape[1]) for rows, state in sums.sums]
+        self._sums = sums
+        self._service = service
+        self._delivered: SimpleQueue[Push] = SimpleQueue()
+        self._owed = defaultdict[Push, int](int)
+        self._held: dict[Push, tuple[EagerConnection, Header]] = {}
+        self._committed = defaultdict[int, int](int)
+
+    def on_frame(self, caller: Caller, frame: Frame) -> None:
+        """Stage what another shard sends. Raises FrameError."""
+        progress = self._service.progress
+        if progress is None or frame.header.generation != progress.generation:
+            caller.send(Header(Operation.NOT_READY))
+            return
+        if frame.header.operation is not Operation.FLUSH or caller.rank not in self._members:
+            raise FrameError(f"shard {caller.rank} sent {frame.header.operation.name}")
+        push, differences = unpack_differences(frame, self._shapes)
+        self._sums.stage(push, caller.rank, differences)
+        caller.send(Header(Operation.STANDING, generation=progress.generation))
+
+    def owe(self, push: Push, holders: int) -> None:
+        """So many holders have to stage a push before its trainer is told."""
+        self._owed[push] = holders
+
+    def deliver(self, push: Push) -> None:
+        """A holder has staged a push; any thread may call it."""
+        self._delivered.put(push)
+        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
+            self.bell.send(b"\0")
+
+    def withhold(self, connection: EagerConnection, header: Header) -> bool:
+        """Whether an acknowledgement has to wait for its commit."""
+        push = (header.rank, header.step)
+        if header.step <= self._committed[header.rank]:
+            return False
+        self._held[push] = (connection, header)
+        self._tell_if_staged(push)
+        return True
+
+    def committed(self, rank: int) -> int:
+        """Return the last step that a rank has committed."""
+        return self._committed[rank]
+
+    def commit(self, push: Push) -> None:
+        """A trainer commits a push of its own."""
+        self._sums.commit(push)
+        rank, step = push
+        self._committed[rank] = max(self._committed[rank], step)
+        if (held := self._held.pop(push, None)) is not None:
+            connection, header = held
+            connection.send(header)
+
+    def settle(self) -> None:
+        """Take in what was delivered."""
+        with contextlib.suppress(BlockingIOError):
+            while self.ear.recv(4096):
+                pass
+        while True:
+            try:
+                push = self._delivered.get_nowait()
+            except Empty:
+                return
+            self._owed[push] -= 1
+            self._tell_if_staged(push)
+
+    def _tell_if_staged(self, push: Push) -> None:
+        if push in self._held and self._owed.get(push, 0) <= 0:
+            self._owed.pop(push, None)
+            connection, header = self._held[push]
+            connection.send(replace(header, operation=STAGED))
+
+
+class EagerConnection(Connection):
+    """A connection that holds acknowledgements back until they are committed, once it has the `desk` that knows."""
+
+    desk: EagerDesk | None = None
+
+    def send(self, header: Header, *payload: Any) -> None:
+        """See `Connection`."""
+        if self.desk is not None:
+            if header.operation is Operation.ACK and self.desk.withhold(self, header):
+                return
+            if header.operation is Operation.PONG:  # it acknowledges, too
+                header = replace(header, step=min(header.step, self.desk.committed(header.rank)))
+        super().send(header, *payload)
+
+
+class EagerServer(Server):
+    """A server that takes commits, and wakes when a holder has staged something."""
+
+    def __init__(self, *arguments: Any, desk: EagerDesk, **named: Any) -> None:
+        super().__init__(*arguments, desk=desk, **named)  # type: ignore[arg-type]
+        self._eager = desk
+        self._selector.register(desk.ear, selectors.EVENT_READ, desk)
+
+    def turn(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        """See `Server`."""
+        super().turn(timeout_s, clock)
+        self._eager.settle()
+
+    def _join(self, connection: Connection, hello: Hello, now: float) -> None:
+        super()._join(connection, hello, now)
+        if isinstance(connection, EagerConnection):
+            connection.desk = self._eager
+
+    def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
+        if connection.role == ROLE_TRAINER and frame.header.operation is COMMIT:
+            self._eager.commit((frame.header.rank, frame.header.step))
+        else:
+            super()._on_frame(connection, frame, now)
+
+
+class EagerRedundancy:
+    """In the place of the product's `Redundancy`, with the same methods."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- as the one that it stands for
+        self, job: JobSpec, roster: ShardRoster, home: Home, service: Service, key: bytes, rng: random.Random
+    ) -> None:
+        del rng
+        ring, self._parts = Ring(job.shards, job.parity_shards), Parts.of(home.placement, job.parity_shards)
+        self._arena, self._service, self._job, self._key, self._index = home.arena, service, job, key, roster.index
+        self._incarnation = roster.incarnation
+        shapes = row_shapes(home.arena, self._parts)
+        self.sums = Sums(shapes)
+        service.metrics.parity_bytes.set(self.sums.nbytes)
+        self.desk = EagerDesk(ring, roster.index, self.sums, service, most_bytes(shapes))
+        self._senders = [_Sender(holder, self._connect, self.desk.deliver) for holder in ring.holders(roster.index)]
+        self._before: Before | None = None
+        service.before_change, service.on_change = self._on_before_change, self._on_change
+        self.follow(roster)
+
+    def follow(self, roster: ShardRoster) -> None:
+        """Send to the shards that this roster names."""
+        peers = {peer.index: peer for peer in roster.shards}
+        for sender in self._senders:
+            sender.peer = peers.get(sender.holder)
+
+    def rebuild(self, roster: ShardRoster, cancelled: Callable[[], bool]) -> tuple[FlushAccount, Rebuilt] | None:
+        """Nothing is given back: see above."""
+        del roster, cancelled
+        return None
+
+    def adopt(self, rebuilt: Rebuilt) -> None:
+        """Nothing is ever rebuilt."""
+
+    def turn(self, now_s: float) -> None:
+        """Nothing is due by the clock."""
+
+    def close(self) -> None:
+        """The threads end with the process."""
+
+    def _on_before_change(self, slots: Ints) -> None:
+        self._before = Before(self._arena, self._parts, slots)
+
+    def _on_change(self, _slots: Ints) -> None:
+        before, header = self._before, Header.unpack(self._arena.redo.note)
+        if before is None:
+            return
+        push = (header.rank, header.step)
+        self.desk.owe(push, len(self._senders))
+        for sender, differences in zip(self._senders, before.differences(), strict=True):
+            sender.send((push, pack_differences(header.generation, push, differences)))
+        self._before = None
+
+    def _connect(self, peer: Peer) -> Dialogue:
+        progress = self._service.progress
+        generation = 0 if progress is None else progress.generation
+        me = Identity(self._job.job_uid, ROLE_SHARD, self._index, self._incarnation, generation)
+        callee = replace(me, index=peer.index, incarnation=peer.incarnation)
+        return Dialogue(peer, self._key, me, callee, self._service.encoding, self._job.silence_s)
+
+
+class _Sender:
+    """The thread that brings differences to one holder, in order, each until it is staged."""
+
+    def __init__(self, holder: int, connect: Callable[[Peer], Dialogue], deliver: Callable[[Push], None]) -> None:
+        self.holder = holder
+        self.peer: Peer | None = None
+        self._connect = connect
+        self._deliver = deliver
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        threading.Thread(target=self._run, name=f"eager {holder}", daemon=True).start()
+
+    def send(self, item: _Item) -> None:
+        """Bring this, too."""
+        self._queue.put(item)
+
+    def _run(self) -> None:
+        waiting = self._queue.get()
+        while True:
+            peer = self.peer
+            if peer is None or not peer.host:
+                time.sleep(_RETRY_S)
+                continue
+            try:
+                with self._connect(peer) as dialogue:
+                    while True:
+                        push, frame = waiting
+                        dialogue.ask(*frame, Operation.STANDING)
+                        self._deliver(push)
+                        waiting = self._queue.get()
+            except (OSError, FrameError, HandshakeError, NotReadyError) as error:
+                _LOG.info("no parity at shard %d: %s", self.holder, error)
+                time.sleep(_RETRY_S)

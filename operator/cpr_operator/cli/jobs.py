@@ -1,0 +1,260 @@
+"""The commands of `cprjob` for jobs on a cluster, with the user's own rights. They parse options."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cpr_operator.cli.console import (
+    INTERRUPTED,
+    ListingForm,
+    OptionError,
+    Where,
+    err,
+    interruptible,
+    on_cluster,
+    out,
+    usage_errors,
+)
+from cpr_operator.cli.kills import parse_member
+
+# The commands for jobs on a cluster. They parse options; `cpr_operator.client` and the modules beside do the work.
+
+
+jobs = typer.Typer(rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, also as cpr/NAME.")]
+Names = Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs, also as cpr/NAME.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look in all namespaces.")]
+
+
+@jobs.command()
+@on_cluster
+def submit(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files with CPRJobs; - is stdin.")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it is over.")] = False,
+    where: Where,
+) -> None:
+    """Create jobs on the cluster."""
+    with usage_errors():
+        documents = _manifests(files)
+        if watch and len(documents) != 1:
+            raise OptionError(f"--watch follows one job, and there are {len(documents)}")
+        with where.client() as client:
+            created = [client.submit(each) for each in documents]
+            for job in created:
+                out.print(f"created {job.namespace}/{job.name}", markup=False, highlight=False)
+            if watch:
+                there = Where(where.kubeconfig, where.context, created[0].namespace)
+                raise typer.Exit(_watch(there, created[0].name))
+
+
+@jobs.command()
+@on_cluster
+def get(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Names of jobs; by default all of the namespace.")
+    ] = None,
+    *,
+    all_namespaces: AllNamespaces = False,
+    output: Annotated[ListingForm, typer.Option("--output", "-o", help="How to print them.")] = "table",
+    where: Where,
+) -> None:
+    """List jobs, or print some."""
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import listing
+
+    with usage_errors(), where.client() as client:
+        if names and all_namespaces:
+            raise OptionError("--all-namespaces lists jobs; give it without names")
+        found = [client.get(job_name(each)) for each in names] if names else client.list(all_namespaces=all_namespaces)
+        if not found and output in {"table", "wide"}:
+            err.print(f"no jobs in {'the cluster' if all_namespaces else client.namespace}", highlight=False)
+            return
+        single = len(names or ()) == 1
+        shown = listing(found, output, time.time(), namespaces=all_namespaces, single=single)
+        out.print(shown, highlight=False, soft_wrap=True)
+
+
+@jobs.command()
+@on_cluster
+def describe(job: Name, *, where: Where) -> None:
+    """Show all about a job: figures, members, conditions, failures and events."""
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import description
+
+    with usage_errors(), where.client() as client:
+        name = job_name(job)
+        out.print(description(client.get(name), client.events(name)), highlight=False)
+
+
+@jobs.command()
+@on_cluster
+def top(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Name of the job; by default all of the namespace.")
+    ] = None,
+    *,
+    all_namespaces: AllNamespaces = False,
+    where: Where,
+) -> None:
+    """Show the progress of a job until it is over, or a table of all jobs."""
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import follow_all, follow_job
+
+    with usage_errors(), interruptible(), where.client() as client:
+        if job is None:
+            follow_all(client, out, all_namespaces=all_namespaces)
+        elif all_namespaces:
+            raise OptionError("--all-namespaces lists jobs; give it without a name")
+        else:
+            follow_job(client, job_name(job), where, out, from_start=False)
+
+
+@jobs.command()
+@on_cluster
+def logs(
+    job: Name,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is printed, by later pods too, until the job ends.")
+    ] = False,
+    role: Annotated[Literal["trainer", "shard"], typer.Option(help="Whose log.")] = "trainer",
+    index: Annotated[
+        int | None, typer.Option(min=0, help="Index of the member. Defaults to the leader, or to shard 0.")
+    ] = None,
+    where: Where,
+) -> None:
+    """Print the log of a trainer or a shard."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors(), interruptible(), where.client() as client:
+        for line in client.logs(job_name(job), role=role, index=index, follow=follow):
+            typer.echo(line.rstrip("\n"))
+
+
+@jobs.command()
+@on_cluster
+def events(job: Name, *, where: Where) -> None:
+    """List the events of a job, oldest first. Kubernetes keeps them for an hour."""
+    from cpr_operator.cli.document import job_name
+    from cpr_operator.cli.job_views import events_table
+
+    with usage_errors(), where.client() as client:
+        out.print(events_table(client.events(job_name(job))), highlight=False)
+
+
+@jobs.command()
+@on_cluster
+def suspend(job: Name, *, where: Where) -> None:
+    """Save everything, and give the job's pods back. Nothing is lost."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors(), where.client() as client:
+        changed = client.suspend(job_name(job))
+        out.print(f"{changed.name} is asked to save everything and stop", highlight=False)
+        out.print(f"To resume the job: cprjob resume {changed.name}{where.options}", highlight=False, soft_wrap=True)
+
+
+@jobs.command()
+@on_cluster
+def resume(job: Name, *, where: Where) -> None:
+    """Go on with a suspended job."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors(), where.client() as client:
+        changed = client.resume(job_name(job))
+        out.print(f"{changed.name} is asked to go on", highlight=False)
+
+
+@jobs.command()
+@on_cluster
+def scale(
+    job: Name,
+    *,
+    trainers: Annotated[int | None, typer.Option(min=1, help="Number of trainers, at any time.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Number of shards, while the job is suspended.")] = None,
+    where: Where,
+) -> None:
+    """Change how many trainers or shards a job has."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors():
+        if trainers is None and shards is None:
+            raise OptionError("say how many: --trainers N, --shards N, or both")
+        with where.client() as client:
+            spec = client.scale(job_name(job), trainers=trainers, shards=shards).spec
+            members = f"{spec.trainers.replicas} trainers and {spec.shards.replicas} shards"
+            out.print(f"{job_name(job)} is to have {members}", highlight=False)
+
+
+@jobs.command()
+@on_cluster
+def chaos(
+    job: Name,
+    *,
+    kill: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE/INDEX", help="Delete a member's pod at once, as shard/1.")
+    ] = None,
+    drain: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE/INDEX", help="The same with time to save, as at a node's drain.")
+    ] = None,
+    where: Where,
+) -> None:
+    """Strike members of a running job, to see what becomes of it."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors():
+        strikes = [(parse_member(each), False) for each in kill or ()]
+        strikes += [(parse_member(each), True) for each in drain or ()]
+        if not strikes:
+            raise OptionError("say whom to strike, as in --kill shard/1")
+        with where.client() as client:
+            for (role, index), gently in strikes:
+                pod = client.kill(job_name(job), role, index, drain=gently)
+                out.print(f"{'drained' if gently else 'killed'} {role}/{index} (pod {pod})", highlight=False)
+
+
+@jobs.command()
+@on_cluster
+def delete(names: Names, *, where: Where) -> None:
+    """Delete jobs. Their saves stay, unless they have snapshots.deleteWithJob."""
+    from cpr_operator.cli.document import job_name
+
+    with usage_errors(), where.client() as client:
+        for name in map(job_name, names):
+            client.delete(name)
+            out.print(f"deleted {client.namespace}/{name}", markup=False, highlight=False)
+
+
+def _manifests(files: list[Path]) -> list[dict[str, Any]]:
+    """All CPRJobs of the files; other objects are for kubectl."""
+    from cpr_operator.cli.document import DocumentError, jobs_of, read_documents
+
+    found: list[dict[str, Any]] = []
+    for file in files:
+        documents = read_documents(file)
+        mine = jobs_of(documents)
+        if not mine:
+            raise DocumentError(f"{file} contains no CPRJob")
+        if len(mine) < len(documents):
+            others = len(documents) - len(mine)
+            err.print(f"{file}: {others} other objects are left to kubectl apply", markup=False, highlight=False)
+        found += mine
+    return found
+
+
+def _watch(where: Where, name: str) -> int:
+    """The exit code of a watched job: 0 only if it succeeded. Ctrl-C ends the watch, and the job goes on."""
+    from cpr_operator.cli.job_views import follow_job
+
+    try:
+        with where.client() as client:
+            return 0 if follow_job(client, name, where, out, from_start=True).phase == "Succeeded" else 1
+    except KeyboardInterrupt:
+        out.print(f"The job goes on. To follow it: cprjob top {name}{where.options}", highlight=False, soft_wrap=True)
+        return INTERRUPTED

@@ -1,0 +1,238 @@
+"""`cprjob snapshots`: which points a job can be restored to, whether they verify, and pruning by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from cpr_contract.codec import from_json, to_dict
+from cpr_contract.requests import Damage, Listing, Point, Pruning, Request, Verification
+from cpr_contract.spec import ModelSpec, StoreSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.status import TERMINAL_PHASES, Phase
+from cpr_operator.api.validate import parse_spec, parse_status, validate
+from cpr_operator.cli.asking import Ask
+from cpr_operator.cli.console import OptionError, Where
+from cpr_operator.cli.document import InvalidDocumentError, find_job
+
+# Finds the store and the job in it that the command line names.
+
+
+#: Anchors to keep if the job's manifest is not at hand: the default of `snapshots.keep`.
+DEFAULT_KEEP = 2
+_SPECIMENS = "file:///folder, or s3://bucket/prefix with --endpoint http[s]://host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A store, and the job in it if one is named. `phase` is None, and `forks` empty, without the job's status."""
+
+    store: StoreSpec
+    job_uid: str | None
+    model: ModelSpec | None = None
+    keep: int = DEFAULT_KEEP
+    forks: tuple[tuple[int, int], ...] = ()
+    phase: Phase | None = None
+
+
+def find_source(
+    named: str | None, workdir: Path | None, endpoint: str | None, job_uid: str | None, where: Where
+) -> Source:
+    """The store of a URI, or that of a CPRJob on a cluster, in a file or in a local run's folder.
+
+    Raises OptionError, DocumentError, InvalidDocumentError, InvalidStatusError, AnswerError.
+    """
+    if named is not None and "://" in named:
+        if workdir is not None:
+            raise OptionError("give either a store or --workdir DIR of a local run")
+        return Source(_store(named, endpoint), job_uid)
+    if endpoint is not None:
+        raise OptionError(f"--endpoint {endpoint}: only s3://bucket/prefix takes it, because a CPRJob names its own")
+    return _of_job(find_job(named, workdir, where), job_uid)
+
+
+def _store(uri: str, endpoint: str | None) -> StoreSpec:
+    place = urlsplit(uri)
+    if place.scheme == "s3" and place.netloc and endpoint:
+        return StoreSpec(endpoint, None, place.netloc, place.path.strip("/"))
+    if place.scheme == "file" and place.path and not endpoint:
+        return StoreSpec(uri, None, "", "")
+    raise OptionError(f"{uri}: use {_SPECIMENS}")
+
+
+def _of_job(document: Any, job_uid: str | None) -> Source:
+    invalid = validate(document)
+    if invalid:
+        raise InvalidDocumentError(invalid)
+    meta, status = document["metadata"], parse_status(document.get("status") or {})
+    uid = job_uid or meta.get("uid")
+    job = to_job_spec(parse_spec(document["spec"]), uid or "", meta["name"])
+    return Source(
+        store=job.snapshots.store,
+        job_uid=uid,
+        model=job.model,
+        keep=job.snapshots.keep,
+        forks=tuple(
+            (fork.generation, fork.anchor.step if fork.anchor else 0) for fork in status.forks if fork.generation > 1
+        ),
+        phase=status.phase if status.start_time is not None else None,
+    )
+
+
+# The results of `cprjob snapshots`, for people.
+
+
+_TITLES = ("step", "samples", "kind", "shards", "generation", "written (UTC)", "size", "bits", "based on", "strategy")
+_LEFT = frozenset({"kind", "written (UTC)", "based on", "strategy"})
+
+
+def show_points(console: Console, points: Iterable[Point], words: Mapping[str, str] | None = None) -> None:
+    """Print a table for each job, oldest point first; `words` are remarks on points, by key."""
+    points = tuple(points)
+    if not points:
+        console.print("no saves found")
+    for job_uid, found in groupby(points, key=lambda point: point.job_uid):
+        table = Table(title=f"job {job_uid}", title_justify="left", box=None, pad_edge=False)
+        for title in (*_TITLES, *(("",) if words is not None else ())):
+            table.add_column(title, header_style="dim", justify="left" if title in _LEFT else "right")
+        for point in found:
+            table.add_row(*_cells(point), *((words.get(point.key, ""),) if words is not None else ()))
+        console.print(table, "", sep="\n", highlight=False)
+
+
+def show_damage(console: Console, damaged: Iterable[Damage]) -> None:
+    """Print each damaged object: its key, what was expected, and what was found."""
+    for damage in damaged:
+        console.print(f"[red]{escape(damage.key)}[/red]", highlight=False, soft_wrap=True)
+        for name, text in (("expected", damage.expected), ("found", damage.found)):
+            console.print(f"    {name}: {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def show_verification(console: Console, found: Verification) -> None:
+    """Print the points with their verdicts, the damaged objects, and how much was read."""
+    unusable = set(found.unusable)
+    words = {p.key: "[red]damaged[/red]" if p.key in unusable else "[green]intact[/green]" for p in found.points}
+    show_points(console, found.points, words)
+    show_damage(console, found.damaged)
+    verdict = f"[red]{len(found.damaged)} damaged[/red]" if found.damaged else "[green]all intact[/green]"
+    console.print(f"{found.objects} objects, {decimal(found.size_bytes)} read: {verdict}", highlight=False)
+
+
+def show_pruning(console: Console, found: Pruning) -> None:
+    """Print the points to keep and to delete, and how much the latter are."""
+    words = {p.key: "keep" for p in found.stay} | {p.key: "[yellow]delete[/yellow]" for p in found.go}
+    show_points(console, sorted((*found.stay, *found.go), key=_age), words)
+    amount = f"{found.objects} objects, {decimal(found.size_bytes)}"
+    if found.deleted:
+        console.print(f"{amount}: deleted", highlight=False)
+    else:
+        console.print(f"{amount} would be deleted; add --delete to delete them", highlight=False)
+
+
+def _cells(point: Point) -> tuple[str, ...]:
+    written = datetime.fromtimestamp(point.written_s, UTC)
+    return (
+        f"{point.step:,}",
+        f"{point.samples:,}",
+        point.kind,
+        str(len(point.shards)) if point.shards else "-",
+        str(point.generation),
+        f"{written:%Y-%m-%d %H:%M:%S}",
+        decimal(point.size_bytes),
+        "-" if point.bits is None else str(point.bits),
+        ", ".join(f"{step:,}" for step in point.bases) or "-",
+        point.strategy or "-",
+    )
+
+
+def _age(point: Point) -> tuple[str, int, int, float]:
+    return point.job_uid, point.generation, point.step, point.written_s
+
+
+# The commands: have the trainer image's own code read the store, and print the result.
+
+
+Answer = TypeVar("Answer", Listing, Verification, Pruning)
+
+#: Exit code where something is damaged.
+DAMAGED = 1
+
+
+def list_points(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
+    """Show all points; returns the exit code. Raises TrialError if the store cannot be read."""
+    request = Request("List", source.store, source.job_uid)
+    found = _ask(request, Listing, ask)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_points(console, found.points)
+        show_damage(console, found.damaged)
+    return DAMAGED if found.damaged else 0
+
+
+def verify_saves(source: Source, console: Console, ask: Ask, *, as_json: bool) -> int:
+    """Read all saves and show what is damaged; returns the exit code. Raises TrialError as above."""
+    request = Request("Verify", source.store, source.job_uid, model=source.model)
+    found = _ask(request, Verification, ask)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_verification(console, found)
+    return DAMAGED if found.damaged else 0
+
+
+def prune_saves(  # noqa: PLR0913 -- one parameter per option
+    source: Source,
+    keep: int | None,
+    console: Console,
+    ask: Ask,
+    *,
+    delete: bool,
+    as_json: bool,
+) -> None:
+    """Show what would be deleted, and delete it if `delete`.
+
+    keep: the number of anchors to keep; 0 keeps nothing, None stands for the job's own number.
+    Check the job's phase before (`check_phase`). Raises TrialError as above.
+    """
+    request = Request(
+        action="Prune",
+        store=source.store,
+        job_uid=source.job_uid,
+        keep=source.keep if keep is None else keep,
+        forks=source.forks,
+        delete=delete,
+    )
+    found = _ask(request, Pruning, ask)
+    if as_json:
+        console.print_json(json.dumps(to_dict(found)))
+    else:
+        show_pruning(console, found)
+
+
+def check_phase(source: Source, *, everything: bool) -> None:
+    """Raise OptionError if the job's phase says that it uses its saves, or will use them."""
+    if source.phase is None or source.phase in TERMINAL_PHASES:
+        return
+    if source.phase != "Suspended":
+        raise OptionError(f"the job is {source.phase}; its leader already prunes after every anchor")
+    if everything:
+        raise OptionError("the job is Suspended and could not be resumed without its saves; delete the job first")
+
+
+def _ask(request: Request, kind: type[Answer], ask: Ask) -> Answer:
+    with closing(ask("inventory", None, request)) as lines:
+        (line,) = lines
+    return from_json(kind, line)

@@ -1,1 +1,0 @@
-"""`cprjob ui`: jobs in a browser, as they go on. `source` finds them, `server` shows them. It changes nothing."""

@@ -1,0 +1,93 @@
+"""The Workload by which a job stands in a queue of Kueue (kueue.x-k8s.io/v1beta2): one pod set for each role.
+
+Kueue counts what the pod sets request, and chooses the flavors of nodes that their placement allows. So a pod set has
+just these parts of the manifests from which the pods will be created.
+
+A finalizer keeps the Workload, and thereby the quota, until the job's pods are gone, whoever deletes it or the job. The
+pods as further owners would need no operator for that, but the garbage collector reads all owners of an object whenever
+one of them goes: half a million requests for a job of a thousand pods.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpr_contract import env
+from cpr_operator.desired.names import metadata
+from cpr_operator.desired.pod import Manifest, PodPlan, role_spec, spare_spec
+
+KUEUE, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta2", "workloads"
+QUEUE_LABEL, PRIORITY_LABEL = f"{KUEUE}/queue-name", f"{KUEUE}/priority-class"
+#: Keeps the Workload until no pod of the job uses its quota.
+QUOTA_FINALIZER = f"{env.GROUP}/quota-in-use"
+#: What the Workload asks for, as a digest: with another one there has to be another Workload.
+ANNOTATION_DIGEST = f"{env.GROUP}/pod-sets"
+
+#: What decides about quota and flavors.
+_OF_POD = (
+    "affinity",
+    "nodeSelector",
+    "overhead",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "tolerations",
+    "topologySpreadConstraints",
+)
+_OF_CONTAINER = ("name", "resources", "restartPolicy")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in which queue: a LocalQueue, and a WorkloadPriorityClass with its value, if the job names one."""
+
+    queue: str
+    priority_class: str = ""
+    priority: int = 0
+
+
+def workload(plan: PodPlan, place: Place) -> Manifest:
+    """The Workload of the job, with the digest of what it asks for."""
+    spec: Manifest = {"queueName": place.queue, "podSets": _pod_sets(plan)}
+    labels = {QUEUE_LABEL: place.queue}
+    if place.priority_class:
+        reference = {"group": KUEUE, "kind": "WorkloadPriorityClass", "name": place.priority_class}
+        spec |= {"priorityClassRef": reference, "priority": place.priority}
+        labels[PRIORITY_LABEL] = place.priority_class
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    own = metadata(plan.job, plan.job.stem)
+    own |= {
+        "labels": own["labels"] | labels,
+        "annotations": {ANNOTATION_DIGEST: digest},
+        "finalizers": [QUOTA_FINALIZER],
+    }
+    return {"apiVersion": f"{KUEUE}/{VERSION}", "kind": "Workload", "metadata": own, "spec": spec}
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """What a Workload asks for, as a digest; empty if the operator has not made it."""
+    annotations: Mapping[str, str] = document["metadata"].get("annotations") or {}
+    return annotations.get(ANNOTATION_DIGEST, "")
+
+
+def _pod_sets(plan: PodPlan) -> list[Manifest]:
+    trainers, shards = plan.spec.trainers.replicas, plan.spec.shards
+    sets = [
+        _pod_set(env.ROLE_TRAINER, trainers, role_spec(plan, "trainer")),
+        _pod_set(env.ROLE_SHARD, shards.replicas, role_spec(plan, "shard")),
+    ]
+    if shards.spares:
+        sets.append(_pod_set(env.ROLE_SPARE, shards.spares, spare_spec(plan)))
+    return sets
+
+
+def _pod_set(name: str, count: int, pod: Manifest) -> Manifest:
+    spec = {part: pod[part] for part in _OF_POD if part in pod}
+    for kind in ("initContainers", "containers"):
+        if pod.get(kind):
+            spec[kind] = [{part: each[part] for part in _OF_CONTAINER if part in each} for each in pod[kind]]
+    return {"name": name, "count": count, "template": {"spec": spec}}

@@ -1,0 +1,129 @@
+"""Alternatives to a plan: CPR's own open loop, and the plan with other figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cpr_operator.policy import equations
+from cpr_operator.policy.inputs import Inputs
+from cpr_operator.policy.law import SHORTEST_S
+from cpr_operator.policy.plan import Plan, plan
+
+# CPR's own plan, for comparison: an interval fixed for the whole job, regardless of the actual losses.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """An interval with its expected loss and overhead, as portions of all samples and of the training time."""
+
+    interval_s: float
+    expected_pls: float
+    expected_overhead: float
+
+
+def partial(inputs: Inputs) -> OpenLoop:
+    """The interval whose expected loss is the whole budget, so that about half of all jobs exceed it."""
+    odds, recover_s = inputs.odds, inputs.costs.recover_s
+    longest = equations.partial_interval(inputs.limit, odds.mtbf_s, inputs.shards, odds.lost, odds.commit_s)
+    interval_s = max(longest, odds.commit_s, SHORTEST_S)
+    lost = equations.expected_pls(interval_s, odds.mtbf_s, inputs.shards, odds.lost, odds.commit_s)
+    return OpenLoop(interval_s, lost, equations.partial_overhead(interval_s, odds.mtbf_s, odds.save_s, recover_s))
+
+
+def full(inputs: Inputs) -> OpenLoop:
+    """The interval with the lowest cost of full recovery."""
+    odds, recover_s = inputs.odds, inputs.costs.recover_s
+    interval_s = max(equations.full_interval(odds.save_s, odds.mtbf_s), odds.commit_s, SHORTEST_S)
+    overhead = equations.full_overhead(interval_s, odds.mtbf_s, odds.save_s, recover_s, odds.commit_s)
+    return OpenLoop(interval_s, 0.0, overhead)
+
+
+def break_even(inputs: Inputs) -> float:
+    """The budget above which partial recovery is cheaper, as a portion of all samples."""
+    odds = inputs.odds
+    return equations.break_even_pls(odds.save_s, odds.mtbf_s, inputs.shards, odds.lost)
+
+
+# Sensitivity of the choice: the plan with other figures, and the values at which the mode changes.
+
+
+#: The largest factor by which a figure is changed in search of another mode.
+_FURTHEST = 1000.0
+#: Number of steps of the search, and of bisections within a step, which give three digits.
+_STEPS = 40
+_HALVINGS = 10
+#: The largest portion of all samples.
+_MOST = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the plan's inputs: how to read it, and how to scale it by a factor."""
+
+    read: Callable[[Inputs], float]
+    scaled: Callable[[Inputs, float], Inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The plan if one figure had another value."""
+
+    figure: str
+    value: float
+    plan: Plan
+
+
+def _with_mtbf(inputs: Inputs, factor: float) -> Inputs:
+    return replace(inputs, belief=replace(inputs.belief, beta_s=inputs.belief.beta_s * factor))
+
+
+def _with_lost(inputs: Inputs, factor: float) -> Inputs:
+    lost = min(max(inputs.belief.lost_per_failure * factor, 1.0), inputs.shards)
+    return replace(inputs, belief=replace(inputs.belief, lost_per_failure=lost))
+
+
+def _with_save(inputs: Inputs, factor: float) -> Inputs:
+    return replace(inputs, costs=replace(inputs.costs, save_stall_s=inputs.costs.save_stall_s * factor))
+
+
+#: The figures by name, in portions, seconds or shards.
+FIGURES: Mapping[str, Figure] = {
+    "limit": Figure(lambda i: i.limit, lambda i, factor: replace(i, limit=min(i.limit * factor, _MOST))),
+    "mtbf_s": Figure(lambda i: i.belief.mtbf_s, _with_mtbf),
+    "lost_per_failure": Figure(lambda i: i.belief.lost_per_failure, _with_lost),
+    "save_stall_s": Figure(lambda i: i.costs.save_stall_s, _with_save),
+}
+
+
+def halved_and_doubled(inputs: Inputs) -> tuple[WhatIf, ...]:
+    """The plans with each figure halved and doubled, if that changes its value."""
+    found = (_what_if(name, FIGURES[name].scaled(inputs, factor)) for name in FIGURES for factor in (0.5, 2.0))
+    return tuple(each for each in found if each.value != FIGURES[each.figure].read(inputs))
+
+
+def turns(inputs: Inputs) -> tuple[WhatIf, ...]:
+    """For each figure the nearest values, below and above, at which the mode changes, within a factor of 1000."""
+    found = (_turn(name, inputs, _FURTHEST**sign) for name in FIGURES for sign in (-1, 1))
+    return tuple(each for each in found if each is not None)
+
+
+def _turn(name: str, inputs: Inputs, furthest: float) -> WhatIf | None:
+    mode, step = plan(inputs).mode, furthest ** (1 / _STEPS)
+    scaled = FIGURES[name].scaled
+
+    def turned(factor: float) -> bool:
+        return plan(scaled(inputs, factor)).mode != mode
+
+    near = next((step**n for n in range(_STEPS) if turned(step ** (n + 1))), None)
+    if near is None:
+        return None
+    far = near * step
+    for _ in range(_HALVINGS):
+        middle = (near * far) ** 0.5
+        near, far = (near, middle) if turned(middle) else (middle, far)
+    return _what_if(name, scaled(inputs, far))
+
+
+def _what_if(name: str, inputs: Inputs) -> WhatIf:
+    return WhatIf(name, FIGURES[name].read(inputs), plan(inputs))

@@ -1,0 +1,183 @@
+"""A job in a queue of Kueue: no pods before it is admitted, and its quota goes back when its pods are gone.
+
+Kueue takes quota back by the condition `Evicted` of the Workload, and waits until it is released. So the job is
+suspended first: all is saved, and the pods go. Only then the Workload gives the quota up, and waits for its next turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cpr_operator.api.model import format_time
+from cpr_operator.api.status import TERMINAL_PHASES, Status
+from cpr_operator.cluster.protocol import Event, Manifest
+from cpr_operator.desired.pod import PodPlan, grace_s
+from cpr_operator.desired.workload import digest_of, workload
+from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
+from cpr_operator.reconcile.effects import outcome
+from cpr_operator.reconcile.pass_ import (
+    CreateWorkload,
+    DeleteWorkload,
+    Draft,
+    EventReason,
+    Outcome,
+    PassInput,
+    WorkloadChange,
+    WorkloadStatus,
+)
+from cpr_operator.reconcile.queue import (
+    RESERVED,
+    Admitted,
+    Evicted,
+    Queue,
+    Waits,
+    holds_quota,
+    is_deleted,
+    standing,
+    true_condition,
+    uses_quota,
+    with_changed,
+)
+
+#: Evictions after which Kueue queues a Workload again at once. After others it does so when their cause is over.
+_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
+_WITHOUT_PODS = frozenset({"Pending", "Suspended"})
+
+
+def must_stop(observed: PassInput) -> str:
+    """Why a job with pods has to give its quota back; empty if it may go on.
+
+    An operator that cannot ask Kueue does not stop what trains.
+    """
+    queue = observed.queue
+    runtime = observed.before.runtime
+    # One that began without a queue enters it when it is suspended the next time.
+    if queue is None or not queue.usable or runtime is None or runtime.quota is None:
+        return ""
+    if queue.workload is None:
+        return f"the job's Workload is gone, so it has no quota in {queue.place.queue}"
+    match standing(queue):
+        case Evicted(reason=reason, message=message):
+            return f"{queue.place.queue} takes the quota back ({reason}): {message}"
+        case Admitted() | Waits():
+            return ""
+
+
+def must_wait(observed: PassInput) -> Waits | Evicted | None:
+    """Why a job without pods may not start or resume; None if it may."""
+    queue = observed.queue
+    if queue is None:
+        return None
+    if queue.usable and queue.workload is not None and _is_outdated(observed, queue, queue.workload):
+        return Waits("Requeued", "the job asks for other pods than before, so it enters the queue again")
+    match standing(queue):
+        case Waits() | Evicted() as verdict:
+            return verdict
+        case Admitted():
+            return None
+
+
+def await_quota(observed: PassInput, verdict: Waits | Evicted) -> Outcome:
+    """Create no pods before the job is admitted."""
+    draft = Draft(observed, observed.before)
+    draft = set_conditions(draft, ConditionUpdate(RESERVED, "False", verdict.reason, verdict.message))
+    if _has_news(observed.before, draft.status):
+        key = f"queued-{verdict.reason}-{observed.job.generation}-{observed.before.counters.group}"
+        draft = draft.to(draft.status, Event("Normal", EventReason.QUEUED, verdict.message, key))
+    return replace(outcome(draft), wake_after_s=observed.timing.running_s)
+
+
+def with_quota(draft: Draft) -> Draft:
+    """The draft of a job that starts or resumes, with the condition that says by which quota."""
+    runtime = draft.status.runtime
+    if runtime is None or runtime.quota is None:
+        return draft
+    message = f"{runtime.quota.cluster_queue} admitted the job"
+    event = Event("Normal", EventReason.ADMITTED, message, f"admitted-{draft.status.counters.group}")
+    return set_conditions(draft.to(draft.status, event), ConditionUpdate(RESERVED, "True", "Admitted", message))
+
+
+def without_quota(draft: Draft) -> Draft:
+    """The draft of a job that stops, with the condition that says so once its pods are gone."""
+    held = any(c.type == RESERVED and c.status == "True" for c in draft.status.conditions)
+    if not held or draft.status.phase != "Suspended":
+        return draft
+    return set_conditions(draft, ConditionUpdate(RESERVED, "False", "Suspended", "the job has no pods"))
+
+
+def workload_change(observed: PassInput, after: Status, *, idle: bool) -> WorkloadChange | None:
+    """What becomes of the Workload now. `idle`: a job without pods could not start even if it had quota.
+
+    While a pod uses the quota the Workload keeps it. A lost change is found again by the next pass.
+    """
+    queue = observed.queue
+    if queue is None or not queue.enabled or not queue.known:
+        return None
+    found = queue.workload
+    if found is None:
+        enters = after.phase in _WITHOUT_PODS and not idle and not observed.job.deleting
+        return CreateWorkload(_wanted(observed, queue)) if enters else None
+    if is_deleted(found):
+        return None
+    if uses_quota(observed.pods, observed.now):
+        return _readiness(observed, found, after)
+    return _unused(observed, queue, found, after, idle=idle)
+
+
+def _unused(observed: PassInput, queue: Queue, found: Manifest, after: Status, *, idle: bool) -> WorkloadChange | None:
+    """What becomes of a Workload whose quota no pod uses."""
+    finished, waits = bool(true_condition(found, "Finished")), after.phase in _WITHOUT_PODS
+    if observed.job.deleting or (waits and (idle or finished or _is_outdated(observed, queue, found))):
+        return DeleteWorkload(found["metadata"]["name"])
+    if after.phase in TERMINAL_PHASES:
+        return None if finished else _finished(observed, found, after)
+    verdict = standing(queue)
+    if waits and isinstance(verdict, Evicted) and holds_quota(found):
+        return _released(observed, found, verdict)
+    return None
+
+
+def _is_outdated(observed: PassInput, queue: Queue, found: Manifest) -> bool:
+    return digest_of(found) != digest_of(_wanted(observed, queue))
+
+
+def _wanted(observed: PassInput, queue: Queue) -> Manifest:
+    spec = observed.job.spec
+    plan = PodPlan(observed.job.id, spec, spec.image, job_spec="", grace_s=grace_s(None))
+    return workload(plan, queue.place)
+
+
+def _readiness(observed: PassInput, found: Manifest, after: Status) -> WorkloadStatus | None:
+    """Tell Kueue whether all pods have run since the job was admitted: it may evict who takes too long to start.
+
+    A member that is lost later is this operator's affair.
+    """
+    ready = after.phase not in {"Starting", "Suspending"}
+    if observed.job.deleting or ready == bool(true_condition(found, "PodsReady")):
+        return None
+    change = ("PodsReady", ready, "Started" if ready else "WaitForStart", "all pods run" if ready else "the pods start")
+    return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
+
+
+def _released(observed: PassInput, found: Manifest, why: Evicted) -> WorkloadStatus:
+    """Give the quota back, as Kueue's own integrations do when their job has stopped."""
+    conditions = with_changed(
+        found,
+        format_time(observed.now),
+        (RESERVED, False, "Pending", why.message),
+        ("Admitted", False, "NoReservation", "The workload has no reservation"),
+        ("Requeued", why.reason in _AT_ONCE, why.reason, why.message),
+    )
+    return WorkloadStatus(found, {"admission": None, "conditions": conditions})
+
+
+def _finished(observed: PassInput, found: Manifest, after: Status) -> WorkloadStatus:
+    message = next((c.message for c in after.conditions if c.type in {"Complete", "Failed"} and c.status == "True"), "")
+    change = ("Finished", True, after.phase, message or after.phase)
+    return WorkloadStatus(found, {"conditions": with_changed(found, format_time(observed.now), change)})
+
+
+def _has_news(before: Status, after: Status) -> bool:
+    """Whether the condition about the quota has another status or reason."""
+    old, new = (next((c for c in s.conditions if c.type == RESERVED), None) for s in (before, after))
+    return new is not None and (old is None or (old.status, old.reason) != (new.status, new.reason))

@@ -1,0 +1,229 @@
+"""What a Workload of Kueue says: whether the job has quota, is to give it back, and where its pods may run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+from pydantic import ValidationError
+
+from cpr_contract import env
+from cpr_operator.api.placement import Placement, Quota
+from cpr_operator.cluster.protocol import Manifest
+from cpr_operator.cluster.views import PodView
+from cpr_operator.desired.workload import QUOTA_FINALIZER, Place
+
+#: The ClusterQueue has set quota aside for the Workload.
+RESERVED: Final = "QuotaReserved"
+_ROLES = frozenset({env.ROLE_TRAINER, env.ROLE_SHARD, env.ROLE_SPARE})
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Where a job stands. `enabled`: the operator may use Kueue. `workload` is the job's own, None if there is none.
+
+    `known`: the server has shown the Workload, or that there is none. `flavors` are the ResourceFlavors, by name, that
+    it was admitted with. `refused`: the server's words, if it did not show or take the Workload.
+    """
+
+    place: Place
+    enabled: bool = True
+    known: bool = True
+    workload: Manifest | None = None
+    flavors: Mapping[str, Manifest] = field(default_factory=dict)
+    refused: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether Kueue can be asked at all."""
+        return self.enabled and not self.refused
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The job's pods may run."""
+
+    quota: Quota
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The job has no quota."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """The job is to give its quota back."""
+
+    reason: str
+    message: str
+
+
+Standing = Admitted | Waits | Evicted
+
+
+def standing(queue: Queue) -> Standing:
+    """What the queue says of the job."""
+    place, workload = queue.place, queue.workload
+    if not queue.enabled:
+        return Waits("KueueDisabled", _enable(place.queue))
+    if queue.refused:
+        return Waits("KueueRefused", f"{queue.refused}; see docs/queues.md")
+    if workload is None:
+        return Waits("Queued", f"the job enters the queue {place.queue}")
+    return _evicted(workload) or _admitted(queue, workload)
+
+
+def quota_of(queue: Queue | None) -> Quota | None:
+    """The quota that a job that starts now runs under; None if it needs none."""
+    if queue is None:
+        return None
+    match standing(queue):
+        case Admitted(quota=quota):
+            return quota
+        case Waits() | Evicted():
+            raise AssertionError("a job without quota does not start")
+        case verdict:
+            assert_never(verdict)
+
+
+def holds_quota(workload: Manifest) -> bool:
+    """Whether quota is set aside for the Workload."""
+    return bool(true_condition(workload, RESERVED))
+
+
+def uses_quota(pods: Iterable[PodView], now: float) -> bool:
+    """Whether any of a job's pods may still run. One that is being deleted does, unless its node is lost."""
+    return any(pod.role in _ROLES and not pod.ended and not pod.is_stuck(now) for pod in pods)
+
+
+def is_deleted(workload: Manifest) -> bool:
+    """Whether somebody has deleted the Workload, which stays while the quota is used."""
+    return "deletionTimestamp" in workload["metadata"]
+
+
+def awaits_release(workload: Manifest) -> bool:
+    """Whether our finalizer is to be lifted once no pod uses the quota: the Workload is deleted or finished."""
+    ours = QUOTA_FINALIZER in (workload["metadata"].get("finalizers") or ())
+    return ours and (is_deleted(workload) or bool(true_condition(workload, "Finished")))
+
+
+def true_condition(workload: Manifest, kind: str) -> Mapping[str, Any]:
+    """The condition of this type if it is True; else empty."""
+    found = (each for each in _conditions(workload) if each.get("type") == kind and each.get("status") == "True")
+    return next(found, {})
+
+
+def flavors_of(workload: Manifest) -> tuple[str, ...]:
+    """The flavors that the Workload was admitted with, by name."""
+    names = {name for each in _assignments(workload) for name in (each.get("flavors") or {}).values()}
+    return tuple(sorted(names))
+
+
+def with_changed(workload: Manifest, stamp: str, *changes: tuple[str, bool, str, str]) -> list[dict[str, Any]]:
+    """The conditions of a Workload with these: type, status, reason and message. `stamp` is the time, RFC 3339."""
+    conditions = {str(each["type"]): dict(each) for each in _conditions(workload)}
+    for kind, value, reason, message in changes:
+        status = "True" if value else "False"
+        old = conditions.get(kind, {})
+        since = old["lastTransitionTime"] if old.get("status") == status else stamp
+        conditions[kind] = {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since,
+            "observedGeneration": workload["metadata"].get("generation", 0),
+        }
+    return list(conditions.values())
+
+
+def _evicted(workload: Manifest) -> Evicted | None:
+    if is_deleted(workload):
+        return Evicted("Deleted", "the job's Workload was deleted")
+    for kind in ("Evicted", "Finished"):
+        if said := true_condition(workload, kind):
+            return Evicted(str(said.get("reason") or kind), str(said.get("message", "")))
+    if workload["spec"].get("active") is False:
+        return Evicted("Deactivated", "the Workload is not active; set its spec.active to true")
+    return None
+
+
+def _admitted(queue: Queue, workload: Manifest) -> Admitted | Waits:
+    if not true_condition(workload, "Admitted"):
+        return _waits(workload, queue.place.queue)
+    try:
+        return Admitted(_quota(queue, workload))
+    except KeyError as error:
+        return Waits("FlavorMissing", f"the ResourceFlavor {error} does not exist or cannot be read")
+    except ValidationError as error:
+        return Waits("FlavorInvalid", f"a ResourceFlavor cannot be used: {error}")
+
+
+def _waits(workload: Manifest, queue: str) -> Waits:
+    """Why the Workload is not admitted: it has no quota, or an admission check is not done."""
+    if holds_quota(workload):
+        pending = [f"{each['name']}: {each.get('message', '')}" for each in _checks(workload) if not _is_ready(each)]
+        return Waits("AdmissionChecks", "; ".join(pending) or f"{queue} has quota for the job, and checks it")
+    said = next((each for each in _conditions(workload) if each.get("type") == RESERVED), {})
+    message = str(said.get("message", "")) or f"the job waits for its turn in the queue {queue}"
+    return Waits("WaitsForQuota", message)
+
+
+def _quota(queue: Queue, workload: Manifest) -> Quota:
+    """Raises KeyError (a flavor is not there) and ValidationError."""
+    admission = workload["status"]["admission"]
+    placements = tuple(_placement(queue, workload, each) for each in _assignments(workload) if each["name"] in _ROLES)
+    return Quota(queue=queue.place.queue, cluster_queue=admission.get("clusterQueue", ""), placements=placements)
+
+
+def _placement(queue: Queue, workload: Manifest, assigned: Manifest) -> Placement:
+    selector: dict[str, str] = {}
+    tolerations: list[Any] = []
+    for name in sorted(set((assigned.get("flavors") or {}).values())):
+        flavor = queue.flavors[name].get("spec") or {}
+        selector |= flavor.get("nodeLabels") or {}
+        tolerations += flavor.get("tolerations") or ()
+    for update in _updates(workload, assigned["name"]):
+        selector |= update.get("nodeSelector") or {}
+        tolerations += update.get("tolerations") or ()
+    unique = [each for i, each in enumerate(tolerations) if each not in tolerations[:i]]
+    return Placement.model_validate({"role": assigned["name"], "nodeSelector": selector, "tolerations": unique})
+
+
+def _updates(workload: Manifest, pod_set: str) -> Iterator[Manifest]:
+    """What admission checks add to the pods of a set."""
+    for check in _checks(workload):
+        yield from (each for each in check.get("podSetUpdates") or () if each.get("name") == pod_set)
+
+
+def _is_ready(check: Manifest) -> bool:
+    return bool(check.get("state") == "Ready")
+
+
+def _checks(workload: Manifest) -> tuple[Manifest, ...]:
+    return tuple(_status(workload).get("admissionChecks") or ())
+
+
+def _assignments(workload: Manifest) -> tuple[Manifest, ...]:
+    return tuple((_status(workload).get("admission") or {}).get("podSetAssignments") or ())
+
+
+def _conditions(workload: Manifest) -> tuple[Manifest, ...]:
+    return tuple(_status(workload).get("conditions") or ())
+
+
+def _status(workload: Manifest) -> Mapping[str, Any]:
+    status: Mapping[str, Any] = workload.get("status") or {}
+    return status
+
+
+def _enable(queue: str) -> str:
+    return (
+        f"the job asks for the queue {queue}, but this operator does not use Kueue: install the chart with "
+        "kueue.enabled=true, or create the job without the label kueue.x-k8s.io/queue-name"
+    )

@@ -1,0 +1,167 @@
+"""A job in a queue of Kueue: it starts when it is admitted, stops without loss, and gives its quota back."""
+
+from __future__ import annotations
+
+import pytest
+
+from cpr_operator.api.status import Condition
+from cpr_operator.cluster.protocol import UnavailableError
+from cpr_operator.reconcile.queue import is_deleted, true_condition
+from support.driver import Driver, Scenario, spec
+from support.fake_cluster import FakeCluster
+from support.queue_story import admit, counts, is_finished, no_workload, preempt, waits, workload
+from support.scenarios import EVERYBODY, HALF, TIGHT
+from support.story import phase
+
+
+def quota(driver: Driver) -> Condition:
+    (found,) = [each for each in driver.status().conditions if each.type == "QuotaReserved"]
+    return found
+
+
+def events(driver: Driver) -> list[str]:
+    return [event.reason for event in driver.cluster.events.values()]
+
+
+async def test_no_pod_is_created_before_the_job_is_admitted() -> None:
+    driver = Driver(Scenario("waits", (), spec(shards__spares=1), queue="team"))
+    await driver.passes(3)
+    assert counts(driver.cluster) == {"trainer": 2, "shard": 3, "spare": 1}
+    assert driver.cluster.pods == {}
+    assert (driver.status().phase, quota(driver).status, quota(driver).reason) == ("Pending", "False", "WaitsForQuota")
+    assert "Queued" in events(driver)
+    admit(driver.cluster)
+    await driver.passes(2)
+    assert (quota(driver).status, quota(driver).message) == ("True", "team admitted the job")
+    pods = [pod.manifest["spec"] for pod in driver.cluster.pods.values()]
+    assert len(pods) == 5
+    assert all(pod["nodeSelector"] == {"pool": "spot"} for pod in pods)
+    assert all({"key": "spot", "operator": "Exists"} in pod["tolerations"] for pod in pods)
+
+
+async def test_a_workload_asks_for_what_the_pods_request() -> None:
+    template = {
+        "spec": {
+            "nodeSelector": {"arch": "amd64"},
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}],
+        }
+    }
+    driver = Driver(Scenario("asks", (), spec(trainers__template=template), queue="team"))
+    await driver.passes(1)
+    found = workload(driver.cluster)
+    assert found is not None
+    trainers, shards = (each["template"]["spec"] for each in found["spec"]["podSets"])
+    (main,) = trainers["containers"]
+    assert main["resources"] == {"requests": {"cpu": "2"}}
+    assert "env" not in main
+    assert trainers["nodeSelector"] == {"arch": "amd64"}
+    assert shards["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}
+    assert found["spec"]["queueName"] == "team"
+
+
+async def test_a_preempted_job_loses_nothing_and_waits_for_its_next_turn() -> None:
+    story = ((waits(), admit), (HALF, preempt), (waits(), admit))
+    driver = Driver(Scenario("preempted", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    life = await driver.run()
+    assert life.status.phase == "Succeeded"
+    assert life.status.budget is not None
+    assert life.status.budget.spent == 0
+    assert "Suspended" in life.phases
+    await driver.step()
+    assert is_finished(life.cluster)
+    messages = [event.message for event in life.cluster.events.values() if event.reason == "Suspending"]
+    assert any("Preempted" in message for message in messages)
+
+
+async def test_what_was_released_says_so_to_kueue() -> None:
+    story = ((waits(), admit), (HALF, preempt), (waits(), lambda _: None))
+    driver = Driver(Scenario("released", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    while driver.unfinished:
+        await driver.step()
+    found = workload(driver.cluster)
+    assert found is not None
+    assert "admission" not in found["status"]
+    assert true_condition(found, "Requeued")
+    assert phase("Suspended")(driver.cluster)
+
+
+async def test_kueue_is_told_whether_all_pods_run() -> None:
+    driver = Driver(Scenario("ready", ((waits(), admit), (phase("Starting"), lambda _: None)), queue="team"))
+    while driver.unfinished:
+        await driver.step()
+    assert not true_condition(workload(driver.cluster) or {}, "PodsReady")
+    while driver.status().phase != "Running":
+        await driver.step()
+    assert true_condition(workload(driver.cluster) or {}, "PodsReady")
+
+
+async def test_a_deleted_job_keeps_its_quota_until_its_pods_are_gone() -> None:
+    story = ((waits(), admit), (HALF, lambda cluster: cluster.user_deletes("job")))
+    driver = Driver(Scenario("deleted", story, TIGHT, replaced=EVERYBODY, queue="team"))
+    while driver.unfinished:
+        await driver.step()
+    found = workload(driver.cluster)
+    assert found is not None
+    assert is_deleted(found)
+    assert any(not pod.view().ended for pod in driver.cluster.pods.values())
+    life = await driver.run()  # every step checks that pods have quota
+    await driver.step()
+    assert no_workload(life.cluster)
+
+
+async def test_the_workload_of_an_ended_job_goes_with_the_job() -> None:
+    driver = Driver(Scenario("ended", ((waits(), admit),), queue="team"))
+    life = await driver.run()
+    while not is_finished(life.cluster):
+        await driver.step()
+    await driver.step()
+    life.cluster.user_deletes("job")
+    assert no_workload(life.cluster)
+
+
+async def test_a_job_that_could_not_start_anyway_stays_out_of_its_queue() -> None:
+    document = spec() | {"restoreFrom": {"job": "another"}}
+    driver = Driver(Scenario("anchor", (), document, queue="team"))
+    await driver.passes(3)
+    assert no_workload(driver.cluster)
+    assert driver.status().phase == "Pending"
+
+
+async def test_a_job_trains_on_while_kueue_is_away_and_no_other_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: str) -> None:
+        raise UnavailableError("conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed")
+
+    driver = Driver(Scenario("away", ((waits(), admit), (HALF, lambda _: None)), TIGHT, queue="team"))
+    while driver.unfinished:
+        await driver.step()
+    monkeypatch.setattr(FakeCluster, "read", read)
+    await driver.passes(4)
+    assert driver.status().phase == "Running"
+    assert "Suspending" not in events(driver)
+    waiting = Driver(Scenario("waits", (), queue="team"))
+    await waiting.passes(2)
+    assert quota(waiting).reason == "KueueRefused"
+    assert "conversion webhook" in quota(waiting).message
+    assert waiting.cluster.pods == {}
+
+
+async def test_a_job_with_the_label_says_what_to_enable() -> None:
+    driver = Driver(Scenario("disabled", (), queue="team"))
+    driver.controller._kueue = False
+    await driver.passes(3)
+    assert (quota(driver).status, quota(driver).reason) == ("False", "KueueDisabled")
+    assert "kueue.enabled=true" in quota(driver).message
+    assert driver.cluster.pods == {}
+    assert workload(driver.cluster) is None
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_a_missing_flavor_is_named(refused: bool) -> None:  # noqa: FBT001 -- a parameter
+    driver = Driver(Scenario("flavor", (), queue="team"))
+    await driver.passes(1)
+    admit(driver.cluster)
+    if refused:
+        del driver.cluster.objects["ResourceFlavor", "", "spot"]
+    await driver.passes(2)
+    assert (driver.status().phase == "Pending") == refused
+    assert quota(driver).reason == ("FlavorMissing" if refused else "Admitted")

@@ -1,0 +1,185 @@
+"""What is recorded beside saves: who begins to restore, what it restored, the data of the job, and anchors."""
+
+from __future__ import annotations
+
+from cpr_contract.manifests import (
+    DataManifest,
+    DenseManifest,
+    ManifestRef,
+    Origin,
+    ShardManifest,
+    TableIds,
+    data_key,
+    dense_prefix,
+    step_folder,
+)
+from cpr_contract.roster import AnchorRef, ShardRoster
+from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, OvertakenError, read_document, write_once
+from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, origin_key
+from cpr_trainer.store import ExistsError, MissingError, Store
+
+# Claims: which incarnations have begun to choose a save, so that what comes too late for them is told to nobody.
+#
+# The successor claims, then lists. The predecessor commits, then looks for claims. Whichever comes first, either the
+# successor finds the save, or the predecessor the claim.
+
+
+def claim(store: Store, roster: ShardRoster, job_uid: str) -> None:
+    """Record that an incarnation is about to list saves: what is committed after that it may not find.
+
+    Raises StoreError.
+    """
+    prefix = claims_prefix(job_uid, roster.counters.generation, roster.index)
+    store.put(f"{prefix}{roster.incarnation:04d}", b"{}")
+
+
+def check_claims(store: Store, saved: ShardManifest) -> None:
+    """Raise OvertakenError if a later incarnation may not have found this save, which is committed. Raises StoreError.
+
+    Whoever claims after this listing lists after it, too, and finds the save.
+    """
+    prefix = claims_prefix(saved.job_uid, saved.generation, saved.index)
+    newest = max((int(entry.key.removeprefix(prefix)) for entry in store.list(prefix)), default=0)
+    if newest > saved.incarnation:
+        what = f"The save of step {saved.step} came after incarnation {newest} had begun to restore"
+        raise OvertakenError(f"{what}.", "Nothing is to be done: that incarnation goes on from an earlier save.")
+
+
+# The record of what an incarnation restored: which of a shard's saves are on its lineage follows from these.
+
+
+def write_origin(store: Store, origin: Origin) -> None:
+    """Record what an incarnation restored; done before it serves. Writing the same again is success.
+
+    Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
+    """
+    write_once(store, origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation), origin)
+
+
+def read_origin(store: Store, key: str) -> Origin | None:
+    """Return a record; None if it cannot be read, or lies under another's key. Raises StoreError."""
+    try:
+        origin, _ = read_document(store, Origin, key)
+    except DamagedError:
+        return None
+    place = origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation)
+    return origin if place == key else None
+
+
+# The data that a job trains, as its first leader found it: written once, read by all.
+
+
+def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
+    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError.
+
+    evaluates: see `DataManifest`.
+    """
+    try:
+        return read_document(store, DataManifest, data_key(job_uid, evaluates=evaluates))[0]
+    except MissingError:
+        return None
+
+
+def pin_data(store: Store, found: DataManifest) -> DataManifest:
+    """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
+    key = data_key(found.job_uid, evaluates=found.evaluates)
+    try:
+        write_once(store, key, found)
+    except ExistsError:
+        return read_document(store, DataManifest, key)[0]
+    return found
+
+
+def keep_data(store: Store, pinned: DataManifest | None) -> None:
+    """Write the document again if it was lost, with its bucket perhaps; None is of data without files.
+
+    Raises StoreError.
+    """
+    if pinned is None:
+        return
+    key = data_key(pinned.job_uid, evaluates=pinned.evaluates)
+    try:
+        store.get_into(key, ())
+    except MissingError:
+        write_once(store, key, pinned)
+
+
+# Anchors: the commit record of a cut, found, resolved and verified.
+
+
+def find_anchor(store: Store, job_uid: str, generation: int, step: int) -> AnchorRef | None:
+    """Return the anchor committed at `step` of this generation, of the newest group if there are several.
+
+    One that cannot be read is passed over. Raises StoreError.
+    """
+    saves = committed_in(entry.key for entry in store.list(dense_prefix(job_uid, generation) + "/"))
+    at_step = (save for save in saves if save.folder.endswith(f"/{step_folder(step)}/"))
+    for save in sorted(at_step, key=lambda save: save.writer, reverse=True):
+        try:
+            return _reference(*read_anchor_manifest(store, save.manifest, ""))
+        except DamagedError:
+            continue
+    return None
+
+
+def read_anchor_manifest(store: Store, key: str, digest: str) -> tuple[DenseManifest, ManifestRef]:
+    """Read an anchor's manifest, of that digest if one is given. Raises DamagedError, StoreError."""
+    try:
+        manifest, ref = read_document(store, DenseManifest, key, digest)
+    except MissingError as error:
+        raise DamagedError(key, "is missing") from error
+    if not manifest.shards:
+        raise DamagedError(key, "is no anchor: it names no shards")
+    if dense_save(manifest).manifest != key:
+        raise DamagedError(key, "belongs elsewhere: " + dense_save(manifest).manifest)
+    return manifest, ref
+
+
+def seed_of(manifest: DenseManifest) -> int | None:
+    """Return what gives rows their first values that no save of an anchor holds; None if it does not say."""
+    return None if manifest.model is None else manifest.model.seed
+
+
+def read_anchor(store: Store, anchor: AnchorRef) -> DenseManifest:
+    """Read an anchor's manifest and verify it by its digest. Raises DamagedError, StoreError."""
+    return read_anchor_manifest(store, anchor.key, anchor.digest)[0]
+
+
+def is_even(store: Store, anchor: AnchorRef) -> bool:
+    """Return whether every shard's save holds exactly the steps up to the anchor's, of every rank.
+
+    Any number of trainers can go on from such an anchor. Raises DamagedError, StoreError.
+    """
+    saves = (read_document(store, ShardManifest, ref.key, ref.digest)[0] for ref in read_anchor(store, anchor).shards)
+    return all(set(save.applied) == {anchor.step} for save in saves)
+
+
+def resolve_anchor(store: Store, key: str, layout: str, ids: TableIds) -> AnchorRef:
+    """Return the reference of any anchor of this store, of any job, by the key of its manifest (`restore_from`).
+
+    Raises LayoutError if it is of another shape, or its tables have other ids, DamagedError if it is not there or no
+    anchor, StoreError.
+    """
+    manifest, ref = read_anchor_manifest(store, key, "")
+    check_fits(manifest, key, layout, ids)
+    return _reference(manifest, ref)
+
+
+def check_fits(manifest: DenseManifest, key: str, layout: str, ids: TableIds) -> None:
+    """Raise LayoutError if an anchor is of another shape, or its tables have other ids."""
+    if manifest.layout != layout:
+        raise LayoutError(
+            f"{key} was saved with other tables, another dimension or optimizers of other kinds.",
+            "Give this job the same model as the job that wrote the anchor, or name the anchor in "
+            "spec.restoreFrom, which takes tables by name.",
+        )
+    for table, _ in sorted(set(ids) ^ set(manifest.ids)):
+        saved, wanted = (dict(each).get(table, "CPR64") for each in (manifest.ids, ids))
+        raise LayoutError(
+            f"{key} was saved with ids of {saved} in table {table}; this job has {wanted}, so its rows are other ids'.",
+            f"Give table {table} in spec.model.tables the ids {saved}, or give this job another anchor.",
+        )
+
+
+def _reference(manifest: DenseManifest, ref: ManifestRef) -> AnchorRef:
+    return AnchorRef(ref.key, ref.digest, manifest.generation, manifest.step, manifest.samples)

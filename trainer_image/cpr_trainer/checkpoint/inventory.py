@@ -1,0 +1,332 @@
+"""What is saved of a job, or of all jobs of a store, as people look at it: points to go back to, and their damage."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Generic, TypeVar
+
+from cpr_contract.manifests import DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.requests import Damage, Point, PointKind, Verification
+from cpr_contract.spec import ModelSpec
+from cpr_trainer.checkpoint.format.documents import DamagedError, read_document
+from cpr_trainer.checkpoint.format.names import SaveName, committed_in, is_origin, parse_save, place_of
+from cpr_trainer.checkpoint.format.parts import PartError, Shape
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.store import Entry, MissingError, Store, in_parallel
+from cpr_trainer.tables.optimizers import state_widths
+
+# What lies in a store: every committed save with its manifest, and how much it takes.
+
+
+M = TypeVar("M", ShardManifest, DenseManifest)
+
+_OF_A_JOB = re.compile(r"[^/]+/gen-\d+/.+")
+_OF_A_SHARD = re.compile(r"[^/]+/gen-\d+/shard-\d+/.+")
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[M]):
+    """One committed save. Its folder's objects take `size_bytes`; the last of them was written at `written_s`."""
+
+    manifest: M
+    ref: ManifestRef
+    size_bytes: int
+    written_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """All objects of some jobs by key; saves of shards, and dense saves and anchors, by the keys of their manifests.
+
+    `damaged` are manifests that cannot be read. `forks` are the steps at which each generation of a job but the first
+    began, by job and generation, as far as origins tell.
+    """
+
+    entries: Mapping[str, Entry]
+    shards: Mapping[str, Held[ShardManifest]]
+    dense: Mapping[str, Held[DenseManifest]]
+    damaged: tuple[Damage, ...]
+    forks: Mapping[tuple[str, int], int]
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The uids of all jobs that have objects here."""
+        return tuple(sorted({key.partition("/")[0] for key in self.entries}))
+
+
+def read_holdings(store: Store, job_uid: str | None) -> Holdings:
+    """Read what there is of one job, or of all. Raises StoreError."""
+    entries = list_jobs(store, job_uid)
+    folders: dict[SaveName, list[Entry]] = defaultdict(list)
+    for entry in entries.values():
+        if (save := parse_save(entry.key)) is not None:
+            folders[save].append(entry)
+    of_shards = {save: found for save, found in folders.items() if _OF_A_SHARD.fullmatch(save.manifest)}
+    others = {save: found for save, found in folders.items() if save not in of_shards}
+    shards, damaged_shards = _read_all(store, ShardManifest, of_shards)
+    dense, damaged_dense = _read_all(store, DenseManifest, others)
+    return Holdings(entries, shards, dense, damaged_shards + damaged_dense, _forks(store, entries))
+
+
+def list_jobs(store: Store, job_uid: str | None) -> Mapping[str, Entry]:
+    """List the objects of one job, or the saves of all: others may lie beside those. Raises StoreError."""
+    listed = store.list("" if job_uid is None else f"{job_uid}/")
+    return {entry.key: entry for entry in listed if job_uid is not None or _OF_A_JOB.fullmatch(entry.key)}
+
+
+def _read_all(
+    store: Store, kind: type[M], folders: Mapping[SaveName, list[Entry]]
+) -> tuple[dict[str, Held[M]], tuple[Damage, ...]]:
+    committed = committed_in(entry.key for found in folders.values() for entry in found)
+    read = in_parallel(lambda save: _read(store, kind, save, folders[save]), committed)
+    held = {each.ref.key: each for each in read if isinstance(each, Held)}
+    return held, tuple(each for each in read if isinstance(each, Damage))
+
+
+def _read(store: Store, kind: type[M], save: SaveName, folder: list[Entry]) -> Held[M] | Damage | None:
+    """Read one manifest; None if it was pruned since it was listed."""
+    try:
+        manifest, ref = read_document(store, kind, save.manifest)
+    except MissingError:
+        return None
+    except DamagedError as error:
+        return Damage(save.manifest, f"a {kind.__name__}", error.what)
+    return Held(manifest, ref, sum(each.size_bytes for each in folder), max(each.modified_s for each in folder))
+
+
+def _forks(store: Store, keys: Iterable[str]) -> Mapping[tuple[str, int], int]:
+    """Where generations began: the step that shards restored which took no save of the generation itself."""
+    forks: dict[tuple[str, int], int] = {}
+    for origin in in_parallel(lambda key: _read_origin(store, key), filter(is_origin, keys)):
+        if origin is not None and origin.parent is None and origin.generation > 1:
+            place = origin.job_uid, origin.generation
+            forks[place] = min(origin.step, forks.get(place, origin.step))
+    return forks
+
+
+def _read_origin(store: Store, key: str) -> Origin | None:
+    try:
+        return read_document(store, Origin, key)[0]
+    except (DamagedError, MissingError):
+        return None
+
+
+# The points that a job can be restored to, out of its saves: anchors, and the saves after them. Pure.
+
+
+Shards = Sequence[Held[ShardManifest]]
+
+
+def points_of(holdings: Holdings) -> tuple[Point, ...]:
+    """Return all points, oldest first, job by job."""
+    return tuple(point for point, _ in points_with_saves(holdings))
+
+
+def points_with_saves(holdings: Holdings) -> tuple[tuple[Point, frozenset[str]], ...]:
+    """Return all points, each with the keys of all manifests that it needs.
+
+    Saves of several shards make one point if they are of one step and kind; an anchor's are those that it names.
+    """
+    found = [_dense_point(held, holdings) for held in holdings.dense.values()]
+    anchored = {ref.key for held in holdings.dense.values() for ref in held.manifest.shards}
+    groups: dict[tuple[str, int, int, str], list[Held[ShardManifest]]] = defaultdict(list)
+    for held in holdings.shards.values():
+        if held.ref.key not in anchored:
+            m = held.manifest
+            groups[m.job_uid, m.generation, m.step, m.kind].append(held)
+    found += [_point(group[0], _kind(group[0].manifest), group, holdings) for group in groups.values()]
+    return tuple(sorted(found, key=lambda each: _place(each[0])))
+
+
+def _dense_point(held: Held[DenseManifest], holdings: Holdings) -> tuple[Point, frozenset[str]]:
+    named = [ref.key for ref in held.manifest.shards]
+    shards = [holdings.shards[key] for key in named if key in holdings.shards]
+    point, needs = _point(held, "Anchor" if named else "Dense", shards, holdings)
+    return point, needs.union(named)
+
+
+def _point(
+    first: Held[DenseManifest] | Held[ShardManifest], kind: PointKind, shards: Shards, holdings: Holdings
+) -> tuple[Point, frozenset[str]]:
+    """Make a point of the save that it is known by, and of its shards' saves."""
+    saves = {held.ref.key: held for held in (first, *shards)}
+    bases = {ref.key for held in shards for ref in held.manifest.chain}
+    point = Point(
+        job_uid=first.manifest.job_uid,
+        generation=first.manifest.generation,
+        step=first.manifest.step,
+        samples=first.manifest.samples,
+        kind=kind,
+        key=first.ref.key,
+        shards=tuple(sorted(held.manifest.index for held in shards)),
+        size_bytes=sum(held.size_bytes for held in saves.values()),
+        written_s=max(held.written_s for held in saves.values()),
+        bits=min((held.manifest.bits for held in shards), default=None),
+        bases=tuple(sorted({holdings.shards[key].manifest.step for key in bases if key in holdings.shards})),
+        strategy=next((held.manifest.strategy for held in shards), None),
+    )
+    return point, frozenset(bases | saves.keys())
+
+
+def _kind(manifest: ShardManifest) -> PointKind:
+    return "Cut" if manifest.kind == "Anchor" else manifest.kind
+
+
+def _place(point: Point) -> tuple[str, int, int, float, str]:
+    return point.job_uid, point.generation, point.step, point.written_s, point.key
+
+
+# Every object of a job's saves against what has to be there: present, as long, of that checksum, of that layout.
+
+
+_NOTHING = "no such object"
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What is wrong, and the manifest that says so."""
+
+    manifest: str
+    damage: Damage
+
+
+def verify(store: Store, holdings: Holdings, job_uid: str | None, model: ModelSpec | None) -> Verification:
+    """Read every object of every save once. Raises StoreError.
+
+    Without a model all saves of a job have to be of one layout, that of its newest.
+    """
+    found = [_Finding(damage.key, damage) for damage in holdings.damaged]
+    found += _check_dense(holdings, model)
+    found += _check_shards(holdings, model)
+    saves = _saves(holdings)
+    parts = [(held, part) for held in saves for part in held.manifest.parts]
+    checked = in_parallel(lambda item: _check_part(store, item[0].manifest, item[1], model), parts)
+    found += [_Finding(held.ref.key, damage) for (held, _), damage in zip(parts, checked, strict=True) if damage]
+    if found:  # a job that trains prunes its saves, manifests first: what is gone by now is no damage
+        there = list_jobs(store, job_uid)
+        found = [finding for finding in found if finding.manifest in there]
+    spoilt = {_folder(finding.damage.key) for finding in found}
+    points = points_with_saves(holdings)
+    return Verification(
+        points=tuple(point for point, _ in points),
+        damaged=tuple(dict.fromkeys(finding.damage for finding in found)),
+        unusable=tuple(point.key for point, needs in points if not spoilt.isdisjoint(map(_folder, needs))),
+        objects=len(parts) + len(saves) + len(holdings.damaged),
+        size_bytes=sum(part.size_bytes for _, part in parts),
+    )
+
+
+def _check_dense(holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
+    for held in holdings.dense.values():
+        yield from _check_place(held, holdings, model)
+        for ref in held.manifest.shards:
+            yield from _check_named(held.ref.key, ref, holdings)
+        yield from _check_cover(held, holdings, model)
+
+
+def _check_shards(holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
+    for held in holdings.shards.values():
+        yield from _check_place(held, holdings, model)
+        for ref in held.manifest.chain:
+            yield from _check_named(held.ref.key, ref, holdings)
+            base = holdings.shards.get(ref.key)
+            if base is not None and base.manifest.spans != held.manifest.spans:
+                damage = Damage(ref.key, f"places {_told(held.manifest)}", f"places {_told(base.manifest)}")
+                yield _Finding(held.ref.key, damage)
+
+
+def _check_place(
+    held: Held[ShardManifest] | Held[DenseManifest], holdings: Holdings, model: ModelSpec | None
+) -> Iterator[_Finding]:
+    """Say whether a manifest lies elsewhere than it says, or is of another layout."""
+    manifest, key = held.manifest, held.ref.key
+    place = place_of(manifest).manifest
+    if place != key:
+        yield _Finding(key, Damage(key, f"the manifest of {key}", f"the manifest of {place}"))
+    layout = _newest_layout(holdings, manifest.job_uid) if model is None else layout_hash(model)
+    if manifest.layout != layout:
+        yield _Finding(key, Damage(key, f"layout {layout}", f"layout {manifest.layout}"))
+
+
+def _check_named(by: str, ref: ManifestRef, holdings: Holdings) -> Iterator[_Finding]:
+    """Say whether a manifest that another names is there, and the one that was meant."""
+    found = holdings.shards.get(ref.key)
+    if found is not None and found.ref.digest != ref.digest:
+        yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", f"SHA-256 {found.ref.digest}"))
+    elif ref.key not in holdings.entries:
+        yield _Finding(by, Damage(ref.key, f"SHA-256 {ref.digest}", _NOTHING))
+
+
+def _check_cover(held: Held[DenseManifest], holdings: Holdings, model: ModelSpec | None) -> Iterator[_Finding]:
+    """Say whether an anchor's shards hold every place once; those that are not there are told of elsewhere."""
+    found = [holdings.shards.get(ref.key) for ref in held.manifest.shards]
+    manifests = [shard.manifest for shard in found if shard is not None]
+    if not manifests or len(manifests) < len(found):
+        return
+    by_band = zip_longest(*(manifest.spans for manifest in manifests))
+    spans = [(0, 0), *(span for band in by_band for span in band if span)]
+    if model is not None:
+        total = Placement.of(model, 1).total
+        spans.append((total, total))
+    for (_, end), (start, _) in pairwise(spans):
+        if start != end:
+            damage = Damage(held.ref.key, f"saves of shards with place {end} next", f"place {start}")
+            yield _Finding(held.ref.key, damage)
+
+
+def _check_part(
+    store: Store, manifest: ShardManifest | DenseManifest, part: Part, model: ModelSpec | None
+) -> Damage | None:
+    """Read one part and say what is wrong with it, None if nothing is. Raises StoreError."""
+    data = bytearray(part.size_bytes)
+    try:
+        received = store.get_into(part.key, [memoryview(data)])
+    except MissingError:
+        return Damage(part.key, f"{part.size_bytes} bytes", _NOTHING)
+    if received.size_bytes != part.size_bytes:
+        return Damage(part.key, f"{part.size_bytes} bytes", f"{received.size_bytes} bytes")
+    if received.crc32c != part.crc32c:
+        return Damage(part.key, f"CRC-32C {part.crc32c:08x}", f"CRC-32C {received.crc32c:08x}")
+    return _check_head(manifest, part, model, data) if isinstance(manifest, ShardManifest) else None
+
+
+def _check_head(manifest: ShardManifest, part: Part, model: ModelSpec | None, data: bytearray) -> Damage | None:
+    """Say whether a part holds what its manifest, and the model, say that it does."""
+    try:
+        found = Shape.read(data)
+        dim, state = (found.dim, found.state) if model is None else _width_at(part.first, model)
+        expected = Shape.of(part, dim, manifest.bits, state=state)
+        if (found, part.size_bytes) != (expected, expected.size_bytes):
+            return Damage(part.key, f"{expected}, {expected.size_bytes} bytes", f"{found}, {part.size_bytes} bytes")
+        expected.places(data)
+    except PartError as error:
+        return Damage(part.key, f"{part.rows} rows of places from {part.first} on", str(error))
+    return None
+
+
+def _width_at(place: int, model: ModelSpec) -> tuple[int, int]:
+    """Return how many values a row at this place has, and how many its optimizer keeps."""
+    ends = (end for _, end in Placement.of(model, 1).spans(0))
+    widths = zip(ends, model.dims, state_widths(model), strict=True)
+    return next(((dim, state) for end, dim, state in widths if place < end), (0, 0))
+
+
+def _told(manifest: ShardManifest) -> str:
+    return ", ".join(f"{first} to {last}" for first, last in manifest.spans)
+
+
+def _newest_layout(holdings: Holdings, job_uid: str) -> str:
+    of_job = (held.manifest for held in _saves(holdings) if held.manifest.job_uid == job_uid)
+    return max(of_job, key=lambda manifest: (manifest.generation, manifest.step)).layout
+
+
+def _saves(holdings: Holdings) -> tuple[Held[DenseManifest] | Held[ShardManifest], ...]:
+    return (*holdings.dense.values(), *holdings.shards.values())
+
+
+def _folder(key: str) -> str:
+    return key.rpartition("/")[0]

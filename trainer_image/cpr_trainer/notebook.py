@@ -1,0 +1,203 @@
+"""Training in a notebook: a job in one Python process, by the code of its trainers and in memory.
+
+`cprjob.fit` is the way in: it reads what is to be trained.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_trainer.access import Rows, find_access, of_bands
+from cpr_trainer.arrays import Floats, Ints
+from cpr_trainer.data.batch import Batch, Dataset
+from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
+from cpr_trainer.data.source import open_dataset
+from cpr_trainer.errors import ModelError
+from cpr_trainer.evaluate import logits_of, score_held_out
+from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.lone import LoneTrainer
+from cpr_trainer.model.entrypoint import Factory, build_network
+from cpr_trainer.placement import Placement
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.store import Uris
+from cpr_trainer.tables.arena import Arena
+
+# A bar that grows as samples are trained.
+
+
+_WIDTH = 40
+
+
+class ProgressBar:
+    """A line on the standard error, for so many samples."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._began = perf_counter()
+
+    def show(self, trained: int) -> None:
+        """Write the line again, with the samples trained so far."""
+        done = trained * _WIDTH // self._samples
+        speed = trained / (perf_counter() - self._began)
+        bar = "#" * done + "." * (_WIDTH - done)
+        end = "\n" if trained == self._samples else ""
+        sys.stderr.write(f"\r[{bar}] {trained} of {self._samples} samples, {speed:.0f} a second{end}")
+        sys.stderr.flush()
+
+
+# What `fit` returns: how well the model scores, and the model.
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The scores of `samples`.
+
+    auc, log_loss (nats): of the first label; `auc` is None if it is the same in all samples, both without any sample,
+    or label. metrics: figures by name, "calibration" or with several labels "LABEL.auc", "LABEL.logloss" and
+    "LABEL.calibration", and those of the network's own.
+    """
+
+    samples: int
+    auc: float | None
+    log_loss: float | None
+    metrics: Mapping[str, float]
+
+    @classmethod
+    def of(cls, scores: ProgressiveValidation) -> Self:
+        """Return what was merged so far."""
+        return cls(scores.samples, scores.auc(), scores.log_loss(), dict(scores.metrics()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A trained model and its scores.
+
+    progressive: of each batch before it was trained, without the first fifth. held_out: of the rows that were held out,
+    None if none were. loss: nats, or what the network's own loss gives; the mean of the last steps, 32 at most.
+    samples_per_s: while it trained; the data was open by then.
+
+    network: the dense part, in evaluation mode. dataset: the samples, those held out last. arena: the rows of all
+    tables by their place.
+    """
+
+    samples: int
+    samples_per_s: float
+    loss: float
+    progressive: Score
+    held_out: Score | None
+    network: nn.Module = field(repr=False)
+    dataset: Dataset = field(repr=False)
+    model: ModelSpec = field(repr=False)
+    arena: Arena = field(repr=False)
+    placement: Placement = field(repr=False)
+
+    def rows(self, table: str, ids: Sequence[int] | Ints) -> Floats:
+        """Return the embedding vectors of some rows of a table, float32 [len(ids), D], a copy.
+
+        Raises ValueError for a table or a row that there is not.
+        """
+        names = [each.name for each in self.model.tables]
+        if table not in names:
+            raise ValueError(f"there is no table {table!r}: use one of {', '.join(names)}")
+        place = names.index(table)
+        wanted, size = np.asarray(ids, np.int64), self.model.tables[place].rows
+        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+            raise ValueError(f"the rows of table {table!r} are numbered from 0 to {size - 1}")
+        segment = self.arena.segments[int(self.placement.band_of[place])]
+        found: Floats = segment.rows[segment.within(self.placement.places(wanted + self.placement.offsets[place]))]
+        return found
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return some rows of the dataset, by their numbers from 0. Raises ValueError if there are not so many."""
+        wanted, size = np.asarray(rows, np.int64), self.dataset.layout.rows
+        if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < size):
+            raise ValueError(f"the rows of the dataset are numbered from 0 to {size - 1}")
+        return self.dataset.take(wanted)
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Floats:
+        """Return what is predicted of each sample, float32 [n] or [n, L]; the labels in `batch` are not looked at.
+
+        Of a label it is the probability of 1, of a target the network's output as it is.
+        Computed in float32 and in the mode of `network`, as `cprjob evaluate` does.
+        """
+        access = find_access(self.placement, batch.ids)
+        vectors = of_bands(tuple(map(torch.from_numpy, self.arena.read(access.unique.places))))
+        outputs = logits_of(self.network, batch, access, vectors)
+        if not self.model.targets:
+            outputs = torch.sigmoid(outputs)
+        elif self.model.labels:
+            outputs[:, : len(self.model.labels)].sigmoid_()
+        predicted: Floats = outputs.numpy()
+        return predicted
+
+
+# A job from its first values to a trained model, in this process.
+
+
+def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
+    """Train a job to its end in this process and in memory, as its trainer would, and return the model.
+
+    factory: see `build_network`. progress: write a bar to the standard error. The job's numbers of trainers and shards
+    are not looked at, and nothing is saved. Raises ModelError, DataError, StoreError, DivergedError.
+    """
+    if factory is not None:
+        job = replace(job, model=replace(job.model, entrypoint=_name(factory)))
+    # Better known before the data is indexed.
+    build_network(job.model, job.data.seed, job.precision, factory, job.device)
+    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store))
+    trainer = LoneTrainer(job, dataset, job.data.seed, factory)
+    tell = ProgressBar(trainer.order.total_samples).show if progress else _say_nothing
+    began = perf_counter()
+    trainer.train(None, tell)
+    took_s = perf_counter() - began
+    network = trainer.replica.model.cpu().eval()  # `predict` computes where the rows are.
+    samples, loss = trainer.order.total_samples, trainer.scores.loss
+    assert loss is not None  # noqa: S101 -- the last step was scored
+    return Fitted(
+        samples=samples,
+        samples_per_s=samples / took_s,
+        loss=loss,
+        progressive=Score.of(trainer.scores.validation),
+        held_out=_score_held_out(job, dataset, trainer),
+        network=network,
+        dataset=dataset,
+        model=job.model,
+        arena=trainer.arena,
+        placement=trainer.placement,
+    )
+
+
+def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Score | None:
+    if data_of_its_own(job) is not None:
+        dataset = open_scored(job, Uris(job.snapshots.store))
+    if not scored_rows(job, dataset.layout.rows):
+        return None
+
+    def fetch(rows: UniqueRows) -> Rows:
+        return of_bands(tuple(map(torch.from_numpy, trainer.arena.read(rows.places))))
+
+    return Score.of(score_held_out(trainer.replica.model, job, dataset, trainer.placement, fetch))
+
+
+def _name(network: object) -> str:
+    """Return what errors call a network's factory. Raises ModelError if it cannot be called as one."""
+    if isinstance(network, nn.Module) or not callable(network):
+        raise ModelError(
+            f"network is of type {type(network).__name__}, not what makes one.",
+            "Give the network's class, or a function of (spec, seed) that returns it.",
+        )
+    return f"{network.__module__}:{getattr(network, '__qualname__', type(network).__name__)}"
+
+
+def _say_nothing(_samples: int) -> None:
+    pass

@@ -1,0 +1,204 @@
+"""What parity codes, and where: the shards that hold the parity of which rows, and the bits of rows and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpr_trainer.arrays import Ints
+from cpr_trainer.placement import Placement
+from cpr_trainer.tables.arena import Arena
+from cpr_trainer.tables.segments import Epochs
+
+# Which shard holds the parity of which rows: pure arithmetic, no map.
+#
+# The shards stand in a ring. Each divides the rows of each of its segments into k equal *parts*, by slot. Shard h keeps
+# the XOR of k parts: part 0 of the shard k before it, part 1 of the next, up to part k - 1 of the one right before it.
+# These k parts and their parity are a *stripe*: they lie on k + 1 different shards, for any number of shards above k.
+# Each shard is a member of k stripes and the holder of one. Hot rows are spread evenly over slots, so all parts are
+# equally busy.
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """`shards` shards, of which each `data_shards` have a common parity. Raises ValueError if there are too few."""
+
+    shards: int
+    data_shards: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.data_shards < self.shards:
+            raise ValueError(f"parity of {self.data_shards} shards needs more of them than that, not {self.shards}")
+
+    def holder(self, shard: int, part: int) -> int:
+        """Return which shard keeps the parity of a part."""
+        return (shard + self.data_shards - part) % self.shards
+
+    def holders(self, shard: int) -> tuple[int, ...]:
+        """Return who keeps the parity of a shard's parts, part after part."""
+        return tuple(self.holder(shard, part) for part in range(self.data_shards))
+
+    def members(self, holder: int) -> tuple[int, ...]:
+        """Return whose parts are in the parity of `holder`: the i-th one's part i."""
+        return tuple((holder - self.data_shards + part) % self.shards for part in range(self.data_shards))
+
+    def needed(self, shard: int) -> frozenset[int]:
+        """Return who is asked for something when this shard is lost: its holders, and the members of their stripes."""
+        holders = self.holders(shard)
+        return frozenset(holders).union(*map(self.members, holders)) - {shard}
+
+    def recoverable(self, shard: int, lost: Collection[int]) -> bool:
+        """Return whether parity gives back a lost shard while these are lost.
+
+        Two shards that are more than `data_shards` apart on the ring are given back both.
+        """
+        return self.needed(shard).isdisjoint(lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How large the parts are: sizes[b] rows in segment b, the same on all shards.
+
+    The last part of a shard is smaller, or empty, where its rows do not fill it. What is missing counts as zeros.
+    """
+
+    data_shards: int
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, placement: Placement, data_shards: int) -> Self:
+        """Return the parts of a placement's shards."""
+        largest = map(max, zip(*(placement.sizes(shard) for shard in range(placement.shards)), strict=True))
+        return cls(data_shards, tuple(-(-rows // data_shards) for rows in largest))
+
+    def span(self, part: int, segment: int, rows: int) -> tuple[int, int]:
+        """Return the first row of a part, and that after the last, in a segment of so many rows."""
+        size = self.sizes[segment]
+        return min(part * size, rows), min((part + 1) * size, rows)
+
+
+# What is coded: the bits of rows and of their optimizer state. XOR of bits is exact, whatever the order.
+#
+# A row that never changed counts as zeros, whatever its first value: so parity of a new model is zero, costs nothing to
+# begin with, and needs nobody who knows first values. One byte a row says whether it ever changed.
+
+
+Bits = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """Some rows of one segment. rows: uint32 [n, D]. state: uint32 [n, W]. touched: uint8 [n], 1 where one changed."""
+
+    rows: Bits
+    state: Bits
+    touched: Bytes
+
+    @classmethod
+    def zeros(cls, count: int, dim: int, width: int) -> Self:
+        """Return `count` rows that never changed."""
+        return cls(np.zeros((count, dim), np.uint32), np.zeros((count, width), np.uint32), np.zeros(count, np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.touched)
+
+    def __getitem__(self, at: slice) -> Image:
+        return Image(self.rows[at], self.state[at], self.touched[at])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its arrays."""
+        return self.rows.nbytes + self.state.nbytes + self.touched.nbytes
+
+    def add(self, other: Image) -> None:
+        """Add, bit by bit, as many rows: a second time takes them away again."""
+        for mine, theirs in self._beside(other):
+            np.bitwise_xor(mine, theirs, out=mine)
+
+    def add_at(self, at: NDArray[np.uint32], other: Image) -> None:
+        """Add the n rows of `other` to those at `at` (uint32 [n], all different)."""
+        for mine, theirs in self._beside(other):
+            mine[at] ^= theirs
+
+    def put(self, at: Ints, other: Image, which: Ints) -> None:
+        """Replace the rows at `at` (int64 [n]) by those of `other` at `which` (int64 [n])."""
+        for mine, theirs in self._beside(other):
+            mine[at] = theirs[which]
+
+    def copy(self) -> Image:
+        """Return it with arrays of its own."""
+        return Image(self.rows.copy(), self.state.copy(), self.touched.copy())
+
+    def _beside(self, other: Image) -> tuple[tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]], ...]:
+        return (self.rows, other.rows), (self.state, other.state), (self.touched, other.touched)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A run of an arena's rows in one segment, as they are now; nothing is copied. rows: uint32 [n, D].
+
+    state: uint32 [n, W]. `first` is the slot of the first.
+    """
+
+    rows: Bits
+    state: Bits
+    first: int
+    epochs: Epochs
+
+    @classmethod
+    def of(cls, arena: Arena, segment: int, first: int, end: int) -> Self:
+        """Return the rows [first, end) of a segment."""
+        mine = arena.segments[segment]
+        rows, state = (values[first:end].view(np.uint32) for values in (mine.rows, mine.state))
+        return cls(rows, state, mine.first + first, arena.epochs)
+
+    @classmethod
+    def of_part(cls, arena: Arena, parts: Parts, part: int, segment: int) -> Self:
+        """Return a part's rows of a segment."""
+        return cls.of(arena, segment, *parts.span(part, segment, len(arena.segments[segment])))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def touched(self, first: int, end: int) -> Ints:
+        """Return which of the rows [first, end) ever changed, ascending."""
+        return np.flatnonzero(self.epochs.ever_changed(slice(self.first + first, self.first + end))) + first
+
+    def read(self, at: Ints, to: Image) -> None:
+        """Put the rows at `at` (int64 [n]) into `to`, which has room for n."""
+        changed = self.epochs.ever_changed(at + self.first)
+        # They are valid: the mode `raise` would copy twice.
+        self.rows.take(at, axis=0, out=to.rows, mode="clip")
+        self.state.take(at, axis=0, out=to.state, mode="clip")
+        to.touched[:] = changed
+        if not changed.all():
+            to.rows[~changed], to.state[~changed] = 0, 0
+
+    def read_run(self, first: int, end: int, to: Image) -> None:
+        """Put the rows [first, end) into `to`, which has room for as many."""
+        changed = self.epochs.ever_changed(slice(self.first + first, self.first + end))
+        to.rows[...], to.state[...], to.touched[...] = self.rows[first:end], self.state[first:end], changed
+        if not changed.all():
+            to.rows[~changed], to.state[~changed] = 0, 0
+
+    def write(self, first: int, image: Image) -> None:
+        """Give rows the bits of an image, from `first` on; those that never changed there stay as they are.
+
+        The others count as changed in the present epoch. Raises ValueError if there are more of them than rows.
+        """
+        end = first + len(image)
+        if end <= len(self) and image.touched.all():  # a run is copied several times as fast
+            self.rows[first:end], self.state[first:end] = image.rows, image.state
+            self.epochs.note(slice(self.first + first, self.first + end))
+            return
+        which = np.flatnonzero(image.touched)
+        at = which + first
+        if len(at) and int(at[-1]) >= len(self):
+            raise ValueError(f"{int(at[-1]) + 1} rows do not fit into {len(self)}")
+        self.rows[at], self.state[at] = image.rows[which], image.state[which]
+        self.epochs.note(at + self.first)

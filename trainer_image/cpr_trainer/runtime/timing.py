@@ -1,0 +1,61 @@
+"""Time: how long to wait before the next attempt, and where the time of each step goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import TextIO
+
+from cpr_contract.trace import TracedStep
+
+# How long to wait before the next attempt.
+
+
+def backoff(rng: random.Random, *, first_s: float = 0.1, cap_s: float = 5.0) -> Iterator[float]:
+    """Yield delays in seconds without end: exponential with full jitter, each uniform in [0, min(cap, first * 2^n)].
+
+    Full jitter spreads the attempts of many processes that failed at the same moment. One iterator is one outage: make
+    a new one after a success.
+    """
+    ceiling_s = first_s
+    while True:
+        yield rng.uniform(0.0, ceiling_s)
+        ceiling_s = min(cap_s, 2 * ceiling_s)
+
+
+# Where the time of each step goes: laps between stages, written as a line a step if somebody asked for it.
+#
+# Trainers and shards are traced in the same way: `cprjob bench train` puts their lines side by side.
+
+
+class Trace:
+    """Times the stages of one thread's steps. Without a file nothing is timed or written. Raises OSError."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: TextIO | None = None if path is None else path.open("a", buffering=1, encoding="utf-8")
+        self._stages: dict[str, float] = {}
+        self._last = monotonic()
+
+    def lap(self, stage: str) -> None:
+        """Count the time since the last call for `stage`."""
+        if self._file is None:
+            return
+        now = monotonic()
+        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def end(self, step: int) -> None:
+        """Write what the laps of `step` come to."""
+        if self._file is None:
+            return
+        self.lap("rest")
+        self._file.write(TracedStep(step, self._last, self._stages).to_line())
+        self._stages = {}
+
+    def close(self) -> None:
+        """Trace nothing more."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
