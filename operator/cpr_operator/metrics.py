@@ -64,6 +64,12 @@ def _overhead(status: Status) -> _Figures:
     return tuple((kind.removesuffix("_seconds"), seconds) for kind, seconds in status.overhead)
 
 
+def _by_group(status: Status) -> _Figures:
+    found = status.progress.held_out
+    groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
+    return tuple((each.name, each.auc) for each in groups if each.auc is not None)
+
+
 GAUGES = (
     _Gauge("cprjob_phase", "1 for the phase that the job is in.", lambda s: ((s.phase, 1.0),), "phase"),
     _Gauge("cprjob_condition", "1 while the condition is True.", lambda s: _true(s.conditions), "condition"),
@@ -80,6 +86,22 @@ GAUGES = (
         "held_out_auc",
         "AUC of the last evaluation on held-out rows.",
         lambda s: None if s.progress.held_out is None else s.progress.held_out.auc,
+    ),
+    _one(
+        "held_out_gauc",
+        "Its mean AUC of groups, weighted by samples.",
+        lambda s: None if s.progress.held_out is None else s.progress.held_out.gauc,
+    ),
+    _Gauge("cprjob_held_out_group_auc", "Its AUC of the largest groups, and of the rest.", _by_group, "group"),
+    _one(
+        "best_evaluation",
+        "What the best evaluation scored by the metric of earlyStop.",
+        lambda s: None if s.best is None else s.best.value,
+    ),
+    _one(
+        "evaluations_since_best",
+        "Evaluations since the best one.",
+        lambda s: None if s.best is None else s.best.since,
     ),
     _of_budget("budget_limit_ratio", "Portion of samples that may be lost.", lambda b: b.limit),
     _of_budget("budget_spent_ratio", "Portion of samples that is lost.", lambda b: b.spent),

@@ -49,6 +49,7 @@ def names() -> dict[str, Any]:
             manifests.MANIFEST,
             manifests.ORIGIN,
             manifests.data_key(UID),
+            manifests.data_key(UID, evaluates=True),
         ],
     }
 

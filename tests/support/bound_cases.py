@@ -14,6 +14,13 @@ def many_numbers(count: int) -> Edits:
     return {"spec.model.numeric": count, "spec.data.columns.counts": [], "spec.data.columns.numbers": names}
 
 
+EVALUATED: Edits = {"spec.evaluation.everySamples": 10, "spec.data.holdOut": 0.1}
+
+
+def _stop(**changes: object) -> Edits:
+    return {"spec.evaluation.earlyStop": {"metric": "AUC", "patience": 1} | changes}
+
+
 BOUNDS = (
     Case("spec.image", {"spec.image": "i"}, {"spec.image": GONE}),
     Case("spec.image", {"spec.image": 512 * "i"}, {"spec.image": ""}),
@@ -183,6 +190,19 @@ BOUNDS = (
     ),
     Case("spec.data.shuffleRows", {"spec.data.shuffleRows": 1024}, {"spec.data.shuffleRows": 1000}),
     Case("spec.evaluation.everySamples", {"spec.evaluation.everySamples": 0}, {"spec.evaluation.everySamples": -1}),
+    Case(
+        "spec.evaluation.groupBy",
+        CSV | {"spec.evaluation.groupBy": 128 * "u"},
+        CSV | {"spec.evaluation.groupBy": 129 * "u"},
+    ),
+    Case("spec.evaluation.uri", CSV | {"spec.evaluation.uri": "s3://b/k"}, CSV | {"spec.evaluation.uri": "http://b/k"}),
+    Case("spec.evaluation.earlyStop.patience", {**EVALUATED, **_stop(patience=1)}, {**EVALUATED, **_stop(patience=0)}),
+    Case(
+        "spec.evaluation.earlyStop.minImprovement",
+        {**EVALUATED, **_stop(minImprovement=0)},
+        {**EVALUATED, **_stop(minImprovement=-0.1)},
+    ),
+    Case("spec.evaluation.earlyStop.metric", {**EVALUATED, **_stop()}, {**EVALUATED, **_stop(metric="F1")}),
     Case("spec.evaluation.samples", {"spec.evaluation.samples": 1}, {"spec.evaluation.samples": 0}),
     Case("spec.data.holdOut", {"spec.data.holdOut": 0.5}, {"spec.data.holdOut": 0.6}),
     Case("spec.data.batchSize", {"spec.data.batchSize": 1}, {"spec.data.batchSize": 0}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cpr_contract.manifests import (
@@ -17,7 +18,9 @@ from cpr_contract.manifests import (
     ShardManifest,
 )
 from cpr_contract.reports import (
+    BestEvaluation,
     Deleted,
+    GroupScores,
     HeldOutScores,
     Problem,
     Result,
@@ -32,6 +35,7 @@ from cpr_contract.spec import (
     ByNameSpec,
     ColumnsSpec,
     DataSpec,
+    EarlyStopSpec,
     EvaluationSpec,
     FeatureSpec,
     JobSpec,
@@ -52,7 +56,8 @@ SHARD = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012000"
 FULL = f"{UID}/gen-0001/shard-0003/inc-0002/step-000009000"
 PRIORITY = f"{UID}/gen-0002/shard-0003/inc-0005/step-000012006-priority"
 ANCHOR = AnchorRef(key=f"{CUT}/manifest.json", digest="9f" * 32, generation=2, step=12000, samples=6144000)
-HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None)
+SHOP = GroupScores("shop", 60000, 0.77, 0.46, 0.91, 1.02)
+HELD_OUT = HeldOutScores(11719, 6000128, 100000, 0.78, 0.47, 0.9, None, 0.76, (SHOP,), replace(SHOP, name="(rest)"))
 PROBLEM = Problem(reason="StoreUnreachable", message="The store does not answer.", remedy="Check the endpoint.")
 
 EXAMPLES: dict[str, Any] = {
@@ -122,7 +127,7 @@ EXAMPLES: dict[str, Any] = {
         workers=2,
         device="cuda",
         replay_bytes=2**30,
-        evaluation=EvaluationSpec(1000000, 100000),
+        evaluation=EvaluationSpec(1000000, 100000, EarlyStopSpec("AUC", 3, 0.0001), "s3://data/test/", "user"),
         parity_shards=4,
     ),
     "shard_roster": ShardRoster(
@@ -217,6 +222,7 @@ EXAMPLES: dict[str, Any] = {
         evaluation=HELD_OUT,
         lives=2,
         in_place_s=((1, 0.125),),
+        best=BestEvaluation(ANCHOR, 0.79, 2),
     ),
     "shard_manifest": ShardManifest(
         contract=1,

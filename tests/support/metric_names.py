@@ -9,8 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
-from cpr_contract.roster import Counters
+from cpr_contract.reports import BestEvaluation, GroupScores, HeldOutScores, TrainerReport, TrainerState
+from cpr_contract.roster import AnchorRef, Counters
 from cpr_operator.metrics import Metrics as OperatorMetrics
 from cpr_trainer.shard.metrics import Metrics as ShardMetrics
 from cpr_trainer.trainer.board import Board, ReportCollector
@@ -62,6 +62,9 @@ def _series_name(family: Metric) -> str:
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
+GROUP = GroupScores("shop", 1, 1.0, 1.0, 1.0, 1.0)
+
+
 @cache
 def _registries() -> tuple[CollectorRegistry, ...]:
     """Those of the operator, of a shard and of a trainer."""
@@ -72,7 +75,8 @@ def _trainer_registry() -> CollectorRegistry:
     """That of a trainer with a report in which every figure is known."""
     report = TrainerReport(1, "job", 0, 1, Counters(1, 1, 1), TrainerState.TRAINING, 0, 0, 0, 0, (), (), (), None)
     known: dict[str, Any] = {each.name: 1.0 for each in fields(report) if getattr(report, each.name) is None}
-    known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0)
+    known["evaluation"] = HeldOutScores(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, (GROUP,))
+    known["best"] = BestEvaluation(AnchorRef("key", "digest", 1, 1, 1), 1.0, 1)
     registry = CollectorRegistry()
     registry.register(ReportCollector(Board(replace(report, metrics=(("own", 1.0),), **known))))
     return registry

@@ -5,10 +5,12 @@ One table for pydantic and for a real API server; `bound_cases` and `change_case
 
 from __future__ import annotations
 
+from cpr_operator.api.rules.held_out import MAX_GROUPED
 from cpr_operator.api.rules.job import GUESSED_SENSITIVITY, MOST_PORTION
 from support.data_cases import DATA
 from support.documents import (
     AUC_DROP,
+    CSV,
     GONE,
     OWN_MODEL,
     Case,
@@ -18,6 +20,8 @@ from support.optimizer_cases import OPTIMIZERS, ROW_WISE
 #: The largest AUC drop that needs no sensitivity.
 MOST_GUESSED = MOST_PORTION * GUESSED_SENSITIVITY
 
+OWN_ROWS = {"spec.evaluation.everySamples": 10, "spec.evaluation.uri": "/data/test/"}
+STOP = {"metric": "AUC", "patience": 3}
 ADAM = {"kind": "Adam", "learningRate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6}
 
 
@@ -136,6 +140,58 @@ RULES = (
             "spec.trainers": {"replicas": 2, "denseSync": "ShadowMA"},
         },
         "needs spec.trainers.denseSync AllReduce",
+    ),
+    Case(
+        "spec.evaluation",
+        CSV | {"spec.evaluation": {"everySamples": 10, "uri": "/data/test/"}},
+        CSV | {"spec.evaluation": {"everySamples": 10}},
+        "needs rows that are held out",
+    ),
+    Case(
+        "spec.evaluation.uri",
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}},
+        {"spec.evaluation": {"uri": "/data/test/"}},
+        "Synthetic data has no other data",
+    ),
+    Case(
+        "spec.evaluation.uri",
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0},
+        CSV | {"spec.evaluation": {"uri": "/data/test/"}, "spec.data.holdOut": 0.1},
+        "not on both",
+    ),
+    Case(
+        "spec.evaluation.groupBy",
+        CSV | {"spec.evaluation": {"groupBy": "user"}},
+        {"spec.evaluation": {"groupBy": "user"}},
+        "Synthetic data has no column",
+    ),
+    Case(
+        "spec.evaluation.samples",
+        CSV | {"spec.evaluation": {"groupBy": "user", "samples": MAX_GROUPED}},
+        CSV | {"spec.evaluation": {"groupBy": "user", "samples": MAX_GROUPED + 1}},
+        "scores by group take at most",
+    ),
+    Case(
+        "spec.evaluation.earlyStop.metric",
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": STOP | {"metric": "GAUC"}, "spec.evaluation.groupBy": "user"},
+        CSV | OWN_ROWS | {"spec.evaluation.earlyStop": STOP | {"metric": "GAUC"}},
+        "GAUC needs groups",
+    ),
+    Case(
+        "spec.evaluation.earlyStop",
+        {"spec.evaluation": {"everySamples": 10, "earlyStop": STOP}, "spec.data.holdOut": 0.1},
+        {"spec.evaluation": {"earlyStop": STOP}},
+        "needs evaluations while the job trains",
+    ),
+    Case(
+        "spec.evaluation.earlyStop",
+        {"spec.snapshots.quantisation": {"mode": "Auto"}},
+        {
+            "spec.evaluation": {"everySamples": 10, "earlyStop": STOP},
+            "spec.data.holdOut": 0.1,
+            "spec.snapshots.quantisation": {"mode": "Auto"},
+        },
+        "needs spec.snapshots.quantisation.mode Exact",
     ),
     Case(
         "spec.snapshots.strategy",

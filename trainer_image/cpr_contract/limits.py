@@ -15,6 +15,8 @@ MAX_RANGES = 4096
 MAX_METRICS = 32
 #: Processes of one member that ended and whose times its report tells, the last ones.
 MAX_LIVES = 8
+#: Groups of samples that scores are told of one by one.
+MAX_GROUPS = 20
 
 #: The bytes of a report without the members that it names: 2,048 lost ranges of twelve digits, and all anchors.
 _REPORT_BYTES = 128 << 10

@@ -1,6 +1,7 @@
 """Manifests and their places in the store. A save counts when its manifest exists and every part verifies.
 
     <prefix>/<job uid>/data.json                                                     what data the job trains
+    <prefix>/<job uid>/evaluation-data.json                                          what data of its own scores it
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
@@ -21,6 +22,7 @@ from cpr_contract.spec import Bits, RowOptimizer, Strategy
 MANIFEST = "manifest.json"
 ORIGIN = "origin.json"
 DATA = "data.json"
+EVALUATION_DATA = "evaluation-data.json"
 
 #: Half-open ranges of global samples, sorted and merged.
 Ranges = tuple[tuple[int, int], ...]
@@ -171,7 +173,8 @@ class DenseManifest:
     """A save of the dense state. With `shards` it commits an anchor: written last, naming every shard's save.
 
     `lost[i]` are shard i's lost ranges at this anchor, `dense_lost` those of the dense state. `ids` are the
-    `table_ids` of its model. Saves of earlier versions have no `model`.
+    `table_ids` of its model. Saves of earlier versions have no `model`. `best_step` is the step of the best evaluation
+    up to here, whose anchor stays as long as this one; 0 for none, and without `early_stop`.
     """
 
     contract: int
@@ -188,12 +191,14 @@ class DenseManifest:
     dense_lost: Ranges = ()
     ids: TableIds = ()
     model: SavedModel | None = None
+    best_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DataManifest:
     """The files of a job's data as its first leader found them: what all its trainers read, as long as it lives.
 
+    With `evaluates` it is the data that the job is scored on, if that is not a part of what it trains.
     `uris` to `blocks` have an item for each file: its size and its tag (see `cpr_trainer.store.Version`), whether it
     can only be read from the front, which of `columns` are the names of its columns, and its number of blocks.
     `block_rows` to `block_sizes` have one for each block, file by file: its rows, and where they lie.
@@ -212,11 +217,12 @@ class DataManifest:
     block_rows: tuple[int, ...]
     block_starts: tuple[int, ...]
     block_sizes: tuple[int, ...]
+    evaluates: bool = False
 
 
-def data_key(job_uid: str) -> str:
+def data_key(job_uid: str, *, evaluates: bool = False) -> str:
     """The key of a job's `DataManifest`."""
-    return f"{job_uid}/{DATA}"
+    return f"{job_uid}/{EVALUATION_DATA if evaluates else DATA}"
 
 
 def generation_prefix(job_uid: str, generation: int) -> str:

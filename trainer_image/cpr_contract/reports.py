@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cpr_contract.limits import (
     MAX_ANCHORS,
+    MAX_GROUPS,
     MAX_LIVES,
     MAX_MEMBERS,
     MAX_METRICS,
@@ -157,12 +158,28 @@ class ShardReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupScores:
+    """The scores of the samples that have one value, `name`, of the group column; see `HeldOutScores`."""
+
+    name: str
+    samples: int
+    auc: float | None
+    logloss: float | None
+    normalised_entropy: float | None
+    calibration: float | None
+
+
+Groups = Annotated[tuple[GroupScores, ...], AtMost(MAX_GROUPS)]
+
+
+@dataclass(frozen=True, slots=True)
 class HeldOutScores:
     """How well the model of `step`, and of so many trained `samples`, did on `scored` samples that are never trained.
 
     All of the first label: the area under the ROC curve; the mean log loss in nats; that loss by the entropy of the
     labels, so that 1 is what a constant scores; and the sum of the predictions by the sum of the labels. None where it
-    is not defined, as when all labels are the same.
+    is not defined, as when all labels are the same. `gauc` is the mean AUC of the groups that have one, weighted by
+    their samples. `groups` are the largest ones, and `rest` is of all samples of the others together.
     """
 
     step: int
@@ -172,6 +189,18 @@ class HeldOutScores:
     logloss: float | None
     normalised_entropy: float | None
     calibration: float | None
+    gauc: float | None = None
+    groups: Groups = ()
+    rest: GroupScores | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BestEvaluation:
+    """The anchor of the best model, what it scored by the metric of `early_stop`, and how many were scored since."""
+
+    anchor: AnchorRef
+    value: float
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +232,8 @@ class TrainerReport:
     does without. `auc` and `logloss` are of the first label. `metrics` are figures by name:
     "calibration" of a single label, or "LABEL.auc", "LABEL.logloss" and "LABEL.calibration" of each
     where there are several, then the network's own. `evaluation` is the last one on held-out
-    samples. `lives` and `in_place_s` are as a shard's, and a trainer works again when it has completed
-    a step.
+    samples. With `early_stop` `best` is the best one, whose model is the job's. `lives` and
+    `in_place_s` are as a shard's, and a trainer works again when it has completed a step.
     """
 
     contract: int
@@ -246,16 +275,17 @@ class TrainerReport:
     evaluation: HeldOutScores | None = None
     lives: int = 1
     in_place_s: ByLife = ()
+    best: BestEvaluation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The leader's last word once every sample is trained: the final anchor, what it lacks, and the scores at its step.
+    """The leader's last word once nothing is left to train: the final anchor, what it lacks, and the scores there.
 
     lost: sample ranges missing from its dense state in this generation, as in a report.
     loss: mean loss of the last steps, in nats unless the network has its own; auc, logloss, metrics: progressive
-    validation over all samples that count, as in a report. None where nothing could be scored. evaluation: as in a
-    report.
+    validation over all samples that count, as in a report. None where nothing could be scored. evaluation, best: as in
+    a report, without the groups. Where the last model is not the best one, `best` names another anchor.
     """
 
     anchor: AnchorRef
@@ -265,3 +295,4 @@ class Result:
     logloss: float | None
     metrics: Metrics = ()
     evaluation: HeldOutScores | None = None
+    best: BestEvaluation | None = None

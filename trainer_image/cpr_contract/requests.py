@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cpr_contract.spec import Bits, ModelSpec, StoreSpec, Strategy
-
 # What `cprjob calibrate` asks `python -m cpr_trainer calibrate` to try, and is told.
 #
 # Both ends are of one installation, on one machine: these documents carry no contract version. The job's spec comes in
 # `CPR_SPEC`, an `Experiment` as JSON on the standard input; the answer is one `TrialReport` a line.
+from cpr_contract.reports import Groups, GroupScores
+from cpr_contract.spec import Bits, ModelSpec, StoreSpec, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Evaluation:
 
     `auc`, `log_loss` (nats): of the first label; None if it is the same in all samples, both if there is no label.
     `metrics`: figures by name, as in a trainer's report. `normalised_entropy`, `calibration`: of the first label, as in
-    `cpr_contract.reports.HeldOutScores`.
+    `cpr_contract.reports.HeldOutScores`, as `gauc`, `groups` and `rest`.
     """
 
     step: int
@@ -93,6 +93,9 @@ class Evaluation:
     metrics: tuple[tuple[str, float], ...] = ()
     normalised_entropy: float | None = None
     calibration: float | None = None
+    gauc: float | None = None
+    groups: Groups = ()
+    rest: GroupScores | None = None
 
 
 # What `cprjob export` asks of the trainer image.

@@ -300,12 +300,36 @@ class SnapshotSpec:
     by_name: ByNameSpec | None = None
 
 
+#: What tells how good an evaluated model is: AUC and GAUC are to rise, the others are to fall.
+StopMetric = Literal["AUC", "GAUC", "LogLoss", "NormalisedEntropy"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopSpec:
+    """The job ends after `patience` evaluations in a row of which none is the best.
+
+    An evaluation is the best if its `metric` is better than that of the best before by more than `min_improvement`.
+    """
+
+    metric: StopMetric
+    patience: int
+    min_improvement: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationSpec:
-    """After each `every` trained samples the network is scored on the first `samples` of those that are held out."""
+    """After each `every` trained samples the network is scored on the first `samples` of those that are held out.
+
+    0: not while it trains. They are those of `uri`, in the format of the job's data, or a part of that. With
+    `early_stop` the network is scored after the last sample, too, and the model of the best evaluation is the job's.
+    With `group_by` it is scored by the values of that column as well.
+    """
 
     every: int
     samples: int
+    early_stop: EarlyStopSpec | None = None
+    uri: str | None = None
+    group_by: str | None = None
 
 
 #: How trainers keep their dense copies together: step by step in lockstep, or by averages in the background.

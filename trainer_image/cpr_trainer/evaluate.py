@@ -13,7 +13,7 @@ from cpr_contract import env
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import Evaluation, EvaluationRequest
-from cpr_contract.spec import DataSpec, JobSpec
+from cpr_contract.spec import JobSpec
 from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of
@@ -22,11 +22,12 @@ from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.batch import Batch, Dataset
 from cpr_trainer.data.blocks import Index
-from cpr_trainer.data.order import held_out
+from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.pinned import to_indices
-from cpr_trainer.data.source import Find, open_dataset
+from cpr_trainer.data.source import Find
 from cpr_trainer.errors import DataError
-from cpr_trainer.evaluation import ProgressiveValidation
+from cpr_trainer.evaluation import ProgressiveValidation, first_of
+from cpr_trainer.group_scores import ByGroup, Grouped
 from cpr_trainer.model.entrypoint import start
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
@@ -43,31 +44,34 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
     credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
     store = open_store(job.snapshots.store, credentials, authority)
 
+    own = data_of_its_own(job)
+    data = own or job.data
+
     def pinned(find: Find) -> Sequence[Index]:
-        """The rows held out are those of the data that was trained, if it is the same data."""
-        found = read_data(store, request.anchor.partition("/")[0])
-        same = found is not None and (found.uri == job.data.uri or found.uris == (job.data.entrypoint,))
+        """The rows are those of the data that the job has pinned, if it is the same data."""
+        found = read_data(store, request.anchor.partition("/")[0], evaluates=own is not None)
+        same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return to_indices(found) if found is not None and same else find()
 
-    dataset = open_dataset(job.data, job.model, Uris(job.snapshots.store, credentials, authority), pinned)
+    dataset = open_scored(job, Uris(job.snapshots.store, credentials, authority), pinned)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 
 @torch.no_grad()
 def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> Evaluation:
-    """Score the model of an anchor on the held-out rows.
+    """Score the model of an anchor on the held-out rows. dataset: the one that they are of.
 
     Takes the memory of one shard, and of the rows that the held-out samples need. Raises BadSpecError if the job holds
     nothing out, DataError, LayoutError if the anchor has other tables or ids, ModelError if it has another network,
     DamagedError, StoreError.
     """
-    if not held_out(job.data, dataset.layout.rows):
-        raise BadSpecError("The job holds no rows out.", "Set data.holdOut before it starts.")
+    if not scored_rows(job, dataset.layout.rows):
+        raise BadSpecError("The job holds no rows out.", "Set data.holdOut or evaluation.uri before it starts.")
     manifest = read_anchor(store, resolve_anchor(store, anchor_key, layout_hash(job.model), job.model.table_ids))
     replica = DenseReplica(job.model, job.data.seed)
     replica.load(read_tensors(store, manifest))
     placement = Placement.of(job.model, len(manifest.shards))
-    needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job.data, dataset)]))
+    needed = np.unique(np.concatenate([_rows_of(each, placement) for each in _batches(job, dataset)]))
     saved = _vectors(job, store, manifest, placement, needed)
 
     def fetch(rows: UniqueRows) -> Rows:
@@ -75,7 +79,9 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         found = (vectors[np.searchsorted(known, mine)] for (known, vectors), mine in zip(saved, wanted, strict=True))
         return of_bands(tuple(map(torch.from_numpy, found)))
 
-    scores = score_held_out(replica.model, job, dataset, placement, fetch)
+    found: list[tuple[Batch, Tensor]] = []
+    scores = score_held_out(replica.model, job, dataset, placement, fetch, lambda *each: found.append(each))
+    by_group = _by_group(found)
     if not scores.samples:
         raise DataError("No held-out row is a sample.", "Inspect the data with `cprjob data inspect`.")
     return Evaluation(
@@ -86,22 +92,41 @@ def evaluate(job: JobSpec, dataset: Dataset, store: Store, anchor_key: str) -> E
         scores.metrics(),
         scores.normalised_entropy(),
         scores.calibration(),
+        by_group.gauc,
+        by_group.groups,
+        by_group.rest,
     )
 
 
+def _by_group(found: Sequence[tuple[Batch, Tensor]]) -> ByGroup:
+    """Return the scores by group of all batches with their logits, if they have groups."""
+    batches = [(batch.labels, batch.groups) for batch, _ in found if batch.groups is not None]
+    if not batches:
+        return ByGroup(None, (), None)
+    return Grouped.of(batches).scores(torch.cat([first_of(logits) for _, logits in found]).numpy())
+
+
 @torch.no_grad()
-def score_held_out(
-    network: nn.Module, job: JobSpec, dataset: Dataset, placement: Placement, fetch: Callable[[UniqueRows], Rows]
+def score_held_out(  # noqa: PLR0913, PLR0917 -- a model is in two places, and so is its data
+    network: nn.Module,
+    job: JobSpec,
+    dataset: Dataset,
+    placement: Placement,
+    fetch: Callable[[UniqueRows], Rows],
+    note: Callable[[Batch, Tensor], None] = lambda *_: None,
 ) -> ProgressiveValidation:
     """Score the held-out samples, in float32 and in the evaluation mode that it leaves `network` in.
 
-    fetch: returns the vectors, float32, of some rows. Raises DataError, DivergedError.
+    fetch: returns the vectors, float32, of some rows. note: is told the logits of each batch. Raises DataError,
+    DivergedError.
     """
     network.eval()
     scores = ProgressiveValidation.of(0, job.model, network)
-    for batch in _batches(job.data, dataset):
+    for batch in _batches(job, dataset):
         access = find_access(placement, batch.ids)
-        scores.add(logits_of(network, batch, access, fetch(access.unique)), torch.from_numpy(batch.labels), 0)
+        logits = logits_of(network, batch, access, fetch(access.unique))
+        scores.add(logits, torch.from_numpy(batch.labels), 0)
+        note(batch, logits)
     scores.merge(scores.take_delta())
     return scores
 
@@ -112,11 +137,11 @@ def logits_of(network: nn.Module, batch: Batch, access: AnyAccess, vectors: Rows
     return logits
 
 
-def _batches(data: DataSpec, dataset: Dataset) -> Iterator[Batch]:
+def _batches(job: JobSpec, dataset: Dataset) -> Iterator[Batch]:
     """Yield the held-out samples, in the order of the data."""
-    rows = held_out(data, dataset.layout.rows)
-    for first in range(rows.start, rows.stop, data.batch_size):
-        yield dataset.take(np.arange(first, min(first + data.batch_size, rows.stop)))
+    rows, size = scored_rows(job, dataset.layout.rows), job.data.batch_size
+    for first in range(rows.start, rows.stop, size):
+        yield dataset.take(np.arange(first, min(first + size, rows.stop)))
 
 
 def _rows_of(batch: Batch, placement: Placement) -> Ints:

@@ -195,6 +195,11 @@ class ProgressiveValidation:
         return counters[: self._split].view(len(self._labels), COUNTERS)
 
 
+def first_of(logits: Tensor) -> Tensor:
+    """Return the logits of the first label, [n], of [n] or [n, L]."""
+    return logits if logits.dim() == 1 else logits[:, 0]
+
+
 def _columns(values: Tensor) -> tuple[Tensor, ...]:
     """Return what a tensor, [n] or [n, k], holds of each label and target, [n]."""
     return (values,) if values.dim() == 1 else values.unbind(dim=1)

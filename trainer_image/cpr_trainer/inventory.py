@@ -76,4 +76,8 @@ def _doomed(store: Store, holdings: Holdings, request: Request, now_s: float, jo
             f"Nothing tells at which anchor generation {error} of job {job_uid} began.",
             "Name the job by the file that kubectl get cprjob -o yaml writes: its status knows.",
         ) from error
-    return Pruner(store, job_uid).superfluous(kept[0][1], now_s) if kept else ()
+    if not kept:
+        return ()
+    manifests = (held.manifest for held in holdings.dense.values() if held.manifest.shards)
+    best = {each.best_step for each in manifests if (each.generation, each.step) in kept}
+    return Pruner(store, job_uid).superfluous(kept[0][1], now_s, best)

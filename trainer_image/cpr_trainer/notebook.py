@@ -19,7 +19,7 @@ from cpr_contract.spec import JobSpec, ModelSpec
 from cpr_trainer.access import Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.data.batch import Batch, Dataset
-from cpr_trainer.data.order import held_out
+from cpr_trainer.data.evaluated import data_of_its_own, open_scored, scored_rows
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.errors import ModelError
 from cpr_trainer.evaluate import logits_of, score_held_out
@@ -178,7 +178,9 @@ def train(job: JobSpec, factory: Factory | None, *, progress: bool) -> Fitted:
 
 
 def _score_held_out(job: JobSpec, dataset: Dataset, trainer: LoneTrainer) -> Score | None:
-    if not held_out(job.data, dataset.layout.rows):
+    if data_of_its_own(job) is not None:
+        dataset = open_scored(job, Uris(job.snapshots.store))
+    if not scored_rows(job, dataset.layout.rows):
         return None
 
     def fetch(rows: UniqueRows) -> Rows:

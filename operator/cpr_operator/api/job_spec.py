@@ -8,11 +8,12 @@ from cpr_contract import CONTRACT_VERSION
 from cpr_contract import spec as contract
 from cpr_contract.codec import LONGEST, pack, to_json
 from cpr_operator.api.data_spec import Columns, Data, RestoreFrom
+from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import SpecModel
 from cpr_operator.api.model_spec import DenseOptimizer, Feature, ModelSpec, TableOptimizer
 from cpr_operator.api.sizes import ReplayChoice, data_shards_of, replay_of
 from cpr_operator.api.snapshots import Snapshots
-from cpr_operator.api.spec import CPRJobSpec, Evaluation
+from cpr_operator.api.spec import CPRJobSpec
 
 
 def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
@@ -140,8 +141,12 @@ def _data(data: Data) -> contract.DataSpec:
 
 
 def _evaluation(evaluation: Evaluation) -> contract.EvaluationSpec | None:
-    every = evaluation.every_samples
-    return contract.EvaluationSpec(every, evaluation.samples) if every else None
+    every, uri, early_stop = evaluation.every_samples, evaluation.uri, None
+    if not every and uri is None and evaluation.group_by is None:
+        return None
+    if (stop := evaluation.early_stop) is not None:
+        early_stop = contract.EarlyStopSpec(stop.metric, stop.patience, stop.min_improvement)
+    return contract.EvaluationSpec(every, evaluation.samples, early_stop, uri, evaluation.group_by)
 
 
 def _columns(columns: Columns) -> contract.ColumnsSpec:

@@ -31,6 +31,7 @@ MAX_HISTORY = 100
 MAX_RESTARTS = 1000
 MAX_RANGES = limits.MAX_RANGES
 MAX_METRICS = limits.MAX_METRICS
+MAX_GROUPS = limits.MAX_GROUPS
 
 #: The name of an object in the job's namespace.
 ObjectName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]

@@ -8,7 +8,24 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from cpr_contract.reports import HeldOutScores
-from cpr_operator.api.model import MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp
+from cpr_operator.api.model import MAX_GROUPS, MAX_METRICS, Count, FigureName, Model, Seconds, Timestamp, Word
+
+
+class GroupScores(Model):
+    """The scores of the samples of one group."""
+
+    name: Word
+    """The value of the group column, in its first 64 characters; (rest) of all groups that are not told one by one."""
+    samples: Count
+    """How many samples it has."""
+    auc: float | None = None
+    """Area under the ROC curve."""
+    logloss: float | None = None
+    """Log loss in nats."""
+    normalised_entropy: float | None = None
+    """Log loss divided by that of the best constant."""
+    calibration: float | None = None
+    """Mean prediction divided by the portion of ones."""
 
 
 class HeldOut(Model):
@@ -28,6 +45,12 @@ class HeldOut(Model):
     """Log loss divided by that of the best constant: below 1 if the model has learnt something."""
     calibration: float | None = None
     """Mean prediction divided by the portion of ones: above 1 if the model predicts too many."""
+    gauc: float | None = None
+    """Mean AUC of the groups that have one, weighted by their samples, with spec.evaluation.groupBy."""
+    groups: Annotated[tuple[GroupScores, ...], Field(max_length=MAX_GROUPS)] = ()
+    """The scores of the largest groups."""
+    rest: GroupScores | None = None
+    """The scores of all samples of the other groups together."""
 
     @classmethod
     def of(cls, scores: HeldOutScores) -> HeldOut:

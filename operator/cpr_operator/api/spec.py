@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from cpr_contract.spec import DenseSync, Device
 from cpr_operator.api.data_spec import Data, RestoreFrom
+from cpr_operator.api.held_out_spec import Evaluation
 from cpr_operator.api.model import (
     MAX_DATA_SHARDS,
     MAX_PREFETCH,
@@ -166,16 +167,6 @@ class FailurePolicy(SpecModel):
     suspended."""
     silence_seconds: Annotated[int, Field(ge=1, le=3600)] = 10
     """How long a member may miss heartbeats before its peers report it as silent."""
-
-
-class Evaluation(SpecModel):
-    """Evaluation on held-out rows while the job trains: AUC, log loss, normalised entropy and calibration."""
-
-    every_samples: Annotated[int, Field(ge=0, le=2**50)] = 0
-    """After each so many trained samples, all trainers score the model on rows that data.holdOut keeps from training.
-    0: not while the job trains."""
-    samples: Annotated[int, Field(ge=1, le=2**26)] = 100_000
-    """How many held-out rows to score, the first of them. Each trainer keeps its part of them in memory."""
 
 
 class CPRJobSpec(SpecModel):

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cpr_contract.codec import GROWTH, LONGEST
+from cpr_contract.reports import BestEvaluation
 from cpr_contract.roster import AnchorRef
 from cpr_contract.roster import Counters as ContractCounters
 from cpr_operator.api.accounts import Budget, Counted, Ledger, Overhead, Plan, Policy
@@ -36,7 +37,7 @@ from cpr_operator.api.model import (
     Word,
 )
 from cpr_operator.api.placement import Quota
-from cpr_operator.api.progress import HeldOut, Point, Progress
+from cpr_operator.api.progress import GroupScores, HeldOut, Point, Progress
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "MAX_TRAINERS",
     "TERMINAL_PHASES",
     "Anchor",
+    "BestModel",
     "Budget",
     "Condition",
     "ConditionType",
@@ -57,6 +59,7 @@ __all__ = [
     "Dense",
     "FailureRecord",
     "Fork",
+    "GroupScores",
     "HeldOut",
     "Ledger",
     "Member",
@@ -199,6 +202,22 @@ class Anchor(Model):
         )
 
 
+class BestModel(Model):
+    """The best evaluation of a job with spec.evaluation.earlyStop, and the anchor of its model."""
+
+    anchor: Anchor
+    """The anchor that holds the model. It is kept."""
+    value: float
+    """What it scored, by the metric of earlyStop."""
+    since: Count
+    """The evaluations since then."""
+
+    @classmethod
+    def of(cls, best: BestEvaluation) -> BestModel:
+        """The best evaluation as a pod reported it."""
+        return cls(anchor=Anchor.of(best.anchor), value=best.value, since=best.since)
+
+
 class Fork(Model):
     """Where a generation started."""
 
@@ -336,7 +355,9 @@ class Status(Model):
     anchors: Annotated[tuple[Anchor, ...], Field(max_length=MAX_ANCHORS)] = ()
     """The anchors that can be restored, oldest first."""
     result: Anchor | None = None
-    """The final anchor of a job that succeeded. It holds the model."""
+    """The final anchor of a job that succeeded, or with spec.evaluation.earlyStop the best one. It holds the model."""
+    best: BestModel | None = None
+    """The best evaluation so far, with spec.evaluation.earlyStop."""
     plan: Plan | None = None
     """The plan in force."""
     budget: Budget | None = None

@@ -114,6 +114,11 @@ def evaluate(model: Model, console: Console, ask: Ask, *, as_json: bool) -> None
         figures.append(f"normalised entropy {found.normalised_entropy:.5f}")
     if found.calibration is not None:
         figures.append(f"calibration {found.calibration:.4f}")
+    if found.gauc is not None:
+        figures.append(f"GAUC {found.gauc:.5f}")
     # The metrics of a model with one label have its calibration, too.
     figures += [f"{name} {value:.5g}" for name, value in found.metrics if name != "calibration"]
     console.print(f"step {found.step:,}, {found.samples:,} held-out samples: {', '.join(figures)}", markup=False)
+    for group in (*found.groups, *filter(None, (found.rest,))):
+        auc = "not defined" if group.auc is None else f"{group.auc:.5f}"
+        console.print(f"  {group.name}: {group.samples:,} samples, AUC {auc}", markup=False)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cpr_operator.api.status import Condition, FailureRecord, HeldOut, Member, Status
+from cpr_operator.api.status import BestModel, Condition, FailureRecord, HeldOut, Member, Status
 from cpr_operator.api.validate import parse_status
 from cpr_operator.cli.console import OptionError, Where
 from cpr_operator.cluster.local.objects import EventLine
@@ -39,7 +39,8 @@ def report(job: str, status: Status, samples_per_s: float | None) -> dict[str, A
         "auc": progress.auc,
         "logloss": progress.logloss,
         "metrics": progress.metrics,
-        "held_out": None if progress.held_out is None else progress.held_out.model_dump(),
+        "held_out": None if progress.held_out is None else progress.held_out.model_dump(mode="json"),
+        "best": None if status.best is None else status.best.model_dump(mode="json"),
         "plan": None
         if plan is None
         else {"mode": plan.mode, "interval_s": plan.interval_seconds, "reason": plan.reason},
@@ -144,6 +145,8 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
         table.add_row("metrics", escape(", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())))
     if progress.held_out is not None:
         table.add_row("held out", _held_out(progress.held_out))
+    if status.best is not None:
+        table.add_row("best", _best(status.best))
     if plan is not None:
         table.add_row("plan", escape(plan.reason))
     if budget is not None:
@@ -162,11 +165,16 @@ def facts(status: Status, samples_per_s: float | None) -> Table:
 
 
 def _held_out(found: HeldOut) -> str:
+    gauc = "" if found.gauc is None else f"GAUC {found.gauc:.4f}, "
     return (
-        f"AUC {_figure(found.auc, '.4f')}, log loss {_figure(found.logloss, '.4f')}, normalised entropy "
+        f"AUC {_figure(found.auc, '.4f')}, {gauc}log loss {_figure(found.logloss, '.4f')}, normalised entropy "
         f"{_figure(found.normalised_entropy, '.4f')}, calibration {_figure(found.calibration, '.3f')} at step "
         f"{found.step:,}, on {found.scored:,} samples"
     )
+
+
+def _best(found: BestModel) -> str:
+    return f"{found.value:.6g} at step {found.anchor.step:,}, {found.since} evaluations before the last"
 
 
 def _overhead(status: Status) -> str:

@@ -14,7 +14,19 @@ from cpr_contract.reports import Result, ShardReport, ShardState, TrainerReport
 from cpr_contract.spec import steps_in
 from cpr_operator.api.members import ShardPhase
 from cpr_operator.api.spec import CPRJobSpec
-from cpr_operator.api.status import MAX_ANCHORS, Anchor, HeldOut, Member, Progress, Scale, Shard, Shown, Status, Trainer
+from cpr_operator.api.status import (
+    MAX_ANCHORS,
+    Anchor,
+    BestModel,
+    HeldOut,
+    Member,
+    Progress,
+    Scale,
+    Shard,
+    Shown,
+    Status,
+    Trainer,
+)
 from cpr_operator.cluster.protocol import Event
 from cpr_operator.ledger import Ranges, length, limit_of, union
 from cpr_operator.policy.plan import duration
@@ -129,8 +141,9 @@ def _apply_shard(draft: Draft, shard: Shard, told: _Told) -> Shard:
 
 def _has_all(draft: Draft, report: ShardReport) -> bool:
     """Whether the shard has reached the last step, so that no push can be missing."""
-    total = draft.status.ledger.total_samples
-    return total > 0 and min(report.applied, default=0) >= steps_in(total, draft.spec.data.batch_size)
+    total, result = draft.status.ledger.total_samples, draft.status.result
+    last = steps_in(total, draft.spec.data.batch_size) if result is None else result.step
+    return total > 0 and min(report.applied, default=0) >= last
 
 
 def _settle_shard(status: Status, shard: Shard, report: ShardReport, told: _Told) -> Shard:
@@ -228,11 +241,19 @@ def _apply_figures(draft: Draft, report: TrainerReport) -> Status:
     status = status.evolve(
         anchors=restorable(status, tuple(Anchor.of(ref) for ref in report.anchors) or status.anchors),
         result=Anchor.of(report.result) if report.result else status.result,
+        best=_best(status, report),
     )
     if report.dense_save is not None and on_lineage(status, draft.observed.job.id.uid, report.dense_save):
         saved = max(status.dense.saved_samples, report.dense_save.samples)
         status = status.evolve(dense=status.dense.evolve(saved_samples=saved))
     return status.evolve(shards=_saves(status, report))
+
+
+def _best(status: Status, report: TrainerReport) -> BestModel | None:
+    """The best evaluation: a new leader has to look for it, and what was undone by a rollback counts no more."""
+    if report.best is not None:
+        return BestModel.of(report.best)
+    return status.best if status.best is not None and restorable(status, (status.best.anchor,)) else None
 
 
 def with_total(spec: CPRJobSpec, status: Status, total_samples: int) -> Status:
@@ -283,8 +304,16 @@ def with_termination_message(status: Status, facts: Mapping[str, Fact]) -> Statu
     status = with_account(status, account_of(status).settle_dense(word.lost))
     progress = status.progress.evolve(loss=word.loss, auc=word.auc, logloss=word.logloss, metrics=dict(word.metrics))
     if word.evaluation is not None:
-        progress = progress.evolve(held_out=HeldOut.of(word.evaluation))
-    return status.evolve(progress=progress)
+        progress = progress.evolve(held_out=_with_groups(HeldOut.of(word.evaluation), progress.held_out))
+    best = BestModel.of(word.best) if word.best is not None else status.best
+    return status.evolve(progress=progress, best=best)
+
+
+def _with_groups(told: HeldOut, known: HeldOut | None) -> HeldOut:
+    """The last word has no room for the groups: a report told them."""
+    if known is None or known.step != told.step:
+        return told
+    return told.evolve(groups=known.groups, rest=known.rest)
 
 
 def _termination_message(status: Status, facts: Mapping[str, Fact]) -> Result | None:

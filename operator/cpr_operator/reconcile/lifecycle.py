@@ -156,21 +156,34 @@ def template_hash(spec: CPRJobSpec) -> str:
 
 
 def succeed(draft: Draft, result: Anchor) -> Draft:
-    """End the job with its final anchor. What members have not reported is charged in full."""
+    """End the job with its final anchor, or with the best one. What members have not reported is charged in full."""
     status = draft.status
     status = with_account(status, account_of(status).charge_owed(result.samples))
-    progress = status.progress.evolve(step=result.step, samples=result.samples, percent=100, eta_seconds=0.0)
+    early = result.samples < status.ledger.total_samples
+    percent = 100 * result.samples // status.ledger.total_samples if early else 100
+    progress = status.progress.evolve(step=result.step, samples=result.samples, percent=percent, eta_seconds=0.0)
+    model = result if status.best is None else status.best.anchor
     status = status.evolve(
         phase="Succeeded",
         completion_time=draft.now,
-        result=result,
+        result=model,
         progress=progress,
         shards=tuple(s if s.lost_at is None else s.evolve(lost_row_updates=None, allowance=0) for s in status.shards),
         recovery=None,
         spares=(),
     )
-    event = Event("Normal", EventReason.SUCCEEDED, f"the model is {result.key}", "succeeded")
-    return _end(draft.to(status, event), ConditionUpdate("Complete", "True", "Trained", result.key))
+    event = Event("Normal", EventReason.SUCCEEDED, f"the model is {model.key}", "succeeded")
+    return _end(draft.to(status, event), ConditionUpdate("Complete", "True", *_why_complete(status, early=early)))
+
+
+def _why_complete(status: Status, *, early: bool) -> tuple[str, str]:
+    """Reason and message: where the model is, and why not at the last sample."""
+    key, best = status.result.key if status.result else "", status.best
+    if not early:
+        return "Trained", key
+    if best is None:
+        return "EarlyStopped", f"no evaluation has a value; the model is {key}"
+    return "EarlyStopped", f"the last {best.since} evaluations were no better than {best.value:.6g}; the model is {key}"
 
 
 def fail(draft: Draft, cause: str, reason: str) -> Draft:

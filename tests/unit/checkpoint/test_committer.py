@@ -191,7 +191,7 @@ class _Sweeper:
     def note(self, *_: object) -> None:
         pass
 
-    def prune(self, _: object) -> int:
+    def prune(self, *_: object) -> int:
         self.sweeps += 1
         if self.error is not None:
             raise self.error
@@ -288,6 +288,7 @@ def test_an_error_that_nobody_foresaw_reaches_the_thread_that_trains() -> None:
 
 def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
     pinned = to_manifest("job", "s3://b/day=*", [])
+    scored = to_manifest("job", "s3://b/test/", [], evaluates=True)
     store = MemoryStore()
     full_save(store, draft(5, job_uid="job", index=0), np.zeros((3, 2), np.float32), np.zeros((3, 0), np.float32))
     saver = AnchorCommitter(
@@ -299,12 +300,13 @@ def test_an_anchor_never_stands_without_the_data_that_it_is_of() -> None:
         told=lambda: (),
         anchors=(),
         rng=random.Random(1),
-        pinned=pinned,
+        pinned=(None, pinned, scored),
     )
     saver.start()
     saver.offer_cut(_dense(5))
     _until(lambda: saver.state.anchors)
     assert read_data(store, "job") == pinned
+    assert read_data(store, "job", evaluates=True) == scored
     saver.close()
 
 

@@ -63,6 +63,33 @@ def test_pruning_keeps_what_a_restore_may_need() -> None:
     assert not any(key.endswith("manifest.json") for key in deleted[2:])
 
 
+@pytest.mark.parametrize("few_objects", [10_000, 0], ids=["listed", "noted"])
+def test_a_spared_step_stays_with_all_that_it_stands_on(monkeypatch: pytest.MonkeyPatch, few_objects: int) -> None:
+    """Whether the leader lists what there is, or deletes what it has committed itself."""
+    monkeypatch.setattr(pruning, "_FEW_OBJECTS", few_objects)
+    store = MemoryStore()
+    bench = JobBench(store)
+    bench.serve()
+    pruner, kept = Pruner(store, "uid", grace_s=0.0, clock=lambda: 0.0), list[AnchorRef]()
+
+    def anchors() -> set[int]:
+        return {save.step for save in committed_in(store.objects) if "/dense/" in save.folder}
+
+    for step in range(1, 12):
+        kept.append(bench.anchor(step, full=step in {1, 8}))
+        refs = read_anchor(store, kept[-1]).shards
+        pruner.note(kept[-1], [read_document(store, ShardManifest, ref.key)[0] for ref in refs])
+        pruner.prune(tuple(kept[-2:]), {5})
+        assert all(set(needed_by(store, each.key)) <= store.objects.keys() for each in kept[4:5])
+    assert anchors() == {5, 10, 11}
+    assert len([key for key in store.objects if "/step-000000004/" in key]) == 4, (
+        "an anchor's saves, without the anchor"
+    )
+    pruner.prune(tuple(kept[-2:]), {10})
+    assert anchors() == {10, 11}
+    assert not [key for key in store.objects if "/step-000000004/" in key]
+
+
 def test_a_save_that_others_stand_on_stays_as_long_as_they_do() -> None:
     store = MemoryStore()
     bench = ShardBench(store)

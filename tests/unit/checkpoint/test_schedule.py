@@ -19,11 +19,11 @@ def _run(
 
 
 def test_cuts_come_every_interval_and_at_the_end() -> None:
-    assert _run(CutSchedule(100), range(1, 101), interval_s=30) == [34, 64, 94, 100]
+    assert _run(CutSchedule(lambda _: 100), range(1, 101), interval_s=30) == [34, 64, 94, 100]
 
 
 def test_a_new_interval_counts_from_the_last_cut() -> None:
-    schedule = CutSchedule(1000)
+    schedule = CutSchedule(lambda _: 1000)
 
     def interval_s(step: int) -> float:
         return 30.0 if step < 40 else 10.0 if step < 80 else 25.0
@@ -33,11 +33,11 @@ def test_a_new_interval_counts_from_the_last_cut() -> None:
 
 
 def test_no_cut_while_one_is_uncommitted() -> None:
-    assert _run(CutSchedule(100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 92, 100]
+    assert _run(CutSchedule(lambda _: 100), range(1, 101), interval_s=10, commit_steps=35) == [14, 53, 92, 100]
 
 
 def test_a_void_cut_is_made_up_for_at_once() -> None:
-    schedule = CutSchedule(100)
+    schedule = CutSchedule(lambda _: 100)
     assert _run(schedule, range(1, 35), interval_s=30) == [34]
     schedule.void()
 
@@ -45,16 +45,24 @@ def test_a_void_cut_is_made_up_for_at_once() -> None:
 
 
 def test_the_last_step_is_a_cut_even_if_the_one_before_is_uncommitted() -> None:
-    schedule = CutSchedule(20)
+    schedule = CutSchedule(lambda _: 20)
     assert schedule.announce(10, 0.0, 0.0, uncommitted=False) == 13
     assert schedule.announce(16, 1.0, 0.0, uncommitted=True) == 20
+
+
+def test_each_stop_is_a_cut_and_nothing_is_cut_close_before_it() -> None:
+    def next_stop(step: int) -> int:
+        return (step // 40 + 1) * 40
+
+    cuts = _run(CutSchedule(next_stop), range(1, 101), interval_s=15)
+    assert cuts == [19, 34, 40, 53, 68, 80, 93]
 
 
 @given(
     last=st.integers(1, 200), interval_s=st.floats(0, 50), commit_steps=st.integers(0, 60), start=st.integers(1, 200)
 )
 def test_every_step_carries_the_next_cut(last: int, interval_s: float, commit_steps: int, start: int) -> None:
-    schedule, cuts = CutSchedule(last), list[int]()
+    schedule, cuts = CutSchedule(lambda _: last), list[int]()
     for step in range(start, last + 1):
         uncommitted = bool(cuts) and cuts[-1] < step <= cuts[-1] + commit_steps
         cut = schedule.announce(step, float(step), interval_s, uncommitted=uncommitted)
@@ -66,7 +74,7 @@ def test_every_step_carries_the_next_cut(last: int, interval_s: float, commit_st
 
 
 def test_a_hastened_cut_comes_at_once_and_alone() -> None:
-    schedule = CutSchedule(1000)
+    schedule = CutSchedule(lambda _: 1000)
     assert schedule.announce(1, 0.0, 60.0, uncommitted=False) == 0
     schedule.hasten()
     assert schedule.announce(2, 0.1, 60.0, uncommitted=True) == 0, "one after the other"
@@ -76,7 +84,7 @@ def test_a_hastened_cut_comes_at_once_and_alone() -> None:
 
 
 def test_memory_that_is_short_while_a_cut_is_written_brings_one_cut() -> None:
-    schedule = CutSchedule(1000)
+    schedule = CutSchedule(lambda _: 1000)
     cut = schedule.announce(1, 0.0, 60.0, uncommitted=False, urgent=True)
     assert cut == 1 + LEAD_STEPS
     for step in range(2, 9):

@@ -12,8 +12,10 @@ from cpr_contract.reports import TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_operator.api.status import (
     Anchor,
+    BestModel,
     Budget,
     FailureRecord,
+    GroupScores,
     HeldOut,
     Overhead,
     Plan,
@@ -30,6 +32,7 @@ FAILURE = FailureRecord(
     time=5.0, role="shard", index=1, incarnation=1, kind="Killed", message="by SIGKILL", lost_samples=20,
     lost_row_updates=1470, lost_row_updates_exact=False, action="ReplaceShards", recovery_seconds=2.5,
 )  # fmt: skip
+SHOP = GroupScores(name="shop", samples=30, auc=0.8)
 STATUS = Status(
     phase="Succeeded",
     plan=Plan(mode="Partial", interval_seconds=2, reason="It is cheap."),
@@ -40,7 +43,9 @@ STATUS = Status(
         auc=0.75,
         logloss=0.5,
         metrics={"buy.auc": 0.8125},
-        held_out=HeldOut(step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9),
+        held_out=HeldOut(
+            step=9, samples=900, scored=50, auc=0.7, logloss=0.6, normalised_entropy=0.9, gauc=0.8, groups=(SHOP,)
+        ),
     ),
     shards=(
         Shard(index=0, incarnation=1, uid="u0", pod="p0", lost_row_updates=30),
@@ -51,6 +56,7 @@ STATUS = Status(
     failures=(FAILURE,),
     overhead=Overhead(save_seconds=1, load_seconds=2, lost_seconds=3, reschedule_seconds=4),
     result=ANCHOR,
+    best=BestModel(anchor=ANCHOR, value=0.75, since=2),
 )
 
 
@@ -75,6 +81,7 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
             "logloss",
             "metrics",
             "held_out",
+            "best",
             "plan",
             "budget",
             "failures",
@@ -89,8 +96,9 @@ def test_the_report_has_exactly_the_promised_fields() -> None:
     assert found["metrics"] == {"buy.auc": 0.8125}
     assert found["held_out"] == {
         "step": 9, "samples": 900, "scored": 50, "auc": 0.7, "logloss": 0.6, "normalised_entropy": 0.9,
-        "calibration": None,
+        "calibration": None, "gauc": 0.8, "groups": [SHOP.model_dump()], "rest": None,
     }  # fmt: skip
+    assert found["best"] == {"anchor": ANCHOR.model_dump(), "value": 0.75, "since": 2}
     assert found["plan"] == {"mode": "Partial", "interval_s": 2.0, "reason": "It is cheap."}
     assert found["budget"] == {"limit": 0.1, "spent": 0.01, "running_sum": 0.04, "rollbacks": 0}
     assert (found["lost_row_updates"], found["lost_row_updates_exact"]) == (1500, False)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from cpr_contract.reports import HeldOutScores, TrainerReport, TrainerState
+from cpr_contract.reports import BestEvaluation, HeldOutScores, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_operator.api.status import HeldOut, Status
+from cpr_operator.api.status import Anchor, BestModel, Fork, HeldOut, Status
 from cpr_operator.ledger import union
 from cpr_operator.reconcile.apply_reports import apply_reports
 from cpr_operator.reconcile.observe import begin
@@ -72,6 +72,27 @@ async def test_the_last_evaluation_stays_unless_it_is_undone(
         assert found == HeldOut(
             step=2, samples=200, scored=5, auc=0.7, logloss=0.5, normalised_entropy=0.9, calibration=1.1
         )
+
+
+@pytest.mark.parametrize(
+    ("known_at", "told_at", "expected"),
+    [(None, 200, 200), (100, 200, 200), (100, None, 100), (900, None, None)],
+    ids=["first", "better", "new leader", "undone"],
+)
+async def test_the_best_model_stays_known_unless_it_is_undone(
+    known_at: int | None, told_at: int | None, expected: int | None
+) -> None:
+    world = await world_in_mid_training(1)
+    status, uid = world.job.status, world.job.status.trainers[0].uid
+    report = world.reports[uid]
+    assert isinstance(report, TrainerReport)
+    if known_at is not None:
+        known = BestModel(anchor=Anchor.of(replace(RESULT, samples=known_at, generation=0)), value=0.7, since=1)
+        status = status.evolve(best=known, forks=(Fork(generation=1, anchor=Anchor.of(replace(RESULT, samples=500))),))
+    best = None if told_at is None else BestEvaluation(replace(RESULT, samples=told_at), 0.8, 0)
+    reports = {**world.reports, uid: replace(report, best=best)}
+    found = apply_reports(begin(replace(world, job=replace(world.job, status=status), reports=reports))).status.best
+    assert (None if found is None else found.anchor.samples) == expected
 
 
 @pytest.mark.parametrize("teller", ["shard", "leader"])

@@ -1,9 +1,17 @@
 """Once the final anchor is known, trainers have done their part, however they ended."""
 
+from dataclasses import replace
+
+import pytest
+
+from cpr_contract.reports import ShardReport, ShardState
+from cpr_operator.api.status import Anchor, BestModel
 from cpr_operator.failures import Failure, Kind
-from cpr_operator.reconcile.lifecycle import with_late_shards_lost
+from cpr_operator.reconcile.apply_reports import apply_reports
+from cpr_operator.reconcile.lifecycle import succeed, with_late_shards_lost
+from cpr_operator.reconcile.observe import begin
 from cpr_operator.reconcile.pass_ import Done, Draft, Fact, Lost, NoPod
-from support.driver import world_in_mid_training
+from support.driver import BATCH, TOTAL, world_in_mid_training
 
 KILLED = Lost(None, Failure(Kind.KILLED, "Error", "the process was killed by SIGKILL", ended=True, exit_code=137))
 
@@ -13,3 +21,48 @@ async def test_trainers_that_are_lost_after_the_final_anchor_are_done_and_shards
     facts: dict[str, Fact] = {"trainer/0": KILLED, "shard/0": KILLED, "shard/1": NoPod(), "shard/2": NoPod()}
     found = with_late_shards_lost(Draft(world, world.job.status, facts))
     assert found.facts == facts | {"trainer/0": Done("")}
+
+
+BEST = Anchor(key="best", digest="0", generation=1, step=5, samples=500)
+
+
+@pytest.mark.parametrize(
+    ("samples", "best", "reason", "model", "percent"),
+    [
+        (TOTAL, None, "Trained", "last", 100),
+        (TOTAL, BestModel(anchor=BEST, value=0.75, since=1), "Trained", "best", 100),
+        (800, BestModel(anchor=BEST, value=0.75, since=3), "EarlyStopped", "best", 40),
+        (800, None, "EarlyStopped", "last", 40),
+    ],
+)
+async def test_the_model_is_the_best_one_if_there_is_a_best(
+    samples: int, best: BestModel | None, reason: str, model: str, percent: int
+) -> None:
+    world = await world_in_mid_training(1)
+    status = world.job.status.evolve(best=best)
+    last = Anchor(key="last", digest="0", generation=1, step=samples // BATCH, samples=samples)
+    ended = succeed(Draft(world, status, {}), last).status
+    assert ended.phase == "Succeeded"
+    assert ended.result is not None
+    assert ended.result.key == model
+    (complete,) = (each for each in ended.conditions if each.type == "Complete")
+    assert (complete.status, complete.reason) == ("True", reason)
+    assert complete.message.endswith(model)
+    assert (ended.progress.samples, ended.progress.step, ended.progress.percent) == (samples, last.step, percent)
+
+
+async def test_a_shard_that_comes_back_to_an_early_end_has_nothing_to_wait_for() -> None:
+    """Nobody will push to it, and it lacks nothing: that tells what it lost, though the data has more samples."""
+    world = await world_in_mid_training(1)
+    status, step = world.job.status, 8
+    shard = status.shards[0].evolve(lost_at=world.now)
+    report = world.reports[shard.uid]
+    assert isinstance(report, ShardReport)
+    report = replace(report, state=ShardState.READY, applied=(step, step), resumed_samples=None, lost=((100, 200),))
+    reports = {**world.reports, shard.uid: report}
+    for result, settled in ((None, False), (Anchor(key="k", digest="0", generation=1, step=step, samples=800), True)):
+        before = status.evolve(shards=(shard, *status.shards[1:]), result=result)
+        given = replace(world, job=replace(world.job, status=before), reports=reports)
+        found = apply_reports(begin(given)).status
+        assert (found.shards[0].lost_at is None) is settled
+        assert (found.ledger.ranges[0] == ((100, 200),)) is settled

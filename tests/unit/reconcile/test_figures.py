@@ -1,10 +1,10 @@
 import pytest
 
 from cpr_contract.codec import to_json
-from cpr_contract.reports import HeldOutScores, Result
+from cpr_contract.reports import BestEvaluation, HeldOutScores, Result
 from cpr_operator.api.accounts import Ledger
 from cpr_operator.api.members import Dense
-from cpr_operator.api.status import Anchor, Counters, Fork, HeldOut, Progress, Shard, Status, Trainer
+from cpr_operator.api.status import Anchor, BestModel, Counters, Fork, HeldOut, Progress, Shard, Status, Trainer
 from cpr_operator.reconcile.apply_reports import restorable, result_of, with_anchor, with_termination_message
 from cpr_operator.reconcile.pass_ import Done
 
@@ -47,6 +47,14 @@ def test_the_scores_are_those_of_the_last_step() -> None:
     assert progress.metrics == {"buy.auc": 0.9}
     assert progress.held_out == HeldOut.of(held_out)
     assert with_termination_message(status, {"trainer/0": Done("no result")}) == status
+
+
+def test_the_last_word_tells_the_best_model() -> None:
+    status = Status(trainers=(Trainer(index=0),))
+    best = BestEvaluation(anchor(1, 800).to_contract(), 0.75, 3)
+    done = Done(to_json(Result(anchor(1, 1200).to_contract(), (), None, None, None, best=best)))
+    told = with_termination_message(status, {"trainer/0": done})
+    assert told.best == BestModel(anchor=anchor(1, 800), value=0.75, since=3)
 
 
 def test_the_last_word_tells_what_the_model_lacks_whatever_was_set_aside_for_it() -> None:

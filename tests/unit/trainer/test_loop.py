@@ -68,7 +68,7 @@ def test_nothing_of_the_old_generation_is_told_under_the_counters_of_the_new(tmp
     rosters = [replace(roster, counters=Counters(g, 1, g)) for g in (1, 2, 3)]
     environment = Environment(job, tmp_path / "roster", KEY, HOST, 0, None, None, tmp_path, tmp_path / "word", None)
     pinning = Pinning(job.job_uid, job.data.uri, lambda: True, lambda: None)
-    setup = Setup.read(environment, rosters[0], pinning)
+    setup = Setup.read(environment, rosters[0], pinning, pinning)
     board = Board(
         TrainerReport(1, job.job_uid, 0, 1, Counters(1, 1, 1), TrainerState.LOADING, 0, 0, 0, 0, (), (), (), None)
     )

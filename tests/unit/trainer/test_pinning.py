@@ -105,6 +105,31 @@ def test_what_is_read_by_the_document_is_what_was_indexed(
     assert_same(everything(again), everything(read(data)))
 
 
+def test_what_a_job_is_scored_on_is_pinned_beside_what_it_trains(world: World) -> None:
+    """Each to its own document: files that come later are in neither, and one that changed is refused by name."""
+    trained, _ = world.open(spec("CSV", URI))
+    world.s3.objects |= {"test/1.csv": day(7, 30), "test/2.csv": day(8, 40)}
+
+    def scored() -> tuple[Dataset, Pinning]:
+        pinning = Pinning("uid", f"s3://{BUCKET}/test/", lambda: True, lambda: None, evaluates=True)
+        data = spec("CSV", f"s3://{BUCKET}/test/")
+        found = open_dataset(
+            data, model_of(TABLES), world.files, lambda find: pinning.indices(world.store, world.files, find)
+        )
+        return found, pinning
+
+    assert scored()[0].layout.rows == 70
+    world.s3.objects["test/3.csv"] = day(9, 50)
+    dataset, pinning = scored()
+    pinning.count_new_files()
+    assert (dataset.layout.rows, pinning.new_files, trained.layout.rows) == (70, 0, 400)
+    assert {data_key("uid"), data_key("uid", evaluates=True)} <= world.store.objects.keys()
+    world.s3.objects["test/2.csv"] = day(10, 40)
+    dataset, _ = scored()
+    with pytest.raises(DataError, match=r"test/2.csv"):
+        everything(dataset)
+
+
 def test_a_leader_tells_how_many_files_came_since(world: World) -> None:
     assert world.open(spec("CSV", URI))[1].new_files == 0
     world.s3.objects |= {"day=3.csv": day(3), "day=4.csv": day(4)}

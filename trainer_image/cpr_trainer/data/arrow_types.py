@@ -24,12 +24,12 @@ def check_types(columns: Columns, schema: pa.Schema, where: str) -> None:
 
 def _check_category(name: str, kind: Any, where: str, *, bag: bool) -> None:
     """Raise DataError for a category that is no text and no integer, or no list of them where it has to be one."""
-    if bag and not (_is_list(kind) and _is_category(kind.value_type)):
+    if bag and not (_is_list(kind) and is_category(kind.value_type)):
         raise DataError(
             f"{where}: column {name} is {kind}, not a list of texts or integers.",
             "Correct data.columns, or remove the pooling of the table that it feeds: that is for lists.",
         )
-    if not bag and not _is_category(kind):
+    if not bag and not is_category(kind):
         raise DataError(
             f"{where}: column {name} is {kind}, not text or an integer.",
             "Correct data.columns: a category is one text or integer a sample; lists need a table with a pooling.",
@@ -46,9 +46,10 @@ def _is_number(kind: Any) -> bool:
     return any((types.is_integer(kind), types.is_floating(kind), types.is_boolean(kind), types.is_decimal(kind)))
 
 
-def _is_category(kind: Any) -> bool:
+def is_category(kind: Any) -> bool:
+    """Whether values are texts, integers or booleans."""
     types = pa.types
     if types.is_dictionary(kind):
-        return _is_category(kind.value_type)
+        return is_category(kind.value_type)
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return types.is_integer(kind) or types.is_boolean(kind) or any(is_text(kind) for is_text in texts)

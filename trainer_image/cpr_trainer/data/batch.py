@@ -20,11 +20,13 @@ class Batch:
     ids: int64 [n, T], the row of each of the T tables, 0 <= ids[:, t] < rows of table t; bags if a table pools, or the
     model states features.
     labels: float32 [n], or [n, L] if so many are predicted: labels, 0 or 1, then targets.
+    groups: str [n], the value of the group column, where the data was opened with one.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int64] | Bags
     labels: NDArray[np.float32]
+    groups: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -55,7 +55,8 @@ class Input:
 class Columns:
     """The columns that feed a model. `counts` and `numbers` are the first of `width` numeric features.
 
-    `separator` stands between the ids of a bag, and between their weights, in text.
+    `separator` stands between the ids of a bag, and between their weights, in text. `group` feeds nothing: scores are
+    told by its values.
     """
 
     labels: tuple[str, ...]
@@ -65,6 +66,7 @@ class Columns:
     inputs: tuple[Input, ...]
     separator: str | None = None
     width: int = DENSE_FEATURES
+    group: str | None = None
 
     @property
     def predicted(self) -> tuple[str, ...]:
@@ -89,7 +91,8 @@ class Columns:
     @property
     def used(self) -> tuple[str, ...]:
         """All that are read, each once."""
-        return tuple(dict.fromkeys((*self.numeric, *(each.column for each in self.inputs), *self.weights)))
+        group = () if self.group is None else (self.group,)
+        return tuple(dict.fromkeys((*self.numeric, *(each.column for each in self.inputs), *self.weights, *group)))
 
 
 def columns_of(data: DataSpec, model: ModelSpec) -> Columns:

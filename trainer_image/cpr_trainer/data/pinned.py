@@ -11,7 +11,7 @@ from cpr_trainer.data.blocks import Block, Index, SourceFile
 from cpr_trainer.store import Version
 
 
-def to_manifest(job_uid: str, uri: str, indices: Sequence[Index]) -> DataManifest:
+def to_manifest(job_uid: str, uri: str, indices: Sequence[Index], *, evaluates: bool = False) -> DataManifest:
     """Return the document of what `uri` named. About 120 bytes of it are a file's, and 25 a block's."""
     files = [index.file for index in indices]
     blocks = [block for index in indices for block in index.blocks]
@@ -31,6 +31,7 @@ def to_manifest(job_uid: str, uri: str, indices: Sequence[Index]) -> DataManifes
         block_rows=tuple(block.rows for block in blocks),
         block_starts=tuple(block.start for block in blocks),
         block_sizes=tuple(block.size for block in blocks),
+        evaluates=evaluates,
     )
 
 

@@ -14,6 +14,7 @@ from cpr_trainer.data.categories import ids_of
 from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import count_features
+from cpr_trainer.data.groups import groups_of
 from cpr_trainer.data.numbers import numbers_of
 
 
@@ -23,13 +24,14 @@ class Rows:
 
     dense: float32 [n, N]. ids: int32 [n, T], or bags. labels: [n], or [n, L] if so many are predicted; uint8, or
     float32 if there are targets. faults: what is wrong with rows that are no samples, by row; their values mean
-    nothing.
+    nothing. groups: str [n], if there is a group column.
     """
 
     dense: NDArray[np.float32]
     ids: NDArray[np.int32] | Bags
     labels: NDArray[np.uint8] | NDArray[np.float32]
     faults: Faults
+    groups: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,7 +51,8 @@ def decode(parsed: Parsed, columns: Columns, features: FeatureLayout | None = No
         blame(faults, f"column {name}", table.column(name), np.isinf(values), "a number or empty")
         values = np.where(np.isfinite(values), values, 0)
         dense[:, place] = count_features(values) if place < len(columns.counts) else values
-    rows = Rows(dense, ids_of(table, columns, faults, features), labels, faults)
+    groups = None if columns.group is None else groups_of(table.column(columns.group))
+    rows = Rows(dense, ids_of(table, columns, faults, features), labels, faults, groups)
     return _spread(rows, parsed.ragged) if parsed.ragged else rows
 
 
@@ -80,4 +83,7 @@ def _spread(rows: Rows, ragged: dict[int, str]) -> Rows:
     else:
         ids = np.zeros((count, rows.ids.shape[1]), np.int32)
         ids[places] = rows.ids
-    return Rows(dense, ids, labels, ragged | {int(places[row]): fault for row, fault in rows.faults.items()})
+    groups = None if rows.groups is None else np.full(count, "", np.object_)
+    if groups is not None:
+        groups[places] = rows.groups
+    return Rows(dense, ids, labels, ragged | {int(places[row]): fault for row, fault in rows.faults.items()}, groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cpr_contract.spec import DataSpec, ModelSpec
 from cpr_trainer.data.batch import Dataset
@@ -21,9 +22,13 @@ Find = Callable[[], Sequence[Index]]
 
 
 def open_dataset(
-    data: DataSpec, model: ModelSpec, files: Files, pinned: Callable[[Find], Sequence[Index]] | None = None
+    data: DataSpec,
+    model: ModelSpec,
+    files: Files,
+    pinned: Callable[[Find], Sequence[Index]] | None = None,
+    group: str | None = None,
 ) -> Dataset:
-    """Return the samples that `data` names, with ids for each feature of `model`.
+    """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
 
     `pinned` says what was found once, and may ask to find it now. Raises DataError for data that cannot be used, and
     whatever `files` and `pinned` raise.
@@ -34,7 +39,7 @@ def open_dataset(
             raise DataError("Synthetic data has no length of its own.", "State data.samples.")
         check_fixed_layout(data, model)
         return SyntheticDataset(data.samples, data.seed, model.tables)
-    columns = columns_of(data, model)
+    columns = replace(columns_of(data, model), group=group)
     check_tables(model.tables, len(model.tables) if model.features else len(columns.inputs))
     form = format_of(data, columns, files)
 

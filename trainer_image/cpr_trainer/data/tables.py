@@ -11,15 +11,17 @@ import numpy as np
 from cpr_contract.spec import DataSpec, ModelSpec
 from cpr_trainer.bags import Bags, FeatureLayout
 from cpr_trainer.data.ahead import Ahead
+from cpr_trainer.data.arrow_types import is_category
 from cpr_trainer.data.bad_rows import BadRows
 from cpr_trainer.data.batch import Batch
-from cpr_trainer.data.blocks import Format, Index
+from cpr_trainer.data.blocks import Block, Format, Index
 from cpr_trainer.data.columns import Columns
 from cpr_trainer.data.layout import Ints, Layout
 from cpr_trainer.data.rows import Rows, decode
 from cpr_trainer.errors import DataError
 
 _INDEXED_AT_ONCE = 8
+_CORRECT = "Correct evaluation.groupBy: it names a column that has one text or integer a sample."
 
 
 class TableDataset:
@@ -58,6 +60,7 @@ class TableDataset:
         ids = np.empty((len(indices), len(self._columns.inputs)), np.int64)
         labels = np.empty((len(indices), *self._predicted), np.float32)
         good = np.ones(len(indices), np.bool_)
+        groups = None if self._columns.group is None else np.full(len(indices), "", np.object_)
         bags: list[Bags] = []
         parts = np.split(order, starts[1:])
         for number, places, rows in zip(needed.tolist(), parts, self._ahead.get(needed.tolist()), strict=False):
@@ -67,11 +70,14 @@ class TableDataset:
                 bags.append(rows.ids.take(within))
             else:
                 ids[places] = rows.ids[within]
+            if groups is not None and rows.groups is not None:
+                groups[places] = rows.groups[within]
             if rows.faults:
                 good[places] = ~np.isin(within, list(rows.faults))
+        groups = None if groups is None else groups[good]
         if bags:
-            return Batch(dense[good], Bags.join(bags).take(np.argsort(order)[good]), labels[good])
-        return Batch(dense, ids, labels) if good.all() else Batch(dense[good], ids[good], labels[good])
+            return Batch(dense[good], Bags.join(bags).take(np.argsort(order)[good]), labels[good], groups)
+        return Batch(dense, ids, labels, groups) if good.all() else Batch(dense[good], ids[good], labels[good], groups)
 
     def expect(self, blocks: Ints) -> None:
         """Read these blocks ahead."""
@@ -79,9 +85,21 @@ class TableDataset:
 
     def _decode(self, number: int, fetched: Any) -> Rows:
         block = self._blocks[number]
+        self._check_group(block, fetched)
         rows = decode(self._form.parse(block, fetched), self._columns, self._features)
         self._bad.add(number, rows.faults, lambda row: self._form.place(block, row))
         return rows
+
+    def _check_group(self, block: Block, fetched: Any) -> None:
+        """Raise DataError if a block has no group column: where data is pinned, nobody has looked for it."""
+        name = self._columns.group
+        if name is None:
+            return
+        present = block.file.columns or tuple(fetched.column_names)
+        if present.count(name) != 1:
+            raise DataError(f"{block.uri} has {present.count(name) or 'no'} columns {name!r}.", _CORRECT)
+        if not block.file.columns and not is_category(kind := fetched.schema.field(name).type):
+            raise DataError(f"{block.uri}: column {name} is {kind}, not text or an integer.", _CORRECT)
 
 
 def index_files(uris: Sequence[str], form: Format) -> list[Index]:

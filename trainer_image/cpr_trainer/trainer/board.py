@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cpr_contract.reports import HeldOutScores, Problem, TrainerReport, TrainerState
+from cpr_contract.reports import BestEvaluation, HeldOutScores, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 
@@ -53,6 +53,11 @@ class Board:
     def evaluation(self) -> HeldOutScores | None:
         """The last evaluation on held-out samples, as reported now."""
         return self._report.evaluation
+
+    @property
+    def best(self) -> BestEvaluation | None:
+        """The best evaluation, as reported now."""
+        return self._report.best
 
     def report(self) -> TrainerReport:
         """Return the report as of now; any thread may call it."""
@@ -125,8 +130,15 @@ _HELD_OUT: Mapping[str, tuple[str, str]] = {
     "auc": ("cprjob_trainer_held_out_auc_ratio", "AUC of the last evaluation on held-out samples"),
     "logloss": ("cprjob_trainer_held_out_logloss_nats", "Its log loss"),
     "normalised_entropy": ("cprjob_trainer_held_out_normalised_entropy_ratio", "Its log loss by that of a constant"),
+    "gauc": ("cprjob_trainer_held_out_gauc_ratio", "Its mean AUC of groups, weighted by samples"),
     "calibration": ("cprjob_trainer_held_out_calibration_ratio", "Its mean prediction by the portion of ones"),
     "samples": ("cprjob_trainer_held_out_trained_samples", "Samples that its model was trained on"),
+}
+
+
+_BEST: Mapping[str, tuple[str, str]] = {
+    "value": ("cprjob_trainer_best_evaluation", "What the best evaluation scored by the metric of earlyStop"),
+    "since": ("cprjob_trainer_evaluations_since_best", "Evaluations since the best one"),
 }
 
 
@@ -148,6 +160,11 @@ class ReportCollector(Collector):
             value = getattr(report.evaluation, field, None)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=float(value))
+        yield _by_group(report)
+        for field, (name, text) in _BEST.items():
+            value = getattr(report.best, field, None)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=float(value))
         own = GaugeMetricFamily("cprjob_trainer_metric", "Other figures of progressive validation", labels=("name",))
         for name, value in report.metrics:
             own.add_metric((name,), value)
@@ -156,3 +173,14 @@ class ReportCollector(Collector):
         for state in TrainerState:
             states.add_metric((state.value,), float(state is report.state))
         yield states
+
+
+def _by_group(report: TrainerReport) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "cprjob_trainer_held_out_group_auc_ratio", "Its AUC of the largest groups, and of the rest", labels=("group",)
+    )
+    found = report.evaluation
+    for group in () if found is None else (*found.groups, *filter(None, (found.rest,))):
+        if group.auc is not None:
+            family.add_metric((group.name,), group.auc)
+    return family

@@ -21,6 +21,7 @@ from cpr_contract.reports import HeldOutScores
 from cpr_trainer.arrays import Ints
 from cpr_trainer.exchange.outbox import STANDING
 from cpr_trainer.tables.memory import KeptFile, Kind, MappedMemory, Memory, SizeOf
+from cpr_trainer.trainer.early_stop import NO_VERDICT, Verdict
 from cpr_trainer.trainer.page import CHANGING, NOTHING, Page
 from cpr_trainer.trainer.scores import Scored
 from cpr_trainer.trainer.state import DenseState
@@ -41,6 +42,7 @@ class Told:
     evaluation: HeldOutScores | None = None
     loss: float | None = None
     degraded_samples: int = 0
+    verdict: Verdict = NO_VERDICT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +188,7 @@ class _Record:
         with torch.no_grad():
             for place, buffer in zip(self._buffers, state.replica.buffers().values(), strict=True):
                 buffer.copy_(place.clone().view(buffer.dtype).reshape(buffer.shape))
-        state.done, state.lost = done, told.lost
+        state.done, state.lost, state.verdict = done, told.lost, told.verdict
         return Left(None if pushed == _NONE else pushed, self._standing.copy(), told)
 
 

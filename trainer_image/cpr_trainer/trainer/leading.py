@@ -37,7 +37,7 @@ class Leading:
         self._setup = setup
         self._exchange = exchange
         self._roster = roster
-        self._schedule = CutSchedule(setup.last_step)
+        self._schedule = CutSchedule(setup.next_stop)
         self._offered_step = 0
         self._void_step = 0
         self._dense_saved = monotonic()
@@ -51,7 +51,7 @@ class Leading:
             told=told,
             anchors=anchors,
             rng=random.Random(),
-            pinned=setup.pinning.pinned,
+            pinned=(setup.pinning.pinned, setup.evaluation_pinning.pinned),
             committed=setup.pinning.count_new_files,
         )
         self.committer.start()
@@ -76,8 +76,13 @@ class Leading:
             self._schedule.hasten()
 
     def save(self, state: DenseState) -> None:
-        """Offer the committer what is due after step `state.reached`; called after every step and every meeting."""
+        """Offer the committer what is due after step `state.reached`; called after every step and every meeting.
+
+        Nothing is before an evaluation that belongs to it.
+        """
         self.committer.check()
+        if self._setup.judges(state):
+            return
         if state.reached >= self._schedule.announced > self._offered_step:
             self._offer_cut(state, self._schedule.announced)
         elif monotonic() - self._dense_saved >= self._setup.job.snapshots.dense_interval_s:

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -34,6 +35,7 @@ from cpr_trainer.trainer.setup import Setup
 from cpr_trainer.trainer.start import Starter
 from cpr_trainer.trainer.state import DenseState
 from cpr_trainer.trainer.stepper import Stepper
+from cpr_trainer.trainer.stops import Stops
 from cpr_trainer.trainer.watch import Watch
 
 _LOG = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Loop:
         self._exchange = exchange
         self._make_group = make_group
         self._stepper = Stepper(setup, watch, board, exchange, page)
+        self._stops = Stops(setup, self._stepper, board, watch.attend_or_stop)
         self._uneven = 0
         self._roster = watch.adopt()
         generation = self._roster.counters.generation
@@ -178,7 +181,7 @@ class Loop:
             self._board.set(**joining)
             return
         nothing_yet: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
-        self._board.set(**joining, **nothing_yet, degraded_samples=0, evaluation=None)
+        self._board.set(**joining, **nothing_yet, degraded_samples=0, evaluation=None, best=None)
         self._generation, self._uneven = roster.counters.generation, 0
         if before is not None:
             before.close()
@@ -198,7 +201,9 @@ class Loop:
                         self.leading.heal(self._stepper.state)
                     while True:
                         self._train(group)
-                        if (result := self._halt(group)) is not None:
+                        if self._stops.due():
+                            self._stops.stand(group, self.leading, self._mend, self._announce)
+                        elif (result := self._halt(group)) is not None:
                             return result
                 except GroupBroken as broken:
                     _LOG.info("the group is broken: %s", broken)
@@ -234,6 +239,8 @@ class Loop:
         self._board.set(step=state.reached, samples=state.samples, lost=state.lost)
         self._board.set(**state.scores.figures())
         self._stepper.keep()
+        self._stops.forget()
+        self._stops.tell_best(self.leading)
         if self.leading is not None:
             self.leading.save(state)
 
@@ -255,10 +262,10 @@ class Loop:
         state.done = min(state.done, *self._exchange.applied())
 
     def _goal(self) -> int:
-        """The step to train to now: the last one; or where all are to meet, which is here until it is named."""
+        """The step to train to now: the next stop; or where all are to meet, which is here until it is named."""
         state = self._stepper.state
         if state.desk is None or not self._roster.meet:
-            return self._setup.last_step
+            return self._stops.goal()
         return max(state.done, state.desk.meeting)
 
     def _train(self, group: Group) -> None:
@@ -299,6 +306,13 @@ class Loop:
             stepper.repair(step)
         stepper.pushed = max(stepper.pushed or 0, stepper.state.done)
 
+    def _mend(self) -> bool:
+        """Push what shards lack up to here, if they came back without it; return whether they have it all."""
+        if self._exchange.away() or not self._stepper.shards.settle_within(SLICE_S):
+            return False
+        self._repair(pushed=None)
+        return min(self._exchange.applied()) >= self._stepper.state.done
+
     def _count_up_to(self, first: int) -> None:
         """Let the count of this rank's row updates stand, on every shard, before step `first`: the next to be pushed.
 
@@ -313,16 +327,16 @@ class Loop:
             exchange.uncount(step, stepper.slice_of(step).access.unique)
 
     def _halt(self, group: Group) -> Result | None:
-        """All steps are trained, or all are to meet at one: see to it that the cut there is committed.
+        """Nothing is left to train, or all are to meet at a step: see to it that the cut there is committed.
 
-        Then part; or stand, until there are steps to train: return None then.
+        Then part; or return None once there are steps to train.
         """
         stepper, began = self._stepper, monotonic()
-        ends = stepper.state.done == self._setup.last_step
+        ends = self._stops.ends()
         self._board.set(state=TrainerState.FINISHING if ends else TrainerState.MEETING)
         stepper.work()
         if self._setup.job.lockstep:
-            self._announce(self._setup.last_step)
+            self._announce(stepper.state.done)
         while stepper.state.done >= self._goal():
             self._say_halted()
             if self.leading is not None and not group.conclude():
@@ -331,15 +345,18 @@ class Loop:
                 if ends:
                     self._board.set(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
-                    figures = stepper.state.scores.figures()
-                    return Result(anchor, stepper.state.lost, **figures, evaluation=self._board.evaluation)
+                    return self._result(anchor)
                 self._stand_at(anchor)
             group.listen(self._watch.attend_or_stop)
-            if not self._exchange.away() and stepper.shards.settle_within(SLICE_S):
-                # A shard that came back without the last step cannot take the cut before it has it.
-                self._repair(pushed=None)
+            # A shard that came back without the last step cannot take the cut before it has it.
+            self._mend()
         self._board.set(met=None)
         return None
+
+    def _result(self, anchor: AnchorRef) -> Result:
+        state, board = self._stepper.state, self._board
+        evaluation = board.evaluation and replace(board.evaluation, groups=(), rest=None)
+        return Result(anchor, state.lost, **state.scores.figures(), evaluation=evaluation, best=board.best)
 
     def _say_halted(self) -> None:
         """Without lockstep: let the leader know after which step this rank stands."""

@@ -80,8 +80,8 @@ def _train(environment: Environment, watch: Watch, page: Page | None, rosters: R
         goes_on = page is not None and page.keeps(roster.counters.generation)
         if not goes_on:
             board.set(**_who(roster))
-        pinning = _pinning(environment, watch, board)
-        setup = insist(lambda: Setup.read(environment, roster, pinning), board, lambda: _follow(watch))
+        pinnings = _pinnings(environment, watch, board)
+        setup = insist(lambda: Setup.read(environment, roster, *pinnings), board, lambda: _follow(watch))
         board.set(total_samples=setup.order.total_samples)
         file = None if page is None else page.file
         exchange = Exchange(setup.job, setup.rank, setup.incarnation, setup.key, setup.order.total_samples, file=file)
@@ -109,14 +109,20 @@ def _who(roster: TrainerRoster) -> dict[str, Any]:
     }
 
 
-def _pinning(environment: Environment, watch: Watch, board: Board) -> Pinning:
+def _pinnings(environment: Environment, watch: Watch, board: Board) -> tuple[Pinning, Pinning]:
+    """Return those of what is trained, and of what the job is scored on."""
+
     def leads() -> bool:
         return watch.current is not None and watch.current.leader == watch.current.index
 
     job = environment.job
     # Data that comes from code has no files, so none are added.
     uri = job.data.uri if job.data.entrypoint is None else None
-    return Pinning(job.job_uid, uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count))
+    scored = None if job.evaluation is None else job.evaluation.uri
+    return (
+        Pinning(job.job_uid, uri, leads, lambda: _follow(watch), lambda count: board.set(new_files=count)),
+        Pinning(job.job_uid, scored, leads, lambda: _follow(watch), evaluates=True),
+    )
 
 
 def _follow(watch: Watch) -> None:

@@ -29,16 +29,19 @@ class Pinning:
     """One trainer's view of its job's data. `leads` tells whether it is the leader by the newest roster.
 
     `pinned` is what all train, None for data without files. `new_files` counts those that `uri` names and which came
-    later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them.
+    later, as the leader finds them when it starts and by `count_new_files`; `tell` is told of them. With `evaluates` it
+    is the data that the job is scored on, and nobody counts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- whose data, of what kind, and with whom
         self,
         job_uid: str,
         uri: str | None,
         leads: Callable[[], bool],
         attend: Attend,
         tell: Callable[[int], None] = lambda _: None,
+        *,
+        evaluates: bool = False,
     ) -> None:
         self.pinned: DataManifest | None = None
         self.new_files = 0
@@ -47,6 +50,8 @@ class Pinning:
         self._leads = leads
         self._attend = attend
         self._tell = tell
+        self._evaluates = evaluates
+        self._counts = bool(uri) and not evaluates
         self._files: Uris | None = None
         self._list_at_s = 0.0
 
@@ -55,16 +60,20 @@ class Pinning:
 
         Raises DataError, DamagedError, StoreError, and what `attend` raises.
         """
-        while (pinned := read_data(store, self._job_uid)) is None:
+        while (pinned := read_data(store, self._job_uid, evaluates=self._evaluates)) is None:
             if self._leads():
-                pinned = pin_data(store, to_manifest(self._job_uid, self._uri, find()))
+                found = to_manifest(self._job_uid, self._uri, find(), evaluates=self._evaluates)
+                pinned = pin_data(store, found)
                 break
             for _ in range(_ASK_SLICES):
                 attend_for_a_slice(self._attend)
         else:
-            if self._uri and self._leads():
+            if self._counts and self._leads():
                 self._count(files, pinned)
-        _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
+        if self._evaluates:
+            _LOG.info("is scored on %d files", len(pinned.uris))
+        else:
+            _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
         self.pinned, self._files = pinned, files
         return to_indices(pinned)
 
@@ -73,7 +82,7 @@ class Pinning:
 
         The leader's committer calls it after each anchor. A listing that fails is logged and repeated later.
         """
-        if not self._uri or self._files is None or self.pinned is None or monotonic() < self._list_at_s:
+        if not self._counts or self._files is None or self.pinned is None or monotonic() < self._list_at_s:
             return
         self._list_at_s = monotonic() + _LIST_EVERY_S
         try:

@@ -5,23 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpr_contract.roster import TrainerRoster
-from cpr_contract.spec import JobSpec, samples_at
+from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
 from cpr_trainer.data.batch import Dataset
+from cpr_trainer.data.evaluated import open_scored
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.model.entrypoint import build_network
 from cpr_trainer.placement import Placement, layout_hash
 from cpr_trainer.runtime import BadSpecError, Environment, Trace
 from cpr_trainer.store import Store, Uris, open_store
+from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data."""
+    """One trainer process. `layout` is the hash that says which saves fit; `pinning` has the files of the data.
+
+    `scored` has the samples that the model is scored on, and `evaluation_pinning` its files, if they are others.
+    """
 
     job: JobSpec
     rank: int
@@ -36,10 +41,14 @@ class Setup:
     layout: str
     trace: Trace
     pinning: Pinning
+    scored: Dataset
+    evaluation_pinning: Pinning
 
     @classmethod
-    def read(cls, environment: Environment, roster: TrainerRoster, pinning: Pinning) -> Setup:
-        """Open the store and the data as `pinning` has it.
+    def read(
+        cls, environment: Environment, roster: TrainerRoster, pinning: Pinning, evaluation_pinning: Pinning
+    ) -> Setup:
+        """Open the store and the data as `pinning` and `evaluation_pinning` have it.
 
         Raises ModelError, DataError, BadSpecError, DamagedError, StoreError, and what `pinning` raises.
         """
@@ -55,6 +64,10 @@ class Setup:
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         dataset = open_dataset(job.data, job.model, files, lambda find: pinning.indices(store, files, find))
+        scored, spec = dataset, job.evaluation
+        if spec is not None and (spec.uri is not None or spec.group_by is not None):
+            own = pinning if spec.uri is None else evaluation_pinning
+            scored = open_scored(job, files, lambda find: own.indices(store, files, find))
         return cls(
             job=job,
             rank=roster.index,
@@ -69,12 +82,34 @@ class Setup:
             layout=layout_hash(job.model),
             trace=Trace(environment.step_trace),
             pinning=pinning,
+            scored=scored,
+            evaluation_pinning=evaluation_pinning,
         )
 
     @property
     def last_step(self) -> int:
         """The last step of the job."""
         return self.order.steps
+
+    @property
+    def early_stop(self) -> EarlyStopSpec | None:
+        """What ends the job early, if anything does."""
+        return None if self.job.evaluation is None else self.job.evaluation.early_stop
+
+    def next_stop(self, step: int) -> int:
+        """Return the first step after `step` at which all trainers stand: where an evaluation may end the job, or last.
+
+        There the model is saved as well, so that the best one is an anchor.
+        """
+        spec = self.job.evaluation
+        if spec is None or spec.early_stop is None:
+            return self.last_step
+        return next_evaluation(step, spec.every, self.order.batch_size, self.last_step)
+
+    def judges(self, state: DenseState) -> bool:
+        """Whether the model where all stand now is to be evaluated before anything else happens."""
+        step = state.done
+        return self.early_stop is not None and state.verdict.step < step == self.next_stop(step - 1)
 
     def samples_at(self, step: int) -> int:
         """Samples of the steps up to and with `step`."""
@@ -101,5 +136,6 @@ class Setup:
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
             model=state.saved_model(),
+            best_step=state.verdict.best_step,
         )
         return DenseCopy(meta, state.tensors())

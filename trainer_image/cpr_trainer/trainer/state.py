@@ -17,19 +17,20 @@ from cpr_trainer.checkpoint.restore.by_name import DenseParts, map_dense
 from cpr_trainer.evaluation import ProgressiveValidation
 from cpr_trainer.model.dense_optimizer import state_kind
 from cpr_trainer.model.replica import DenseReplica, another_network, buffers_in
+from cpr_trainer.trainer.early_stop import Verdict
 from cpr_trainer.trainer.group.meeting import NO_STATE
 from cpr_trainer.trainer.scores import Scores
 from cpr_trainer.trainer.shadow.desk import Desk
 
-_EVALUATION, _LOST, _STEPS = "evaluation", "lost", "steps"
+_EVALUATION, _LOST, _STEPS, _VERDICT = "evaluation", "lost", "steps", "verdict"
 
 
 class DenseState:
     """Begins without a state: `done` is NO_STATE until one is begun, loaded or copied.
 
     `lost` are the sample ranges that this state did not train on, in this generation. Without lockstep `done` is the
-    last step of rank `rank` alone, and `desk` knows of the others. `before_change` is called before the state is
-    replaced as a whole.
+    last step of rank `rank` alone, and `desk` knows of the others. `verdict` is of the evaluations up to `done`, where
+    they may end the job. `before_change` is called before the state is replaced as a whole.
     """
 
     def __init__(self, job: JobSpec, total_samples: int, rank: int = 0) -> None:
@@ -37,6 +38,8 @@ class DenseState:
         self.desk: Desk | None = None
         self.done = NO_STATE
         self.lost: Ranges = ()
+        self.verdict = Verdict()
+        self._judged = job.evaluation is not None and job.evaluation.early_stop is not None
         self._model, self._seed = job.model, job.data.seed
         self.replica = DenseReplica(job.model, job.data.seed, job.device, job.precision)
         self.scores = Scores(ProgressiveValidation.of(total_samples, job.model, self.replica.model))
@@ -108,6 +111,7 @@ class DenseState:
         self.replica.load(tensors)
         try:
             self.scores.load(tensors[_EVALUATION])
+            self.verdict = Verdict.of(tensors.get(_VERDICT))
         except ValueError as error:
             raise another_network(str(error)) from error
         self.lost = tuple((int(start), int(stop)) for start, stop in tensors[_LOST])
@@ -132,7 +136,8 @@ class DenseState:
     def tensors(self) -> dict[str, Tensor]:
         """Return copies on the CPU: those of the network, int64 counters, int64 [n, 2] lost ranges.
 
-        Without lockstep int64 [W], too: the last step of each rank that is in the network.
+        Without lockstep int64 [W], too: the last step of each rank that is in the network. Where evaluations may end
+        the job, float64 [4]: see `Verdict`.
         Several trainers merge their scores at some steps, and what is not merged is no part of a state; a lone one need
         not ask anybody.
         """
@@ -143,6 +148,8 @@ class DenseState:
             _EVALUATION: self.scores.merged(),
             _LOST: torch.tensor(self.lost, dtype=torch.int64).view(-1, 2),
         }
+        if self._judged:
+            tensors[_VERDICT] = self.verdict.tensor()
         if self.desk is not None:
             tensors[_STEPS] = torch.tensor(self.desk.stand(), dtype=torch.int64)
         return tensors

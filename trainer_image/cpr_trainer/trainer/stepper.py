@@ -189,8 +189,8 @@ class Stepper:
             scores.merge(*to_merge)
         if show:
             self._board.set(**scores.figures())
-        for counters in held_out:
-            self._board.set(evaluation=self.held_out.scores(step, counters, replica))
+        if held_out:
+            self._board.set(evaluation=self.held_out.scores(step - 1, held_out, replica))
         self.state.done = step
 
     def _push(self, wanted: Slice, computed: Computed) -> None:
@@ -212,7 +212,8 @@ class Stepper:
         self._board.set(samples_started=samples)
 
     def _told(self) -> Told:
-        return Told(self.state.lost, self._board.evaluation, self.state.scores.loss, self.degraded_samples)
+        state = self.state
+        return Told(state.lost, self._board.evaluation, state.scores.loss, self.degraded_samples, state.verdict)
 
     def _take_paused_s(self) -> float:
         """Return the seconds since the last call in which nothing was trained: waits, or the process stood still."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from cpr_operator.api.rules import held_out
 from cpr_operator.api.rules.data import OF_DATA, OF_INPUTS
 from cpr_operator.api.rules.job import NAME, OF_BUDGET, OF_JOB, OF_RESTORE
 from cpr_operator.api.rules.model import OF_MODEL, OF_OPTIMIZERS
@@ -13,6 +14,7 @@ from cpr_operator.api.rules.model import OF_MODEL, OF_OPTIMIZERS
 #: All rules about one spec, in the order in which they stand in the CRD.
 OF_SPEC = (
     *OF_JOB,
+    *held_out.RULES,
     *OF_MODEL,
     *OF_OPTIMIZERS,
     *OF_DATA,

@@ -1,4 +1,4 @@
-"""Rules of a job's name, members, saves, evaluations and accuracy budget, and of what it takes of another job."""
+"""Rules of a job's name, members, saves and accuracy budget, and of what it takes of another job."""
 
 from __future__ import annotations
 
@@ -35,20 +35,6 @@ WORKERS = Rule(
     "remove it, or set spec.trainers.device to cpu",
     "self.workers == 1 || self.device != 'cuda'",
 )
-EVALUATION_ROWS = Rule(
-    "spec",
-    "spec.evaluation",
-    "needs rows that are held out",
-    "set spec.data.holdOut, or everySamples to 0",
-    "self.evaluation.everySamples == 0 || self.data.holdOut > 0.0",
-)
-EVALUATION_LOCKSTEP = Rule(
-    "spec",
-    "spec.evaluation",
-    "needs spec.trainers.denseSync AllReduce, because in a shadow mode every trainer has another model",
-    "set spec.trainers.denseSync to AllReduce, or everySamples to 0 and use cprjob evaluate",
-    "self.evaluation.everySamples == 0 || self.trainers.denseSync == 'AllReduce'",
-)
 PRIORITY_LOCKSTEP = Rule(
     "spec",
     "spec.snapshots.strategy",
@@ -82,8 +68,6 @@ OF_JOB = (
     ROWS,
     DENSE_SYNC,
     WORKERS,
-    EVALUATION_ROWS,
-    EVALUATION_LOCKSTEP,
     PRIORITY_LOCKSTEP,
     FIXED_INTERVAL,
     FIXED_BITS,

@@ -138,12 +138,30 @@ def facts(story: Story) -> tuple[tuple[str, str], ...]:
         ("AUC", _figure(progress.auc)),
         ("log loss", _figure(progress.logloss)),
         *((name, _figure(value)) for name, value in sorted(progress.metrics.items())),
+        *_held_out(status),
         ("budget", UNKNOWN if budget is None else f"{budget.spent:.3%} of {budget.limit:.3%} lost"),
         ("rollbacks", UNKNOWN if budget is None else str(budget.rollbacks)),
         ("row updates lost", UNKNOWN if status.lost_row_updates is None else f"{lost}{status.lost_row_updates:,}"),
         ("samples replayed", f"{progress.replayed_samples:,}"),
         ("pods replaced", str(status.restarts)),
     )
+
+
+def _held_out(status: Status) -> tuple[tuple[str, str], ...]:
+    """What evaluations on held-out rows found, where there are any."""
+    found, best = status.progress.held_out, status.best
+    if found is None:
+        return ()
+    figures = (
+        ("held-out AUC", _figure(found.auc)),
+        ("held-out log loss", _figure(found.logloss)),
+        ("held-out normalised entropy", _figure(found.normalised_entropy)),
+        *((("held-out GAUC", _figure(found.gauc)),) if found.groups else ()),
+    )
+    if best is None:
+        return figures
+    place = f"{_figure(best.value)} at {best.anchor.samples:,} samples, {best.since} evaluations ago"
+    return (*figures, ("best evaluation", place))
 
 
 def headline(status: Status) -> str:
@@ -153,7 +171,15 @@ def headline(status: Status) -> str:
 
 def tables(story: Story) -> tuple[Table, ...]:
     """All tables, the same for every job."""
-    return _failures(story), _plan(story), _overhead(story), _conditions(story), _members(story), _events(story)
+    return (
+        _failures(story),
+        _groups(story),
+        _plan(story),
+        _overhead(story),
+        _conditions(story),
+        _members(story),
+        _events(story),
+    )
 
 
 def _failures(story: Story) -> Table:
@@ -175,6 +201,21 @@ def _failures(story: Story) -> Table:
         for each in story.status.failures
     )
     return Table("table-failures", "Failures", columns, rows, "Nothing has failed.")
+
+
+def _groups(story: Story) -> Table:
+    found = story.status.progress.held_out
+    groups = () if found is None else (*found.groups, *filter(None, (found.rest,)))
+    columns = ("group", "samples", "AUC", "log loss", "normalised entropy", "calibration")
+    rows = tuple(
+        (
+            each.name,
+            f"{each.samples:,}",
+            *map(_figure, (each.auc, each.logloss, each.normalised_entropy, each.calibration)),
+        )
+        for each in groups
+    )
+    return Table("table-groups", "Held-out scores by group", columns, rows, "The job has no spec.evaluation.groupBy.")
 
 
 def _plan(story: Story) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -21,7 +21,7 @@ from cpr_contract.roster import AnchorRef
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor, save_dense
 from cpr_trainer.checkpoint.anchor.pruning import Pruner, Retention
 from cpr_trainer.checkpoint.format.documents import DamagedError, read_shard_manifest
-from cpr_trainer.checkpoint.format.records import find_anchor, keep_data
+from cpr_trainer.checkpoint.format.records import find_anchor, keep_data, read_anchor
 from cpr_trainer.exchange import SaveState
 from cpr_trainer.runtime import backoff, problem_of
 from cpr_trainer.store import BucketMissingError, ExistsError, Store, StoreError
@@ -34,13 +34,13 @@ LEAD_STEPS = 3
 
 
 class CutSchedule:
-    """Announces cuts up to the last step `last_step`, which is always one.
+    """Announces cuts. Each step that `next_stop` returns is one: the first after a step at which all trainers stand.
 
     `trained_s` everywhere: seconds of training since the process started, pauses left out.
     """
 
-    def __init__(self, last_step: int) -> None:
-        self._last_step = last_step
+    def __init__(self, next_stop: Callable[[int], int]) -> None:
+        self._next_stop = next_stop
         self._since_s: float | None = None
         self._due_now = False
         self.announced = 0
@@ -50,20 +50,24 @@ class CutSchedule:
     ) -> int:
         """Return the cut that all pushes of `step` carry, 0 if there is none.
 
-        A cut is announced once and stays so until the next; none is while one is `uncommitted`, except the last step.
+        A cut is announced once and stays so until the next; none is while one is `uncommitted`, except where all stand.
         While it is `urgent` the interval is not waited for.
         """
         if self._since_s is None:
             self._since_s = trained_s
         if step <= self.announced:
             return self.announced
-        if step + 2 * LEAD_STEPS > self._last_step:
-            self.announced = self._last_step
+        stop = self._next_stop(step - 1)
+        if step + 2 * LEAD_STEPS > stop:
+            self.announced = stop
+            self._begin_interval(trained_s)
         elif not uncommitted and (urgent or self._due_now or trained_s - self._since_s >= interval_s):
             self.announced = step + LEAD_STEPS
-            self._since_s = trained_s
-            self._due_now = False
+            self._begin_interval(trained_s)
         return self.announced
+
+    def _begin_interval(self, trained_s: float) -> None:
+        self._since_s, self._due_now = trained_s, False
 
     def hasten(self) -> None:
         """Let the next cut be due at once."""
@@ -123,8 +127,9 @@ class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-    names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
-    those that exist, oldest first. `pinned` is the data that the saves are of. `committed` is called after each anchor.
+        names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
+    those that exist, oldest first. `pinned` is the data that the saves are of, and that on which they are scored.
+    `committed` is called after each anchor.
     `failing`: the store did not take the last thing that was to be saved.
     """
 
@@ -139,7 +144,7 @@ class AnchorCommitter:
         told: Callable[[], tuple[AnchorRef, ...]],
         anchors: tuple[AnchorRef, ...],
         rng: random.Random,
-        pinned: DataManifest | None = None,
+        pinned: Sequence[DataManifest | None] = (),
         committed: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = Saves(anchors=anchors)
@@ -152,6 +157,7 @@ class AnchorCommitter:
         self._rng = rng
         self._pinned = pinned
         self._committed = committed
+        self._best_steps: dict[str, int] = {}
         self._failure: BaseException | None = None
         self._cut: Cut | None = None
         self._dense: DenseCopy | None = None
@@ -269,7 +275,8 @@ class AnchorCommitter:
         meta = cut.dense.meta
         found = [cut.found[index] for index in range(len(cut.shards))]
         refs, lost = tuple(ref for _, ref in found), tuple(manifest.lost for manifest, _ in found)
-        keep_data(self._store, self._pinned)
+        for pinned in self._pinned:
+            keep_data(self._store, pinned)
         try:
             anchor = commit_anchor(self._store, meta, cut.dense.tensors, refs, lost)
         except ExistsError:
@@ -278,6 +285,7 @@ class AnchorCommitter:
                 raise
             anchor = existing
         anchors = (*(a for a in self.state.anchors if a.key != anchor.key), anchor)[-self._keep :]
+        spared = self._spared(anchors, meta.best_step)
         self._note(
             anchors=anchors,
             dense_save=SaveRef(anchor.key, anchor.step, anchor.samples),
@@ -285,8 +293,28 @@ class AnchorCommitter:
             commit_s=monotonic() - cut.began,
         )
         self._cut = None
-        self._retention.keep(anchors, (manifest for manifest, _ in found))
+        self._retention.keep(anchors, (manifest for manifest, _ in found), spared)
         self._committed()
+
+    def _spared(self, anchors: tuple[AnchorRef, ...], best_step: int) -> frozenset[int]:
+        """Return the steps of the best evaluations now, and as of each of these anchors: the job may go back there.
+
+        Raises StoreError.
+        """
+        if not best_step:  # then no anchor before has one
+            return frozenset()
+        for anchor in anchors:
+            if anchor.key not in self._best_steps:
+                self._best_steps[anchor.key] = _best_step_of(self._store, anchor)
+        return frozenset({best_step, *(self._best_steps[anchor.key] for anchor in anchors)})
+
+
+def _best_step_of(store: Store, anchor: AnchorRef) -> int:
+    """Return what an anchor says of the best evaluation; 0 if nobody can go back to it. Raises StoreError."""
+    try:
+        return read_anchor(store, anchor).best_step
+    except DamagedError:
+        return 0
 
 
 def write_dense(store: Store, dense: DenseCopy) -> SaveRef | None:

@@ -31,6 +31,7 @@ class DenseMeta:
     dense_lost: Ranges
     ids: TableIds = ()
     model: SavedModel | None = None
+    best_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def _save(
         dense_lost=meta.dense_lost,
         ids=meta.ids,
         model=meta.model,
+        best_step=meta.best_step,
     )
     name = dense_save(manifest)
     data = safetensors.torch.save(dict(tensors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -50,19 +50,31 @@ class Written:
             parts = tuple(part.key for part in manifest.parts)
             self._saves[shard_save(manifest).manifest] = _Save(manifest.step, parts, manifest.chain, now_s)
 
-    def stale(self, oldest_step: int, chains: Iterable[tuple[ManifestRef, ...]], by_s: float) -> tuple[str, ...]:
+    def stale(
+        self,
+        oldest_step: int,
+        chains: Iterable[tuple[ManifestRef, ...]],
+        by_s: float,
+        spared: Collection[int] = (),
+    ) -> tuple[str, ...]:
         """Return the keys of all objects of the saves before `oldest_step` that were noted by `by_s`.
 
+        Those of the steps `spared` stay.
         Those stay on which a save stands that stays: one of that step or later, or noted since, or one of `chains`. A
         save that nobody noted is none the worse for it. It stands on what its shard's save at the anchor of
         `oldest_step` does, on that save, or on a later one.
         """
-        live = [save.chain for save in self._saves.values() if save.step >= oldest_step or save.noted_s > by_s]
+        staying = [
+            save
+            for save in self._saves.values()
+            if save.step >= oldest_step or save.step in spared or save.noted_s > by_s
+        ]
+        live = [save.chain for save in staying]
         needed = {ref.key for chain in (*live, *chains) for ref in chain}
         return tuple(
             each
             for key, save in self._saves.items()
-            if save.step < oldest_step and save.noted_s <= by_s and key not in needed
+            if save.step < oldest_step and save.step not in spared and save.noted_s <= by_s and key not in needed
             for each in (key, *save.keys)
         )
 
@@ -104,43 +116,46 @@ class Pruner:
         """Remember an anchor that was committed since the last listing, and the saves of all shards that it names."""
         self._written.note(anchor, shards, self._clock())
 
-    def prune(self, keep: tuple[AnchorRef, ...]) -> int:
+    def prune(self, keep: tuple[AnchorRef, ...], spared: Collection[int] = ()) -> int:
         """Delete what is superfluous, as far as that is known or it is time to list; return how many objects went.
 
+        spared: steps whose saves stay, besides those from the oldest of `keep` on.
         Raises as `superfluous` does.
         """
         if not keep:
             return 0
         oldest_step, now_s = min(anchor.step for anchor in keep), self._clock()
         if now_s >= self._list_at_s:
-            doomed = tuple(entry.key for entry in self.superfluous(oldest_step))
+            doomed = tuple(entry.key for entry in self.superfluous(oldest_step, spared=spared))
             self._list_at_s = now_s + listing_pause_s(self._objects)
         else:
-            doomed = self._written.stale(oldest_step, self._live_chains(oldest_step), now_s - self._grace_s)
+            chains = self._live_chains(oldest_step, spared)
+            doomed = self._written.stale(oldest_step, chains, now_s - self._grace_s, spared)
         delete_objects(self._store, doomed)
         self._written.forget(doomed)
         return len(doomed)
 
-    def superfluous(self, oldest_step: int, now_s: float = 0.0) -> tuple[Entry, ...]:
+    def superfluous(self, oldest_step: int, now_s: float = 0.0, spared: Collection[int] = ()) -> tuple[Entry, ...]:
         """Return the objects of saves before `oldest_step`, that of an anchor, on which no save stands that stays.
 
-        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Raises
-        StoreError; DamagedError if a save that is needed cannot be read: nobody knows what it stands on.
+        What was never committed is among them. `now_s`: it is that late already, whatever the objects say. Saves of
+        the steps `spared` stay. Raises StoreError; DamagedError if a save that is needed cannot be read: nobody knows
+        what it stands on.
         """
         entries = self._store.list(f"{self._job_uid}/")
         self._objects = len(entries)
-        young = young_steps(entries, self._grace_s, now_s)
+        staying = young_steps(entries, self._grace_s, now_s).union(spared)
         saves = committed_in(entry.key for entry in entries)
-        live = [save.manifest for save in saves if save.step >= oldest_step or save.step in young]
+        live = [save.manifest for save in saves if save.step >= oldest_step or save.step in staying]
         self._read([key for key in live if "/shard-" in key and key not in self._chains])
         self._chains = {key: self._chains[key] for key in live if key in self._chains}
-        return stale(entries, oldest_step, self._chains, self._grace_s, now_s)
+        return stale(entries, oldest_step, self._chains, self._grace_s, now_s, spared=spared)
 
-    def _live_chains(self, oldest_step: int) -> Iterator[tuple[ManifestRef, ...]]:
+    def _live_chains(self, oldest_step: int, spared: Collection[int]) -> Iterator[tuple[ManifestRef, ...]]:
         """Yield the chains of the saves that were live at the last listing and are still."""
         for key, chain in self._chains.items():
             save = parse_save(key)
-            if save is not None and save.step >= oldest_step:
+            if save is not None and (save.step >= oldest_step or save.step in spared):
                 yield chain
 
     def _read(self, keys: list[str]) -> None:
@@ -148,28 +163,30 @@ class Pruner:
         self._chains |= dict(zip(keys, read, strict=True))
 
 
-def stale(
+def stale(  # noqa: PLR0913 -- what there is, and three reasons to let it stay
     entries: Iterable[Entry],
     oldest_step: int,
     chains: Mapping[str, tuple[ManifestRef, ...]],
     grace_s: float,
     now_s: float = 0.0,
+    *,
+    spared: Collection[int] = (),
 ) -> tuple[Entry, ...]:
     """Return the objects of saves before `oldest_step` that none of `chains` names; origins are of no save, and stay.
 
     A dense save of `oldest_step` goes too if its group has committed the anchor of that step, which holds the same
     state. The newest save of a shard is never among them: the anchor of `oldest_step` holds a save of every shard.
-    Those of `young_steps` stay.
+    Those of `young_steps`, and of the steps `spared`, stay.
     """
     needed = {ref.key for chain in chains.values() for ref in chain}
     entries = tuple(entries)
     committed = committed_in(entry.key for entry in entries)
     doubled = {dense_beside(save) for save in committed if save.kind == "Anchor" and save.step == oldest_step}
-    young = young_steps(entries, grace_s, now_s)
+    staying = young_steps(entries, grace_s, now_s).union(spared)
     old: dict[SaveName, list[Entry]] = defaultdict(list)
     for entry in entries:
         save = parse_save(entry.key)
-        if save is None or save.manifest in needed or save.step in young:
+        if save is None or save.manifest in needed or save.step in staying:
             continue
         if save.step < oldest_step or save.folder in doubled:
             old[save].append(entry)
@@ -283,15 +300,21 @@ class Retention:
         self._rng = rng
         self._told = told
         self._keep: tuple[AnchorRef, ...] = ()
+        self._spared: Collection[int] = ()
         self._asked_s = 0.0
         self._next_s = 0.0
         self._delays = self._fresh_delays()
 
-    def keep(self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest]) -> None:
-        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`."""
+    def keep(
+        self, anchors: tuple[AnchorRef, ...], shards: Iterable[ShardManifest], spared: Collection[int] = ()
+    ) -> None:
+        """Ask for a sweep that leaves these anchors, oldest first; the last one is of the saves `shards`.
+
+        spared: steps whose saves stay as well.
+        """
         if not self._keep:
             self._asked_s = monotonic()
-        self._keep = anchors
+        self._keep, self._spared = anchors, spared
         self._pruner.note(anchors[-1], shards)
 
     def turn(self) -> None:
@@ -302,7 +325,7 @@ class Retention:
         if not known and monotonic() - self._asked_s < _UNTOLD_S:
             return
         try:
-            self._pruner.prune(self._keep)
+            self._pruner.prune(self._keep, self._spared)
         except (StoreError, DamagedError) as error:
             if self.problem is None:
                 _LOG.warning("old saves are not deleted: %s", error)

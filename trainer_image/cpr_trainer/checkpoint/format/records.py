@@ -69,17 +69,20 @@ def read_origin(store: Store, key: str) -> Origin | None:
 # The data that a job trains, as its first leader found it: written once, read by all.
 
 
-def read_data(store: Store, job_uid: str) -> DataManifest | None:
-    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError."""
+def read_data(store: Store, job_uid: str, *, evaluates: bool = False) -> DataManifest | None:
+    """Return what a job's data was found to be, None if nobody has looked yet. Raises StoreError, DamagedError.
+
+    evaluates: see `DataManifest`.
+    """
     try:
-        return read_document(store, DataManifest, data_key(job_uid))[0]
+        return read_document(store, DataManifest, data_key(job_uid, evaluates=evaluates))[0]
     except MissingError:
         return None
 
 
 def pin_data(store: Store, found: DataManifest) -> DataManifest:
     """Pin what was found, and return what counts: another leader may have been faster. Raises as `read_data` does."""
-    key = data_key(found.job_uid)
+    key = data_key(found.job_uid, evaluates=found.evaluates)
     try:
         write_once(store, key, found)
     except ExistsError:
@@ -94,10 +97,11 @@ def keep_data(store: Store, pinned: DataManifest | None) -> None:
     """
     if pinned is None:
         return
+    key = data_key(pinned.job_uid, evaluates=pinned.evaluates)
     try:
-        store.get_into(data_key(pinned.job_uid), ())
+        store.get_into(key, ())
     except MissingError:
-        write_once(store, data_key(pinned.job_uid), pinned)
+        write_once(store, key, pinned)
 
 
 # Anchors: the commit record of a cut, found, resolved and verified.

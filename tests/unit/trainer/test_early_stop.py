@@ -1,0 +1,92 @@
+"""When a job ends early, from what its evaluations scored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpr_contract.reports import HeldOutScores
+from cpr_contract.spec import EarlyStopSpec, StopMetric, samples_at
+from cpr_trainer.trainer.early_stop import Verdict, next_evaluation
+
+AUC = EarlyStopSpec("AUC", 2)
+
+
+def scores(*aucs: float | None) -> list[HeldOutScores]:
+    """One evaluation after each ten steps."""
+    return [HeldOutScores(10 * n, 1000 * n, 50, auc, 0.5, 0.9, 1.0) for n, auc in enumerate(aucs, 1)]
+
+
+def judged(found: list[HeldOutScores], spec: EarlyStopSpec = AUC) -> Verdict:
+    return reduce(lambda verdict, each: verdict.after(each, spec), found, Verdict())
+
+
+def test_patience_counts_evaluations_since_the_best() -> None:
+    assert judged(scores(0.7, 0.8, 0.75)) == Verdict(30, 0.8, 20, 1)
+    assert not judged(scores(0.7, 0.8, 0.75)).ends(AUC)
+    assert judged(scores(0.7, 0.8, 0.75, 0.79)) == Verdict(40, 0.8, 20, 2)
+    assert judged(scores(0.7, 0.8, 0.75, 0.79)).ends(AUC)
+    assert judged(scores(0.7, 0.8, 0.75, 0.81)) == Verdict(40, 0.81, 40, 0)
+    assert not judged(scores(0.7, 0.8, 0.75, 0.79)).ends(None)
+
+
+def test_an_equal_evaluation_is_not_the_best() -> None:
+    assert judged(scores(0.7, 0.7)) == Verdict(20, 0.7, 10, 1)
+
+
+def test_a_small_improvement_is_none() -> None:
+    spec = replace(AUC, min_improvement=0.05)
+    assert judged(scores(0.7, 0.74, 0.76), spec) == Verdict(30, 0.76, 30, 0), "by more than the best, not than the last"
+    assert judged(scores(0.7, 0.74, 0.74), spec) == Verdict(30, 0.7, 10, 2)
+
+
+@pytest.mark.parametrize("metric", ["LogLoss", "NormalisedEntropy"])
+def test_losses_are_to_fall(metric: StopMetric) -> None:
+    found = [
+        replace(each, logloss=value, normalised_entropy=value)
+        for each, value in zip(scores(0.7, 0.6), (0.9, 0.8), strict=True)
+    ]
+    assert judged(found, EarlyStopSpec(metric, 1)) == Verdict(20, 0.8, 20, 0)
+
+
+def test_what_has_no_value_is_not_the_best() -> None:
+    assert judged(scores(None, 0.6, None)) == Verdict(30, 0.6, 20, 1)
+    assert judged(scores(None, None)) == Verdict(20, None, 0, 2)
+    assert judged(scores(None, None)).ends(AUC)
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=8), st.integers(0, 8), st.integers(1, 4))
+def test_evaluations_that_are_made_again_change_nothing(aucs: list[float | None], again: int, patience: int) -> None:
+    spec, found = replace(AUC, patience=patience), scores(*aucs)
+    assert judged([*found, *found[:again]], spec) == judged(found, spec)
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=8))
+def test_a_verdict_goes_into_a_tensor_and_back(aucs: list[float | None]) -> None:
+    verdict = judged(scores(*aucs))
+    assert Verdict.of(verdict.tensor()) == verdict
+    assert Verdict.of(verdict.tensor() + torch.zeros(4, dtype=torch.float64)) == verdict
+    assert Verdict.of(None) == Verdict()
+
+
+def test_another_tensor_is_no_verdict() -> None:
+    with pytest.raises(ValueError, match="a verdict is float64"):
+        Verdict.of(torch.zeros(3))
+
+
+@given(every=st.integers(1, 300), batch=st.integers(1, 100), total=st.integers(1, 2000), step=st.integers(0, 60))
+def test_evaluations_come_where_a_multiple_is_crossed_and_at_the_end(
+    every: int, batch: int, total: int, step: int
+) -> None:
+    last = -(-total // batch)
+    due = [
+        each
+        for each in range(1, last + 1)
+        if each == last or samples_at(each, batch, total) // every > samples_at(each - 1, batch, total) // every
+    ]
+    assert next_evaluation(step, every, batch, last) == next((each for each in due if each > step), last)
