@@ -12,7 +12,10 @@ from cpr_operator.torchx.manifest import SchedulerError, application, manifest
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 QUICKSTART = next(path for path in EXAMPLES if path.name == "quickstart.yaml")
-JOBS = [path for path in EXAMPLES if "kind: CPRJob" in path.read_text("utf-8")]
+#: The component takes files of one job.
+JOBS = [
+    path for path in EXAMPLES if "kind: CPRJob" in path.read_text("utf-8") and "\n---\n" not in path.read_text("utf-8")
+]
 
 
 def quickstart() -> dict[str, Any]:

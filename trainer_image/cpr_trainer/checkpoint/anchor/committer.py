@@ -127,10 +127,9 @@ class AnchorCommitter:
     """Saves of one generation, by the leader of one group.
 
     `saved` says what each shard has committed, as far as it was acknowledged; `incarnations` whom the newest roster
-        names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
+    names as shards. `keep` anchors stay, the rest is for `pruner`, as `told` allows (see `Retention`); `anchors` are
     those that exist, oldest first. `pinned` is the data that the saves are of, and that on which they are scored.
-    `committed` is called after each anchor.
-    `failing`: the store did not take the last thing that was to be saved.
+    `committed` is called after each anchor. `failing`: the store did not take the last thing that was to be saved.
     """
 
     def __init__(  # noqa: PLR0913 -- two stores of facts, two choices, one random source
