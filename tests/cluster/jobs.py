@@ -27,7 +27,8 @@ NO_SAVES = {"mode": "Fixed", "seconds": 3600}
 def manifest(name: str, **changes: Any) -> dict[str, Any]:
     """Return a CPRJob without replay, so that a lost shard loses something.
 
-    `changes` replace whole fields of its spec, but for that, `a__b` reaching below `a`.
+    `changes` replace whole fields of its spec, but for that, `a__b` reaching below `a`. With `recovery=None` it says
+    nothing of recovery, as a release without replay wants it.
     """
     spec: dict[str, Any] = {
         "image": TRAINER_IMAGE,
@@ -56,7 +57,9 @@ def manifest(name: str, **changes: Any) -> dict[str, Any]:
         for part in above:
             place = place[part]
         place[last] = value
-    spec["recovery"] = {"replay": {"mode": "Off"}} | spec.get("recovery", {})
+    recovery = spec.pop("recovery", {})
+    if recovery is not None:
+        spec["recovery"] = {"replay": {"mode": "Off"}} | recovery
     return {"apiVersion": "cprjob.io/v1alpha1", "kind": "CPRJob", "metadata": {"name": name}, "spec": spec}
 
 
@@ -96,10 +99,12 @@ class Run:
 
     @classmethod
     def start(cls, space: Space, name: str, **changes: Any) -> "Run":
-        """Apply the job and wait until it trains with all its pods."""
+        """Apply the job and wait until it trains with all its pods, or has trained: a short one may be over by then."""
         space.apply(manifest(name, **changes))
         run = cls(space, name)
-        run.space.wait_job(name, "trains", lambda job: _samples(job) > 0 and phase(job) == "Running", within_s=90)
+        run.space.wait_job(
+            name, "trains", lambda job: _samples(job) > 0 and phase(job) in {"Running", "Succeeded"}, within_s=90
+        )
         run.before = run.uids()
         return run
 

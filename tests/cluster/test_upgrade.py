@@ -89,7 +89,7 @@ class TestUpgradeFromTheReleaseBefore:
     ) -> None:
         image = "localhost/cprjob-trainer-before:dev"
         with cluster.operator_before(before):
-            run = Run.start(space, "old", image=image, data__epochs=EPOCHS)
+            run = Run.start(space, "old", image=image, data__epochs=EPOCHS, recovery=None)
             assert images(cluster.operator_pods()) == {"localhost/cprjob-operator-before:dev"}
             cluster.release.upgrade("localhost/cprjob-operator")
             cluster.wait_operator()
