@@ -1,0 +1,198 @@
+"""A stand-in for the operator: it replaces who is lost, as `operator/cpr_operator/recovery` decides, and tells all.
+
+It asks nobody for leave: what cannot be had any more is lost, and the shard tells so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cpr_contract import CONTRACT_VERSION
+from cpr_contract.exits import ExitCode
+from cpr_contract.reports import ShardState
+from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
+from cpr_trainer.exchange import SaveState
+from cpr_trainer.parity.ring import Ring
+from support.world.pods import ShardPod
+from support.world.trainers import TrainerPod
+
+if TYPE_CHECKING:
+    from support.world.world import World
+
+_LOOK_S = 0.05
+
+
+class Chief:
+    """Looks at all pods many times a second, and acts a little later."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._roster = 0
+        self._group = 1
+        self.generation = 1
+        self._floors = [0] * world.plan.job.shards
+        self._saved = [0] * world.plan.job.shards  # the samples of the newest save that a shard told of
+        self._waiting: set[ShardPod | TrainerPod] = set()
+        self._asked = set[int]()  # shards that asked parity for their floor, and did not get that
+
+    def begin(self) -> None:
+        """Create all pods."""
+        world, job = self._world, self._world.plan.job
+        self._roster += 1
+        world.newest = [ShardPod(world, self._of_shard(index, 1)) for index in range(job.shards)]
+        world.pods += world.newest
+        world.trainers = [TrainerPod(world, self._of_trainer(rank, 1)) for rank in range(job.trainers)]
+        self.tell()
+        self._look()
+
+    def tell(self) -> None:
+        """Give all living pods a newer roster, each at its time."""
+        world = self._world
+        self._roster += 1
+        for pod in world.pods:
+            roster = self._of_shard(pod.index, pod.incarnation)
+            if pod.code is None and not pod.lost:
+                self._deliver(pod, roster)
+        for trainer in world.trainers:
+            self._deliver(trainer, self._of_trainer(trainer.rank, trainer.incarnation))
+
+    def roll_back(self) -> None:
+        """Let all begin again, in a new generation."""
+        self.generation += 1
+        self._floors = [0] * len(self._floors)
+        self._saved = [0] * len(self._saved)
+        self.tell()
+
+    def successor_of(self, roster: ShardRoster) -> ShardRoster:
+        """The roster of the incarnation after this one."""
+        number = roster.incarnation + 1
+        return replace(self._of_shard(roster.index, number), incarnation=number, newest_incarnation=number)
+
+    def _deliver(self, pod: ShardPod | TrainerPod, roster: ShardRoster | TrainerRoster) -> None:
+        world = self._world
+        free = world.network.arrival("operator", pod.host)
+        world.scheduler.at(free + world.rng.uniform(0.0, 0.2), lambda: pod.give(roster))  # type: ignore[arg-type]
+
+    def _look(self) -> None:
+        world = self._world
+        changed = False
+        for index, pod in enumerate(world.newest):
+            report = pod.report if world.network.reaches(pod.host, "operator") else None
+            if pod.code is not None or self._silent(pod):
+                self._soon(pod, lambda index=index, pod=pod: self._replace_shard(index, pod))
+            elif report is not None and report.counters.generation == self.generation:
+                offer = report.newest_save.samples if report.newest_save is not None else 0
+                if report.state is ShardState.BELOW_FLOOR and offer < self._floors[index]:
+                    world.met["a shard was below its floor"] += 1
+                    self._floors[index] = self._saved[index] = offer
+                    self._asked.add(index)
+                    changed = True
+                elif report.state is ShardState.READY:
+                    self._asked.discard(index)
+                    self._saved[index] = max(self._saved[index], offer)
+        for trainer in world.trainers:
+            if trainer.dead:
+                self._soon(trainer, lambda trainer=trainer: self._replace_trainer(trainer))
+        if changed:
+            self.tell()
+        world.scheduler.after(_LOOK_S, self._look)
+
+    def _silent(self, pod: ShardPod) -> bool:
+        """Whether all trainers, of whom there is one at least, have not heard from a shard for long."""
+        job = self._world.plan.job
+        living = [each.trainer for each in self._world.trainers if each.trainer is not None and not each.dead]
+        told = [pod.index in trainer.exchange.silent(job.silence_s) for trainer in living]
+        follows = [trainer.exchange._loop.links[pod.index : pod.index + 1] for trainer in living]
+        current = all(link and link[0].peer.incarnation == pod.incarnation for link in follows)
+        return bool(told) and all(told) and current
+
+    def _soon(self, pod: ShardPod | TrainerPod, action: object) -> None:
+        if pod not in self._waiting:
+            self._waiting.add(pod)
+            self._world.scheduler.after(self._world.rng.choice((0.05, 0.3, 1.0)), action)  # type: ignore[arg-type]
+
+    def _replace_shard(self, index: int, pod: ShardPod) -> None:
+        world = self._world
+        self._floors[index] = self._floor_of(index, pod)
+        if pod.code is None:
+            world.met["an incarnation lived on beside its successor"] += 1
+        self._roster += 1
+        number = pod.incarnation + 1
+        world.met["a shard was replaced"] += 1
+        world.newest[index] = ShardPod(world, self._of_shard(index, number, number))
+        world.pods.append(world.newest[index])
+        self.tell()
+
+    def _floor_of(self, index: int, pod: ShardPod) -> int:
+        """What the successor is to find at least (`operator/cpr_operator/reconcile/replay.py`)."""
+        world, job = self._world, self._world.plan.job
+        if pod.code == ExitCode.FLUSHED and pod.flushed is not None:
+            world.met["a shard was drained"] += 1
+            return pod.flushed.samples
+        saved = self._saved[index]
+        if not job.replay_bytes:
+            return saved
+        lost = {each.index for each in world.newest if each.code is not None or each.report is None}
+        lost |= {each.index for each in world.newest if each.report and each.report.state is not ShardState.READY}
+        lost |= {index}
+        k = job.parity_shards
+        in_parity = k > 0 and index not in self._asked and Ring(job.shards, k).recoverable(index, lost)
+        for each in world.trainers:
+            if each.trainer is None or each.dead:
+                continue
+            if not (links := each.trainer.exchange._loop.links):
+                continue
+            told: SaveState = each.trainer.exchange.saved()[index]
+            if told.incarnation == pod.incarnation:
+                saved = max(saved, told.samples)
+            if in_parity and links[index].peer.incarnation == pod.incarnation:
+                saved = max(saved, each.trainer.exchange.protected()[index])
+        return max(saved, 0)
+
+    def _replace_trainer(self, pod: TrainerPod) -> None:
+        world = self._world
+        self._roster += 1
+        self._group += 1
+        world.met["a trainer was replaced"] += 1
+        world.trainers[pod.rank] = TrainerPod(world, self._of_trainer(pod.rank, pod.incarnation + 1))
+        self.tell()
+
+    @property
+    def _counters(self) -> Counters:
+        return Counters(self._roster, self._group, self.generation)
+
+    def _of_shard(self, index: int, incarnation: int, newest: int | None = None) -> ShardRoster:
+        world = self._world
+        peers = tuple(pod.peer for pod in world.newest) if world.plan.job.parity_shards else ()
+        if newest is None:
+            newest = world.newest[index].incarnation if world.newest else 1
+        return ShardRoster(
+            contract=CONTRACT_VERSION,
+            counters=self._counters,
+            index=index,
+            incarnation=incarnation,
+            newest_incarnation=newest,
+            may_restore=True,
+            floor_samples=self._floors[index],
+            anchor=None,
+            trainers=world.plan.job.trainers,
+            priority_interval_s=world.plan.priority_interval_s,
+            shards=peers,
+        )
+
+    def _of_trainer(self, rank: int, incarnation: int) -> TrainerRoster:
+        world = self._world
+        return TrainerRoster(
+            contract=CONTRACT_VERSION,
+            counters=self._counters,
+            index=rank,
+            incarnation=incarnation,
+            newest_incarnation=incarnation,
+            leader=0,
+            trainers=(),
+            shards=tuple(pod.peer for pod in world.newest),
+            anchor=None,
+            dense_floor_samples=0,
+            interval_s=world.plan.interval_s,
+        )

@@ -1,0 +1,209 @@
+"""The faults that strike a world: which, when and whom the seed decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+from support.world.network import Socket
+from support.world.observed import MOST_LINES
+
+if TYPE_CHECKING:
+    from support.world.pods import ShardPod
+    from support.world.world import World
+
+
+class Faults:
+    """Strikes from a seed. `gentle` ones leave a copy of everything somewhere: with replay nothing may be lost."""
+
+    def __init__(self, world: World, *, gentle: bool) -> None:
+        self._world = world
+        self._rng = random.Random(world.rng.getrandbits(64))
+        harmful = [self.kill_trainer, self.damage, self.roll_back]
+        self._kinds = [
+            self.kill_server,
+            self.kill_between_lines,
+            self.kill_between_lines,
+            self.kill_shard,
+            self.kill_shard,
+            self.kill_two,
+            self.kill_all_shards,
+            self.kill_again,
+            self.lose_node,
+            self.part,
+            self.clog,
+            self.swizzle,
+            self.reset,
+            self.half_open,
+            self.freeze,
+            self.store_down,
+            self.store_slow,
+            self.store_forgetful,
+            self.drain,
+            self.kill_trainer_process,
+            *([] if gentle else harmful),
+        ]
+        # Each seed has its favourites, so that the same thing happens several times.
+        self._weights = [self._rng.choice((0, 1, 1, 4)) for _ in self._kinds]
+        if not any(self._weights):
+            self._weights = [1] * len(self._kinds)
+
+    def strike_until(self, end: float, mean_s: float) -> None:
+        """Let faults strike from time to time."""
+        when = self._world.scheduler.now + self._rng.expovariate(1 / mean_s)
+        if when < end:
+            self._world.scheduler.at(when, lambda: self._strike(end, mean_s))
+
+    def _strike(self, end: float, mean_s: float) -> None:
+        (kind,) = self._rng.choices(self._kinds, self._weights)
+        for _ in range(self._rng.choice((1, 1, 1, 2))):
+            kind()
+        self.strike_until(end, mean_s)
+
+    def _note(self, what: str) -> None:
+        self._world.met[f"fault: {what}"] += 1
+
+    @property
+    def _shards(self) -> list[ShardPod]:
+        return [pod for pod in self._world.newest if pod.code is None]
+
+    def _some_shard(self) -> ShardPod | None:
+        return self._rng.choice(self._shards) if self._shards else None
+
+    def _some_hosts(self) -> list[str]:
+        hosts = [pod.host for pod in self._shards] + [each.host for each in self._world.trainers if not each.dead]
+        return self._rng.sample(hosts, len(hosts))
+
+    def kill_server(self) -> None:
+        if pod := self._some_shard():
+            self._note("a server was killed")
+            pod.kill_server()
+
+    def kill_between_lines(self) -> None:
+        pod = self._some_shard()
+        if pod is not None and pod.server is not None:
+            self._world.armed[pod.server] = self._rng.randint(1, MOST_LINES)
+
+    def kill_shard(self) -> None:
+        if pod := self._some_shard():
+            self._note("a shard's pod was killed")
+            pod.kill()
+
+    def kill_two(self) -> None:
+        self._note("two pods were killed")
+        for pod in self._rng.sample(self._shards, min(2, len(self._shards))):
+            pod.kill()
+
+    def kill_all_shards(self) -> None:
+        self._note("all shards' pods were killed")
+        for pod in self._shards:
+            pod.kill()
+
+    def kill_again(self) -> None:
+        """Kill a shard, and its successor soon after it began."""
+        if pod := self._some_shard():
+            self._note("a shard was killed, and its successor")
+            pod.kill()
+            index, after = pod.index, self._rng.uniform(0.3, 2.5)
+            self._world.scheduler.after(after, partial(self._kill_newest, index))
+
+    def _kill_newest(self, index: int) -> None:
+        self._world.newest[index].kill()
+
+    def lose_node(self) -> None:
+        if pod := self._some_shard():
+            self._note("a node was lost")
+            pod.lose()
+
+    def part(self) -> None:
+        """Cut a shard off for a while: it may be replaced meanwhile."""
+        if pod := self._some_shard():
+            self._note("a shard was cut off")
+            self._world.network.cut_off(pod.host, self._world.scheduler.now + self._rng.choice((0.5, 2.0, 8.0)))
+
+    def clog(self) -> None:
+        self._note("a path was clogged")
+        one, other, *_ = [*self._some_hosts(), "*", "*"]
+        self._world.network.clog(one, other, self._world.scheduler.now + self._rng.choice((0.05, 0.5, 4.0)))
+
+    def swizzle(self) -> None:
+        """Clog some hosts one after the other; they are free again in another order."""
+        self._note("hosts were clogged and freed in another order")
+        now, hosts = self._world.scheduler.now, self._some_hosts()
+        for host in hosts[: self._rng.randint(1, len(hosts) or 1)]:
+            end = now + self._rng.uniform(0.1, 1.5)
+            begin = self._rng.uniform(0.0, 0.1)
+            self._world.scheduler.after(begin, partial(self._world.network.cut_off, host, end))
+
+    def _some_connection(self) -> Socket | None:
+        found = self._world.network.connections()
+        return self._rng.choice(found) if found else None
+
+    def reset(self) -> None:
+        if (socket := self._some_connection()) is not None:
+            self._note("a connection was reset")
+            there = socket.peer
+            socket.reset()
+            if there is not None:
+                there.reset()
+
+    def half_open(self) -> None:
+        if (socket := self._some_connection()) is not None:
+            self._note("a connection was half open")
+            socket.mute = True
+
+    def freeze(self) -> None:
+        pod = self._some_shard()
+        if pod is not None and pod.server is not None:
+            self._note("a server was stopped")
+            self._world.scheduler.freeze(pod.server, self._rng.choice((0.2, 1.0, 6.0)))
+
+    def store_down(self) -> None:
+        self._note("the store was down")
+        self._world.store.down_until = self._world.scheduler.now + self._rng.choice((0.3, 2.0, 6.0))
+
+    def store_slow(self) -> None:
+        self._note("the store was slow")
+        self._world.store.slow = self._rng.choice((0.0, 0.1, 0.5))
+
+    def store_forgetful(self) -> None:
+        self._note("answers of the store were lost")
+        self._world.store.loses = self._rng.choice((0.0, 0.1, 0.3))
+
+    def drain(self) -> None:
+        if pod := self._some_shard():
+            self._note("a shard was drained")
+            pod.drain()
+
+    def kill_trainer_process(self) -> None:
+        """Where trainers have no keeper, this would take what is kept along."""
+        kept = [each for each in self._world.trainers if each.file is not None and not each.dead and each.kept]
+        if kept:
+            self._note("a trainer's process was killed")
+            self._rng.choice(kept).kill_process()
+
+    def kill_trainer(self) -> None:
+        living = [each for each in self._world.trainers if not each.dead]
+        if living:
+            self._note("a trainer's pod was killed")
+            self._rng.choice(living).kill()
+
+    def damage(self) -> None:
+        keys = sorted(self._world.store.objects)
+        if keys:
+            self._note("an object was damaged")
+            self._world.damaged = True
+            self._world.store.damage(self._rng.choice(keys))
+
+    def roll_back(self) -> None:
+        self._note("the job was rolled back")
+        self._world.chief.roll_back()
+
+    def heal(self) -> None:
+        """From now on nothing fails any more."""
+        self._world.network.unclog_all()
+        store = self._world.store
+        store.down_until, store.slow, store.loses = -math.inf, 0.0, 0.0
+        self._world.armed.clear()

@@ -1,0 +1,197 @@
+"""What must hold in a world, whatever happens: the rows are what they say they are, and what they miss was told."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.format.errors import DamagedError
+from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.restore.loading import load_shard
+from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.parity.images import Image
+from cpr_trainer.rows import UniqueRows
+from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
+from cpr_trainer.shard.service import Service
+from cpr_trainer.tables.home import Home
+from support.parity_ring import same
+from support.world.plan import Plan
+from support.world.pods import ShardPod
+
+if TYPE_CHECKING:
+    from support.world.trainers import Trainer
+    from support.world.world import World
+
+#: A rank and one of its steps.
+Push = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A read: which steps of a rank it had to show of a shard's rows, and did not."""
+
+    generation: int
+    shard: int
+    missed: frozenset[Push]
+    what: str
+
+
+class Oracle:
+    """Watches the reads of a world, and compares its rows with what the trainers pushed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._plan: Plan = world.plan
+        self._first = [self._plan.first_values(shard) for shard in range(self._plan.job.shards)]
+        #: The last step of a rank that a shard acknowledged, by generation, shard and rank, and by incarnation.
+        self._acknowledged: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
+        self._required: dict[int, list[list[int]]] = {}
+        self.late_reads: list[Seen] = []
+
+    def before_read(self, trainer: Trainer) -> None:
+        """A trainer is about to ask for rows: note what it has to see."""
+        job = self._plan.job
+        for other in self._world.trainers:
+            if other.trainer is not None and not other.dead:
+                self._note_acknowledged(other.trainer)
+        required = []
+        for shard, link in enumerate(trainer.exchange._loop.links):
+            told = [self._acknowledged[trainer.generation, shard, rank] for rank in range(job.trainers)]
+            seen = [max((step for by, step in each.items() if by <= link.peer.incarnation), default=0) for each in told]
+            seen[trainer.rank] = max(trainer.pushed or 0, seen[trainer.rank])
+            required.append(seen)
+        self._required[trainer.rank] = required
+
+    def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Floats) -> None:
+        """Look at the tallies that a trainer got."""
+        for shard in range(self._plan.job.shards):
+            part = rows.on_shard(shard)
+            for rank, number in enumerate(self._plan.tallies[shard]):
+                at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
+                first = self._first[shard][int(rows.places[at] - self._plan.placement.starts[shard])]
+                found = self._plan.steps_in(first - vectors[at])
+                # Where trainers went back, what was of later steps is gone.
+                last = min(self._required[trainer.rank][shard][rank], step - 1)
+                missed = set(range(1, last + 1)) - found
+                if missed:
+                    what = f"rank {trainer.rank} read shard {shard} for step {step}"
+                    pushes = frozenset((rank, each) for each in missed)
+                    self.late_reads.append(Seen(trainer.generation, shard, pushes, what))
+
+    def check_rows(self) -> None:
+        """Compare the rows of every shard that serves with what it says of them."""
+        for pod in self._world.pods:
+            if pod.serving is not None and (service := self._world.services.get(pod.server)) is not None:
+                self.missing_of(pod, service)
+
+    def missing_of(self, pod: ShardPod, service: Service) -> set[Push]:
+        """The pushes that a shard's rows lack, up to the steps that it says it has; they are what it tells as lost."""
+        progress = service.progress
+        if progress is None:
+            return set()
+        who = f"{pod.host} (generation {progress.generation})"
+        missing = self._missing_in(service.arena.rows, pod.index, progress.applied, who)
+        self._check_told(progress.losses.so_far(self._order), missing, progress.applied, who)
+        if progress.resumed and progress.row_updates.exact:
+            rows = sum(len(self._plan.on_shard(pod.index, *each)[0]) for each in missing)
+            assert progress.row_updates.lost == rows, f"{who} lost {rows} row updates, told {progress.row_updates}"
+        return missing
+
+    def check_end(self) -> dict[int, set[Push]]:
+        """All is trained: check rows, saves, parity and reads. What each shard misses in the end."""
+        missing = dict[int, set[Push]]()
+        for pod in self._world.newest:
+            assert pod.serving is not None, f"{pod.host} does not serve"
+            service = self._world.services[pod.server]
+            assert service.progress is not None
+            assert set(service.progress.applied) == {self._plan.last_step}
+            missing[pod.index] = self.missing_of(pod, service)
+            self._check_save(pod)
+        for seen in self.late_reads:
+            if seen.generation == self._world.generation:
+                unseen = seen.missed - missing[seen.shard]
+                assert not unseen, f"{seen.what} without {sorted(unseen)}"
+        return missing
+
+    def check_parity(self) -> None:
+        """At rest the parity that a shard keeps is the XOR of its stripe."""
+        for pod in self._world.newest:
+            mine = self._world.redundancies[pod.server]
+            shapes = mine._shapes
+            expected = [Image.zeros(*shape) for shape in shapes]
+            for part, member in enumerate(mine._ring.members(pod.index)):
+                theirs = self._world.newest[member].server
+                point = mine._store.points[part]
+                for segment, (rows, *_) in enumerate(shapes):
+                    image = self._world.redundancies[theirs]._journal.as_of(part, point, segment, range(rows))
+                    assert image is not None, f"{member} does not know what {pod.host} has of it"
+                    expected[segment].add(image)
+            for segment, (rows, *_) in enumerate(shapes):
+                assert same(mine._store.read(segment, 0, rows), expected[segment]), f"the parity at {pod.host}"
+
+    @property
+    def _order(self) -> BatchOrder:
+        data = self._plan.job.data
+        return order_of(data.samples or 0, data.batch_size)
+
+    def _missing_in(self, rows: Floats, shard: int, applied: tuple[int, ...], who: str) -> set[Push]:
+        plan, missing = self._plan, set[Push]()
+        expected = self._first[shard].copy()
+        for rank, number in enumerate(plan.tallies[shard]):
+            slot = int(plan.placement.slots_on(shard, np.array([number]))[0])
+            found = plan.steps_in(expected[slot] - rows[slot])
+            beyond = {step for step in found if step > applied[rank]}
+            assert not beyond, f"{who} says that it has steps of rank {rank} up to {applied[rank]}, and has {beyond}"
+            missing |= {(rank, step) for step in range(1, applied[rank] + 1)} - {(rank, step) for step in found}
+        for rank, last in enumerate(applied):
+            for step in range(1, last + 1):
+                if (rank, step) not in missing:
+                    slots, gradients = plan.on_shard(shard, rank, step)
+                    expected[slots] -= gradients
+        wrong = np.flatnonzero((rows != expected).any(axis=1))
+        assert not len(wrong), f"{who}: rows in slots {wrong[:5]} are not the sum of their pushes"
+        return missing
+
+    def _check_told(
+        self, lost: tuple[tuple[int, int], ...], missing: set[Push], applied: tuple[int, ...], who: str
+    ) -> None:
+        order, trainers = self._order, self._plan.job.trainers
+        told = set[Push]()
+        for rank, last in enumerate(applied):
+            for step in range(1, last + 1):
+                samples = order.slice_of(step, rank, trainers)
+                if any(first <= samples.start and samples.stop <= end for first, end in lost):
+                    told.add((rank, step))
+        assert missing <= told, f"{who} misses {sorted(missing - told)}, and told {lost}"
+        if len(told) < MOST_SLIVERS:
+            assert told <= missing, f"{who} has {sorted(told - missing)}, and told that it lost {lost}"
+
+    def _check_save(self, pod: ShardPod) -> None:
+        """The newest save of a shard verifies, unless it was damaged, and has the rows that the shard has."""
+        world, job = self._world, self._plan.job
+        roster = pod.roster
+        store = world.store.at_rest()
+        home = Home.of(job, self._plan.placement, pod.index)
+        successor = self._world.successor_of(roster)
+        newest = candidates(store, job, successor, self._plan.placement)[0]
+        try:
+            restored = load_shard(store, newest, home)
+        except DamagedError:
+            if world.damaged:
+                return
+            raise
+        if not world.damaged:
+            assert restored.step == self._plan.last_step, f"the newest save of {pod.host} is {newest}"
+        if restored.step:
+            missing = self._missing_in(home.arena.rows, pod.index, restored.applied, newest.key)
+            self._check_told(restored.lost, missing, restored.applied, newest.key)
+
+    def _note_acknowledged(self, trainer: Trainer) -> None:
+        for shard, link in enumerate(trainer.exchange._loop.links):
+            if link.applied > 0 and trainer.generation == trainer.exchange._session.counters.generation:
+                by = self._acknowledged[trainer.generation, shard, trainer.rank]
+                by[link.peer.incarnation] = max(link.applied, by.get(link.peer.incarnation, 0))
