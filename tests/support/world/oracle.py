@@ -23,7 +23,7 @@ from support.world.plan import Plan
 from support.world.pods import ShardPod
 
 if TYPE_CHECKING:
-    from support.world.trainers import Trainer
+    from support.world.trainers import Trainer, TrainerPod
     from support.world.world import World
 
 #: A rank and one of its steps.
@@ -47,23 +47,24 @@ class Oracle:
         self._world = world
         self._plan: Plan = world.plan
         self._first = [self._plan.first_values(shard) for shard in range(self._plan.job.shards)]
-        #: The last step of a rank that a shard acknowledged, by generation, shard and rank, and by incarnation.
-        self._acknowledged: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
-        self._required: dict[int, list[list[int]]] = {}
+        #: The last step that a trainer was told is applied, by generation, shard and trainer, and by who told.
+        self._acknowledged: dict[tuple[int, int, TrainerPod], dict[int, int]] = defaultdict(dict)
+        self._required: dict[int, list[list[range]]] = {}
         self.late_reads: list[Seen] = []
 
     def before_read(self, trainer: Trainer) -> None:
         """A trainer is about to ask for rows: note what it has to see."""
-        job = self._plan.job
         for other in self._world.trainers:
             if other.trainer is not None and not other.dead:
                 self._note_acknowledged(other.trainer)
         required = []
         for shard, link in enumerate(trainer.exchange._loop.links):
-            told = [self._acknowledged[trainer.generation, shard, rank] for rank in range(job.trainers)]
+            told = [self._acknowledged[trainer.generation, shard, other] for other in self._world.trainers]
             seen = [max((step for by, step in each.items() if by <= link.peer.incarnation), default=0) for each in told]
             seen[trainer.rank] = max(trainer.pushed or 0, seen[trainer.rank])
-            required.append(seen)
+            # What a trainer that is gone had pushed, its successor pushes again while others go on.
+            firsts = [other.first_push for other in self._world.trainers]
+            required.append([range(first, last + 1) for first, last in zip(firsts, seen, strict=True)])
         self._required[trainer.rank] = required
 
     def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Floats) -> None:
@@ -75,8 +76,7 @@ class Oracle:
                 first = self._first[shard][int(rows.places[at] - self._plan.placement.starts[shard])]
                 found = self._plan.steps_in(first - vectors[at])
                 # Where trainers went back, what was of later steps is gone.
-                last = min(self._required[trainer.rank][shard][rank], step - 1)
-                missed = set(range(1, last + 1)) - found
+                missed = {each for each in self._required[trainer.rank][shard][rank] if each < step} - found
                 if missed:
                     what = f"rank {trainer.rank} read shard {shard} for step {step}"
                     pushes = frozenset((rank, each) for each in missed)
@@ -193,5 +193,5 @@ class Oracle:
     def _note_acknowledged(self, trainer: Trainer) -> None:
         for shard, link in enumerate(trainer.exchange._loop.links):
             if link.applied > 0 and trainer.generation == trainer.exchange._session.counters.generation:
-                by = self._acknowledged[trainer.generation, shard, trainer.rank]
+                by = self._acknowledged[trainer.generation, shard, trainer.pod]
                 by[link.peer.incarnation] = max(link.applied, by.get(link.peer.incarnation, 0))

@@ -100,7 +100,7 @@ class Server:
         self._trainers = trainers
         self._limit_bytes = limit_bytes
         self._desk = desk
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._strangers: dict[Connection, None] = {}  # oldest first
         self._heard: dict[int, float] = {}  # when each rank that ever joined was last heard
         self._newest = newest
@@ -188,7 +188,7 @@ class Server:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         responder = Responder(self._key, self._identity(), os.urandom(NONCE_BYTES), self._service.encoding)
         connection = Connection(link, responder, now)
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._strangers[connection] = None
         self._selector.register(link, selectors.EVENT_READ, connection)
 
@@ -258,7 +258,7 @@ class Server:
         return self._newest if caller.role == ROLE_TRAINER else self._newest_shards
 
     def _close(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
         self._service.left(connection)
         self._selector.unregister(connection.link)
