@@ -150,13 +150,13 @@ class Scheduler:
     def run(self, until: Callable[[], bool], deadline: float) -> bool:
         """Let time pass until a condition holds; False if it does not by then. Raises what a task raised."""
         while True:
+            while self._ready:
+                self._switch_to(self._take())
             if self.failure is not None:
                 raise self.failure
             if until():
                 return True
-            if self._ready:
-                self._switch_to(self._take())
-            elif self._events and self._events[0][0] <= deadline:
+            if self._events and self._events[0][0] <= deadline:
                 self.now, _, action = heapq.heappop(self._events)
                 action()
             else:

@@ -62,11 +62,11 @@ class WorldStore(MemoryStore):
         return store
 
     def damage(self, key: str) -> None:
-        """Change, cut or lose an object."""
+        """Change, cut or lose an object. A document that is changed cannot be read any more."""
         data = self.objects[key]
         match self._rng.randrange(3):
             case 0:
-                at = self._rng.randrange(len(data))
+                at = 0 if key.endswith(".json") else self._rng.randrange(len(data))
                 self.objects[key] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             case 1:
                 self.objects[key] = data[: len(data) // 2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.codec import to_json
 from cpr_contract.manifests import Origin
 from cpr_trainer.checkpoint.format.parts import Link
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SaveFailed
@@ -161,6 +162,26 @@ def test_a_save_that_stands_on_nothing_brings_the_origin_with_it_if_that_is_gone
     assert [choice.step for choice in bench.choices()] == [3, 0], "without it nobody could tell whose save this is"
     bench.submit(6, record=origin(1))
     assert isinstance(bench.told(), Committed), "one that is there is left alone"
+    bench.writing.close()
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"contract": 2, "job_u'])
+def test_a_save_that_stands_on_nothing_replaces_an_origin_that_cannot_be_read(damaged: bytes) -> None:
+    bench = Bench()
+    bench.store.put("uid/gen-0001/shard-0000/inc-0001/origin.json", damaged)
+    bench.submit(3, record=origin(1))
+    assert isinstance(bench.told(), Committed)
+    assert [choice.step for choice in bench.choices()] == [3, 0]
+    bench.writing.close()
+
+
+def test_a_save_does_not_replace_the_origin_that_another_process_recorded() -> None:
+    bench = Bench()
+    bench.store.put("uid/gen-0001/shard-0000/inc-0001/origin.json", to_json(origin(1, step=2)).encode())
+    bench.submit(3, record=origin(1))
+    told = bench.told()
+    assert isinstance(told, GivenUp)
+    assert told.problem.reason == "ObjectExists"
     bench.writing.close()
 
 

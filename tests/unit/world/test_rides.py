@@ -32,7 +32,7 @@ SOMETIMES = (
     "a trainer went on in its pod",
     "a trainer was replaced",
     "a push waited for a save",
-    "a save was given up: SaveOvertaken",
+    "a save was given up: Superseded",
 )
 
 

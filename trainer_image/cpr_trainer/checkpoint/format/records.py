@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
@@ -53,7 +54,20 @@ def write_origin(store: Store, origin: Origin) -> None:
 
     Raises StoreError; ExistsError if another process recorded another choice under this incarnation.
     """
-    write_once(store, origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation), origin)
+    write_once(store, _key_of(origin), origin)
+
+
+def rewrite_origin(store: Store, origin: Origin) -> None:
+    """Record what an incarnation that serves has restored, if nothing is there any more that can be read.
+
+    Raises as `write_origin`.
+    """
+    try:
+        write_origin(store, origin)
+    except ExistsError:
+        if read_origin(store, _key_of(origin)) is not None:
+            raise
+        store.put(_key_of(origin), to_json(origin).encode())
 
 
 def read_origin(store: Store, key: str) -> Origin | None:
@@ -62,8 +76,11 @@ def read_origin(store: Store, key: str) -> Origin | None:
         origin, _ = read_document(store, Origin, key)
     except DamagedError:
         return None
-    place = origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation)
-    return origin if place == key else None
+    return origin if _key_of(origin) == key else None
+
+
+def _key_of(origin: Origin) -> str:
+    return origin_key(origin.job_uid, origin.generation, origin.index, origin.incarnation)
 
 
 # The data that a job trains, as its first leader found it: written once, read by all.

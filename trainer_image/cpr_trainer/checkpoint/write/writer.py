@@ -17,7 +17,7 @@ from cpr_trainer.checkpoint.format.documents import read_manifest, write_once
 from cpr_trainer.checkpoint.format.names import part_name, shard_save
 from cpr_trainer.checkpoint.format.parts import rows_per_part, shape_of
 from cpr_trainer.checkpoint.format.quantise import encode_rows
-from cpr_trainer.checkpoint.format.records import check_claims, write_origin
+from cpr_trainer.checkpoint.format.records import check_claims, rewrite_origin
 from cpr_trainer.checkpoint.write.save import Committed, GivenUp, News, Save, SavedShard, SaveFailed, Source
 from cpr_trainer.errors import TrainerError
 from cpr_trainer.runtime import backoff, problem_of
@@ -80,13 +80,13 @@ class Writer:
     def commit(self, manifest: ShardManifest, insist: Insist, origin: Origin | None = None) -> SavedShard:
         """Commit what was written, unless what it stands on is gone.
 
-        Without its incarnation's `origin` nobody would find it: that is written first, if it is gone. Raises what
-        `insist` raises; DamagedError; ExistsError if other content has this name; OvertakenError.
+        Without its incarnation's `origin` nobody would find it: that is written first, if it is gone or damaged. Raises
+        what `insist` raises; DamagedError; ExistsError if other content has this name; OvertakenError.
         """
         for base in manifest.chain:
             insist(partial(read_manifest, self._store, ShardManifest, base, manifest.layout))
         if origin is not None:
-            insist(partial(write_origin, self._store, origin))
+            insist(partial(rewrite_origin, self._store, origin))
         ref = insist(lambda: write_once(self._store, shard_save(manifest).manifest, manifest))
         if self._heeds_claims:
             insist(partial(check_claims, self._store, manifest))
