@@ -77,8 +77,9 @@ test: lint  ## check, and all tests; those that this machine cannot run skip and
 	if [ $$((cluster | others)) != 0 ]; then \
 	echo "What failed:"; grep -hE '^(E  |FAILED |ERROR |make.*Error)' $(CLUSTER) $(BESIDE) | tail -n 40; exit 1; fi
 
-soak: env  ## what needs hours: many storms, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
+soak: env  ## what needs hours: many storms, 10,000 worlds, the cluster's tests five times, a storm on it (SEED, MINUTES), the operator's benches
 	$(BIN)/pytest $(SHOWN) $(WORKERS) --hypothesis-profile soak -o faulthandler_timeout=0 tests/unit/promise
+	PYTHONPATH=tests $(BIN)/python -m support.world 0 10000
 	for run in 1 2 3 4 5; do $(BIN)/pytest $(SHOWN) tests/cluster || exit 1; done
 	$(MAKE) storm
 	$(BIN)/python laboratory/scripts/passes.py

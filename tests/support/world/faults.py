@@ -18,36 +18,38 @@ if TYPE_CHECKING:
 class Faults:
     """Strikes from a seed. `gentle` ones leave a copy of everything somewhere: with replay nothing may be lost."""
 
+    GENTLE = (
+        "kill_server",
+        "kill_between_lines",
+        "kill_between_lines",
+        "kill_shard",
+        "kill_shard",
+        "kill_two",
+        "kill_all_shards",
+        "kill_again",
+        "lose_node",
+        "part",
+        "clog",
+        "swizzle",
+        "reset",
+        "half_open",
+        "freeze",
+        "store_down",
+        "store_slow",
+        "store_forgetful",
+        "drain",
+        "kill_trainer_process",
+    )
+    HARMFUL = ("kill_trainer", "damage", "roll_back")
+
     def __init__(self, world: World, *, gentle: bool) -> None:
         self._world = world
         self._rng = random.Random(world.rng.getrandbits(64))
-        harmful = [self.kill_trainer, self.damage, self.roll_back]
-        self._kinds = [
-            self.kill_server,
-            self.kill_between_lines,
-            self.kill_between_lines,
-            self.kill_shard,
-            self.kill_shard,
-            self.kill_two,
-            self.kill_all_shards,
-            self.kill_again,
-            self.lose_node,
-            self.part,
-            self.clog,
-            self.swizzle,
-            self.reset,
-            self.half_open,
-            self.freeze,
-            self.store_down,
-            self.store_slow,
-            self.store_forgetful,
-            self.drain,
-            self.kill_trainer_process,
-            *([] if gentle else harmful),
-        ]
+        self._kinds = world.plan.faults or self.GENTLE + (() if gentle else self.HARMFUL)
+        self.gentle = not set(self._kinds) & set(self.HARMFUL)
         # Each seed has its favourites, so that the same thing happens several times.
         self._weights = [self._rng.choice((0, 1, 1, 4)) for _ in self._kinds]
-        if not any(self._weights):
+        if world.plan.faults or not any(self._weights):
             self._weights = [1] * len(self._kinds)
 
     def strike_until(self, end: float, mean_s: float) -> None:
@@ -59,7 +61,7 @@ class Faults:
     def _strike(self, end: float, mean_s: float) -> None:
         (kind,) = self._rng.choices(self._kinds, self._weights)
         for _ in range(self._rng.choice((1, 1, 1, 2))):
-            kind()
+            getattr(self, kind)()
         self.strike_until(end, mean_s)
 
     def _note(self, what: str) -> None:

@@ -33,7 +33,7 @@ UNIT = 2.0**-5
 class Plan:
     """A job, as a seed draws it. `interval_s` is the time between two cuts, `step_s` that of a step at most.
 
-    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`.
+    `keepers`: trainers have one. `priority_interval_s`: see `ShardRoster`. `faults`: only these strike; empty: any.
     """
 
     job: JobSpec
@@ -42,6 +42,7 @@ class Plan:
     step_s: float
     keepers: bool
     priority_interval_s: float = 0.0
+    faults: tuple[str, ...] = ()
 
     @classmethod
     def draw(cls, seed: int, rng: random.Random) -> Plan:

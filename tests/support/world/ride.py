@@ -37,9 +37,8 @@ def ride_to_the_end(seed: int, alter: Callable[[Plan], Plan] = lambda plan: plan
     If nothing struck that takes the last copy of a push along, it misses nothing.
     """
     with _world(seed, alter) as world:
-        gentle = world.rng.random() < 0.6
-        faults = Faults(world, gentle=gentle)
-        end = world.scheduler.now + world.rng.choice((2.0, 5.0, 12.0))
+        faults = Faults(world, gentle=world.rng.random() < 0.6)
+        end = world.scheduler.now + world.rng.choice((2.0, 4.0, 8.0))
         faults.strike_until(end, world.rng.choice((0.2, 0.6, 2.0)))
         while world.scheduler.now < end and not world.finished:
             world.scheduler.run(lambda: world.finished, world.scheduler.now + _LOOK_S)
@@ -51,7 +50,7 @@ def ride_to_the_end(seed: int, alter: Callable[[Plan], Plan] = lambda plan: plan
         ride = _ride(world)
         ride.missing = world.oracle.check_end()
         full = world.met["memory for pushes was full"]
-        if gentle and world.plan.job.replay_bytes and not full:
+        if faults.gentle and world.plan.job.replay_bytes and not full:
             assert not any(ride.missing.values()), f"lost although a copy was left: {ride.missing}"
         if world.plan.job.parity_shards:
             calm = world.scheduler.run(lambda: whole(world), world.scheduler.now + _REST_S)
@@ -63,7 +62,7 @@ def ride_to_the_end(seed: int, alter: Callable[[Plan], Plan] = lambda plan: plan
 def ride_through(seed: int, alter: Callable[[Plan], Plan] = lambda plan: plan) -> Ride:
     """Faults strike without end: at any time, what rows lack is told."""
     with _world(seed, alter) as world:
-        end = world.scheduler.now + world.rng.choice((4.0, 10.0, 20.0))
+        end = world.scheduler.now + world.rng.choice((3.0, 6.0, 10.0))
         Faults(world, gentle=world.rng.random() < 0.2).strike_until(end, world.rng.choice((0.1, 0.3, 1.0)))
         while world.scheduler.now < end:
             world.scheduler.run(lambda: False, world.scheduler.now + world.rng.uniform(0.0, _LOOK_S))

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from cpr_contract.codec import from_json
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.rebuild import common_moment
+from cpr_trainer.parity.account import FlushAccount
+from cpr_trainer.parity.messages import Standing
+from cpr_trainer.parity.neighbours import Neighbours
+from cpr_trainer.parity.rebuild import rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
@@ -35,32 +39,26 @@ class Bug:
     alter: Callable[[Plan], Plan] = lambda plan: plan
 
 
-def with_replay(plan: Plan) -> Plan:
-    """Trainers keep all that no save holds."""
-    return replace(plan, job=replace(plan.job, replay_bytes=1 << 20))
+def with_replay(*faults: str, **changes: Any) -> Callable[[Plan], Plan]:
+    """Trainers keep all that no save holds, with these changes of the job; only these faults strike."""
+
+    def alter(plan: Plan) -> Plan:
+        job = replace(plan.job, replay_bytes=1 << 20, **{"parity_shards": 0, **changes})
+        data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * plan.last_step)
+        return replace(plan, job=replace(job, data=data), faults=faults)
+
+    return alter
 
 
-def with_trainers(plan: Plan) -> Plan:
-    """Several trainers, with replay."""
-    job = replace(plan.job, replay_bytes=1 << 20, trainers=3)
-    return replace(plan, job=replace(job, data=replace(job.data, batch_size=6, samples=6 * plan.last_step)))
-
-
-def with_parity(plan: Plan) -> Plan:
-    """Four shards, each two of which have a common parity, and rare saves."""
-    return replace(plan, job=replace(plan.job, replay_bytes=1 << 20, shards=4, parity_shards=2), interval_s=4.0)
-
-
-def with_mirrors(plan: Plan) -> Plan:
-    """Three shards, each with a mirror, and rare saves."""
-    return replace(plan, job=replace(plan.job, replay_bytes=1 << 20, shards=3, parity_shards=1), interval_s=4.0)
+def rarely_saved(alter: Callable[[Plan], Plan]) -> Callable[[Plan], Plan]:
+    return lambda plan: replace(alter(plan), interval_s=4.0)
 
 
 def with_priority_saves(plan: Plan) -> Plan:
     """What the operator refuses: rows are saved between cuts, and pushed again after a restore."""
     rules = replace(plan.job.snapshots, strategy="MFU", fraction=0.5)
-    job = replace(plan.job, replay_bytes=1 << 20, parity_shards=0, snapshots=rules)
-    return replace(plan, job=job, priority_interval_s=0.2)
+    altered = with_replay("kill_shard", snapshots=rules)(plan)
+    return replace(altered, priority_interval_s=0.2)
 
 
 def wrap(patch: Patch, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -94,10 +92,15 @@ def take_parts_of_flushes(patch: Patch) -> None:
 
 
 def mix_moments(patch: Patch) -> None:
-    rebuild = sys.modules[common_moment.__module__]
-    patch.setattr(rebuild, "common_moment", lambda standings: standings[0].point.moment)
-    wrap(patch, ParityStore, "take_back", lambda _before, _store, _part, _moment: True)
-    patch.setattr(rebuild, "_chosen", lambda neighbours, *_rules: neighbours.standings())
+    def chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standing, ...] | None:
+        """Each holder's newest flush, whichever that is."""
+        found = neighbours.standings()
+        if not all(standing.complete for standing in found):
+            return None
+        account = from_json(FlushAccount, found[0].mark)
+        return found if account.generation == generation and account.whole_samples >= floor else None
+
+    patch.setattr(sys.modules[rebuild.__module__], "_chosen", chosen)
 
 
 def pass_over_claims(patch: Patch) -> None:
@@ -141,18 +144,25 @@ def apply_whatever_comes(patch: Patch) -> None:
     wrap(patch, service, "fate_of", fate)
 
 
+KILLS = ("kill_shard", "kill_again")
 BUGS = {
-    "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 10, with_replay),
-    "no barrier until all have caught up": Bug(wait_for_no_replay, 20, with_trainers),
-    "a push that was half done stays so": Bug(leave_a_push_half_done, 20),
-    "a flush is taken in parts": Bug(take_parts_of_flushes, 10, with_parity),
-    "parts of a shard as of different moments": Bug(mix_moments, 30, with_parity),
-    "a late commit counts, although a successor has chosen": Bug(pass_over_claims, 60, with_replay),
-    "priority saves beside replay": Bug(lambda _: None, 20, with_priority_saves),
-    "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 40, with_replay),
-    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 20),
-    "what only parity holds is forgotten": Bug(forget_what_parity_alone_holds, 30, with_mirrors),
-    "a push is applied each time that it comes": Bug(apply_whatever_comes, 10),
+    "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_replay(*KILLS)),
+    "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_replay(*KILLS, trainers=3)),
+    "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_replay("kill_between_lines")),
+    "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_replay("reset", shards=4, parity_shards=2)),
+    "parts of a shard as of different moments": Bug(
+        mix_moments, 20, rarely_saved(with_replay("kill_shard", shards=4, parity_shards=2))
+    ),
+    "a late commit counts, although a successor has chosen": Bug(
+        pass_over_claims, 40, with_replay("part", "store_slow", "store_slow")
+    ),
+    "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
+    "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_replay("roll_back")),
+    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 10, with_replay("kill_server")),
+    "what only parity holds is forgotten": Bug(
+        forget_what_parity_alone_holds, 10, rarely_saved(with_replay("kill_two", shards=3, parity_shards=1))
+    ),
+    "a push is applied each time that it comes": Bug(apply_whatever_comes, 10, with_replay("reset", "half_open")),
 }
 
 
