@@ -5,7 +5,9 @@ It asks nobody for leave: what cannot be had any more is lost, and the shard tel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cpr_contract import CONTRACT_VERSION
@@ -28,6 +30,7 @@ class Chief:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._late_s = world.rng.choice((0.05, 0.3, 2.0))  # a roster takes so long at most
         self._roster = 0
         self._group = 1
         self.generation = 1
@@ -64,6 +67,10 @@ class Chief:
         self._saved = [0] * len(self._saved)
         self.tell()
 
+    def oust(self, pod: ShardPod) -> None:
+        """Replace a pod that lives."""
+        self._soon(pod, lambda: self._replace_shard(pod.index, pod))
+
     def successor_of(self, roster: ShardRoster) -> ShardRoster:
         """The roster of the incarnation after this one."""
         number = roster.incarnation + 1
@@ -72,7 +79,7 @@ class Chief:
     def _deliver(self, pod: ShardPod | TrainerPod, roster: ShardRoster | TrainerRoster) -> None:
         world = self._world
         free = world.network.arrival("operator", pod.host)
-        world.scheduler.at(free + world.rng.uniform(0.0, 0.2), lambda: pod.give(roster))  # type: ignore[arg-type]
+        world.scheduler.at(free + world.rng.uniform(0.0, self._late_s), lambda: pod.give(roster))  # type: ignore[arg-type]
 
     def _look(self) -> None:
         world = self._world
@@ -80,7 +87,7 @@ class Chief:
         for index, pod in enumerate(world.newest):
             report = pod.report if world.network.reaches(pod.host, "operator") else None
             if pod.code is not None or self._silent(pod):
-                self._soon(pod, lambda index=index, pod=pod: self._replace_shard(index, pod))
+                self._soon(pod, partial(self._replace_shard, index, pod))
             elif report is not None and report.counters.generation == self.generation:
                 offer = report.newest_save.samples if report.newest_save is not None else 0
                 if report.state is ShardState.BELOW_FLOOR and offer < self._floors[index]:
@@ -93,7 +100,7 @@ class Chief:
                     self._saved[index] = max(self._saved[index], offer)
         for trainer in world.trainers:
             if trainer.dead:
-                self._soon(trainer, lambda trainer=trainer: self._replace_trainer(trainer))
+                self._soon(trainer, partial(self._replace_trainer, trainer))
         if changed:
             self.tell()
         world.scheduler.after(_LOOK_S, self._look)
@@ -107,13 +114,15 @@ class Chief:
         current = all(link and link[0].peer.incarnation == pod.incarnation for link in follows)
         return bool(told) and all(told) and current
 
-    def _soon(self, pod: ShardPod | TrainerPod, action: object) -> None:
+    def _soon(self, pod: ShardPod | TrainerPod, action: Callable[[], None]) -> None:
         if pod not in self._waiting:
             self._waiting.add(pod)
-            self._world.scheduler.after(self._world.rng.choice((0.05, 0.3, 1.0)), action)  # type: ignore[arg-type]
+            self._world.scheduler.after(self._world.rng.choice((0.05, 0.3, 1.0)), action)
 
     def _replace_shard(self, index: int, pod: ShardPod) -> None:
         world = self._world
+        if world.newest[index] is not pod:
+            return
         self._floors[index] = self._floor_of(index, pod)
         if pod.code is None:
             world.met["an incarnation lived on beside its successor"] += 1

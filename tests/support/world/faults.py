@@ -28,6 +28,7 @@ class Faults:
         "kill_all_shards",
         "kill_again",
         "lose_node",
+        "oust",
         "part",
         "clog",
         "swizzle",
@@ -118,6 +119,12 @@ class Faults:
         if pod := self._some_shard():
             self._note("a node was lost")
             pod.lose()
+
+    def oust(self) -> None:
+        """Replace a shard that lives: who says so knows it from its node alone."""
+        if pod := self._some_shard():
+            self._note("a living shard was replaced")
+            self._world.chief.oust(pod)
 
     def part(self) -> None:
         """Cut a shard off for a while: it may be replaced meanwhile."""

@@ -13,6 +13,7 @@ from cpr_trainer.checkpoint.format.errors import DamagedError
 from cpr_trainer.checkpoint.restore.candidates import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
+from cpr_trainer.exchange.encoding import Values
 from cpr_trainer.parity.images import Image
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
@@ -67,14 +68,14 @@ class Oracle:
             required.append([range(first, last + 1) for first, last in zip(firsts, seen, strict=True)])
         self._required[trainer.rank] = required
 
-    def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Floats) -> None:
+    def read(self, trainer: Trainer, step: int, rows: UniqueRows, vectors: Values) -> None:
         """Look at the tallies that a trainer got."""
         for shard in range(self._plan.job.shards):
             part = rows.on_shard(shard)
             for rank, number in enumerate(self._plan.tallies[shard]):
                 at = part.start + int(np.flatnonzero(rows.numbers[part] == number)[0])
                 first = self._first[shard][int(rows.places[at] - self._plan.placement.starts[shard])]
-                found = self._plan.steps_in(first - vectors[at])
+                found = self._plan.steps_in((first - vectors[at]).astype(np.float32))
                 # Where trainers went back, what was of later steps is gone.
                 missed = {each for each in self._required[trainer.rank][shard][rank] if each < step} - found
                 if missed:

@@ -117,7 +117,18 @@ class ShardPod:
 
     def _serve(self, server: Process, listener: Listener) -> None:
         job, memory = self.world.plan.job, self._memory.view()
-        environment = Environment(job, NOWHERE, KEY, self.host, env.DEFAULT_PORT_BASE, None, None, *[NOWHERE] * 2, None)
+        environment = Environment(
+            job=job,
+            roster_file=NOWHERE,
+            key=KEY,
+            address=self.host,
+            port_base=env.DEFAULT_PORT_BASE,
+            credentials_dir=None,
+            ca_file=None,
+            scratch_dir=NOWHERE,
+            termination_file=NOWHERE,
+            step_trace=None,
+        )
         page = Page(memory, job)
         assert self._stop is not None
         shard = self.shard = main._Shard(environment, self._stop, page, memory, listener)  # type: ignore[arg-type]

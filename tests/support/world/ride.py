@@ -82,10 +82,17 @@ def at_the_end(world: World) -> bool:
 
 
 def whole(world: World) -> bool:
-    """Whether all parity is there, and nothing is under way."""
+    """Whether all parity is there, each member knows where it stands in it, and nothing is under way."""
     found = [world.redundancies[pod.server] for pod in world.newest if pod.serving]
-    return len(found) == len(world.newest) and all(
+    if len(found) < len(world.newest):
+        return False
+    at_rest = all(
         each._journal.intact and not each._journal.under_way and not each._journal.pending_bytes for each in found
+    )
+    return at_rest and all(
+        found[member]._journal._streams[part].settled == holder._store.points[part]
+        for index, holder in enumerate(found)
+        for part, member in enumerate(holder._ring.members(index))
     )
 
 

@@ -64,7 +64,7 @@ class World:
     @contextmanager
     def begun(self) -> Iterator[None]:
         """Begin the job; in the end all of it is gone."""
-        opened, main.open_store = main.open_store, lambda *_place: self.store  # type: ignore[attr-defined,assignment]
+        opened, main.open_store = main.open_store, lambda *_place: self.store  # type: ignore[attr-defined]
         try:
             with observed(self), inside(self.scheduler, self.network, self.kernel, self.rng):
                 self.oracle = Oracle(self)

@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 
-from cpr_contract.codec import from_json
 from cpr_trainer.checkpoint.write.writer import Writer
 from cpr_trainer.exchange.link import Link
 from cpr_trainer.exchange.outbox import Outbox, Push
-from cpr_trainer.parity.account import FlushAccount
-from cpr_trainer.parity.messages import Standing
-from cpr_trainer.parity.neighbours import Neighbours
-from cpr_trainer.parity.rebuild import rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.catch_up import CatchUp
 from cpr_trainer.shard.kept import Page
@@ -91,18 +86,6 @@ def take_parts_of_flushes(patch: Patch) -> None:
     wrap(patch, ParityStore, "_add", add)
 
 
-def mix_moments(patch: Patch) -> None:
-    def chosen(neighbours: Neighbours, generation: int, floor: int) -> tuple[Standing, ...] | None:
-        """Each holder's newest flush, whichever that is."""
-        found = neighbours.standings()
-        if not all(standing.complete for standing in found):
-            return None
-        account = from_json(FlushAccount, found[0].mark)
-        return found if account.generation == generation and account.whole_samples >= floor else None
-
-    patch.setattr(sys.modules[rebuild.__module__], "_chosen", chosen)
-
-
 def pass_over_claims(patch: Patch) -> None:
     patch.setattr(sys.modules[Writer.__module__], "check_claims", lambda *_: None)
 
@@ -150,11 +133,8 @@ BUGS = {
     "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_replay(*KILLS, trainers=3)),
     "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_replay("kill_between_lines")),
     "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_replay("reset", shards=4, parity_shards=2)),
-    "parts of a shard as of different moments": Bug(
-        mix_moments, 20, rarely_saved(with_replay("kill_shard", shards=4, parity_shards=2))
-    ),
     "a late commit counts, although a successor has chosen": Bug(
-        pass_over_claims, 40, with_replay("part", "store_slow", "store_slow")
+        pass_over_claims, 20, with_replay("oust", "store_slow")
     ),
     "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
     "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_replay("roll_back")),
@@ -162,7 +142,9 @@ BUGS = {
     "what only parity holds is forgotten": Bug(
         forget_what_parity_alone_holds, 10, rarely_saved(with_replay("kill_two", shards=3, parity_shards=1))
     ),
-    "a push is applied each time that it comes": Bug(apply_whatever_comes, 10, with_replay("reset", "half_open")),
+    "a push is applied each time that it comes": Bug(
+        apply_whatever_comes, 20, with_replay("kill_trainer", "clog", "clog", trainers=2, shards=3)
+    ),
 }
 
 

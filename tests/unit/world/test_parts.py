@@ -58,7 +58,12 @@ def test_a_process_that_is_killed_unwinds_and_does_nothing_more() -> None:
 def test_a_process_that_is_stopped_goes_on_later() -> None:
     world, woken = scheduler(), list[float]()
     process = world.process("one", "host")
-    world.spawn(process, lambda: (world.sleep(1.0), woken.append(world.now)))
+
+    def work() -> None:
+        world.sleep(1.0)
+        woken.append(world.now)
+
+    world.spawn(process, work)
     world.freeze(process, 3.0)
     world.run(lambda: False, world.now + 5)
     assert woken == [1004.0], "it had not even begun"
