@@ -27,6 +27,7 @@ class Faults:
         "kill_two",
         "kill_all_shards",
         "kill_again",
+        "kill_in_flush",
         "lose_node",
         "oust",
         "part",
@@ -114,6 +115,14 @@ class Faults:
 
     def _kill_newest(self, index: int) -> None:
         self._world.newest[index].kill()
+
+    def kill_in_flush(self) -> None:
+        """Kill a shard some time after another one heard from it last: its flushes are there, and not here."""
+        if len(self._shards) > 1:
+            self._note("a shard was killed while one did not hear it")
+            pod, other = self._rng.sample(self._shards, 2)
+            self._world.network.clog(pod.host, other.host, self._world.scheduler.now + 2.0)
+            self._world.scheduler.after(self._rng.uniform(0.1, 1.0), pod.kill)
 
     def lose_node(self) -> None:
         if pod := self._some_shard():

@@ -57,7 +57,7 @@ def observed(world: World) -> Iterator[None]:
     replaced += [
         (_module_of(rows_per_part), "_SMALLEST", 30 * _ROW_BYTES),
         (_module_of(Capture), "_BLOCK_BYTES", 7 * _ROW_BYTES),
-        (_module_of(Arena), "_SMALLEST_LOG_BYTES", rng.choice((20 * _ROW_BYTES, 8 << 20))),
+        (_module_of(Arena), "_SMALLEST_LOG_BYTES", rng.choice((6 * _ROW_BYTES, 8 << 20))),
         (_module_of(rebuild), "_PIECE_BYTES", 9 * _ROW_BYTES),
         (_module_of(Redundancy), "FLUSH_BYTES", rng.choice((600, 8 << 20))),
     ]

@@ -113,7 +113,8 @@ class Oracle:
             missing[pod.index] = self.missing_of(pod, service)
             self._check_save(pod)
         for seen in self.late_reads:
-            if seen.generation == self._world.generation:
+            # What was in a save that is damaged now, trainers keep no more.
+            if seen.generation == self._world.generation and not self._world.damaged:
                 unseen = seen.missed - missing[seen.shard]
                 assert not unseen, f"{seen.what} without {sorted(unseen)}"
         return missing

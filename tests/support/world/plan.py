@@ -8,9 +8,11 @@ every shard, its *tally*: step s adds one bit of its own there, so a shard's row
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +66,7 @@ class Plan:
             parity_shards=k,
             snapshots=replace(job.snapshots, rebase=rng.choice(("Consecutive", "OneShot", "Intermittent"))),
         )
-        return cls(job, seed, rng.choice((0.3, 1.0, 4.0)), rng.choice((0.005, 0.05)), rng.random() < 0.5)
+        return cls(job, seed, rng.choice((0.2, 0.5, 2.0)), rng.choice((0.03, 0.1, 0.2)), rng.random() < 0.5)
 
     @cached_property
     def placement(self) -> Placement:
@@ -139,3 +141,17 @@ def coarse(values: Floats) -> Floats:
     """First values as multiples of `UNIT`."""
     found: Floats = (np.round(values / UNIT) * UNIT).astype(np.float32)
     return found
+
+
+def narrowed(*faults: str, **changes: Any) -> Callable[[Plan], Plan]:
+    """Return what makes plans ones in which trainers keep all that no save holds, and only these faults strike.
+
+    changes: of the job.
+    """
+
+    def alter(plan: Plan) -> Plan:
+        job = replace(plan.job, replay_bytes=1 << 20, **{"parity_shards": 0, **changes})
+        data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * plan.last_step)
+        return replace(plan, job=replace(job, data=data), faults=faults)
+
+    return alter

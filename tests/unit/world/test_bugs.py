@@ -19,7 +19,7 @@ from cpr_trainer.shard.kept import Page
 from cpr_trainer.shard.pushes import Fate
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
-from support.world.plan import Plan
+from support.world.plan import Plan, narrowed
 from support.world.ride import ride_to_the_end
 
 Patch = pytest.MonkeyPatch
@@ -34,17 +34,6 @@ class Bug:
     alter: Callable[[Plan], Plan] = lambda plan: plan
 
 
-def with_replay(*faults: str, **changes: Any) -> Callable[[Plan], Plan]:
-    """Trainers keep all that no save holds, with these changes of the job; only these faults strike."""
-
-    def alter(plan: Plan) -> Plan:
-        job = replace(plan.job, replay_bytes=1 << 20, **{"parity_shards": 0, **changes})
-        data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * plan.last_step)
-        return replace(plan, job=replace(job, data=data), faults=faults)
-
-    return alter
-
-
 def rarely_saved(alter: Callable[[Plan], Plan]) -> Callable[[Plan], Plan]:
     return lambda plan: replace(alter(plan), interval_s=4.0)
 
@@ -52,7 +41,7 @@ def rarely_saved(alter: Callable[[Plan], Plan]) -> Callable[[Plan], Plan]:
 def with_priority_saves(plan: Plan) -> Plan:
     """What the operator refuses: rows are saved between cuts, and pushed again after a restore."""
     rules = replace(plan.job.snapshots, strategy="MFU", fraction=0.5)
-    altered = with_replay("kill_shard", snapshots=rules)(plan)
+    altered = narrowed("kill_shard", snapshots=rules)(plan)
     return replace(altered, priority_interval_s=0.2)
 
 
@@ -129,21 +118,19 @@ def apply_whatever_comes(patch: Patch) -> None:
 
 KILLS = ("kill_shard", "kill_again")
 BUGS = {
-    "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, with_replay(*KILLS)),
-    "no barrier until all have caught up": Bug(wait_for_no_replay, 10, with_replay(*KILLS, trainers=3)),
-    "a push that was half done stays so": Bug(leave_a_push_half_done, 10, with_replay("kill_between_lines")),
-    "a flush is taken in parts": Bug(take_parts_of_flushes, 5, with_replay("reset", shards=4, parity_shards=2)),
-    "a late commit counts, although a successor has chosen": Bug(
-        pass_over_claims, 20, with_replay("oust", "store_slow")
-    ),
+    "forget at the acknowledgement": Bug(forget_at_the_acknowledgement, 5, narrowed(*KILLS)),
+    "no barrier until all have caught up": Bug(wait_for_no_replay, 10, narrowed(*KILLS, trainers=3)),
+    "a push that was half done stays so": Bug(leave_a_push_half_done, 10, narrowed("kill_between_lines")),
+    "a flush is taken in parts": Bug(take_parts_of_flushes, 5, narrowed("reset", shards=4, parity_shards=2)),
+    "a late commit counts, although a successor has chosen": Bug(pass_over_claims, 20, narrowed("oust", "store_slow")),
     "priority saves beside replay": Bug(lambda _: None, 10, with_priority_saves),
-    "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, with_replay("roll_back")),
-    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 10, with_replay("kill_server")),
+    "pushes outlive a rollback": Bug(keep_pushes_over_a_rollback, 10, narrowed("roll_back")),
+    "a push is acknowledged before it is kept": Bug(keep_every_other_push, 10, narrowed("kill_server")),
     "what only parity holds is forgotten": Bug(
-        forget_what_parity_alone_holds, 10, rarely_saved(with_replay("kill_two", shards=3, parity_shards=1))
+        forget_what_parity_alone_holds, 10, rarely_saved(narrowed("kill_two", shards=3, parity_shards=1))
     ),
     "a push is applied each time that it comes": Bug(
-        apply_whatever_comes, 20, with_replay("kill_trainer", "clog", "clog", trainers=2, shards=3)
+        apply_whatever_comes, 20, narrowed("kill_trainer", "clog", "clog", trainers=2, shards=3)
     ),
 }
 

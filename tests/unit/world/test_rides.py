@@ -7,23 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
+from support.world.plan import narrowed
 from support.world.ride import Ride, ride_through, ride_to_the_end
 
 #: So many seeds of each way are ridden here; `make soak` rides 10,000.
-SEEDS = 40
+SEEDS = 30
 
 #: What is rare, and was met by these seeds nevertheless.
 SOMETIMES = (
     "a push was replayed while a cut was announced",
+    "a cut was taken while a shard caught up",
     "two shards caught up at once",
-    "the last push was put into the rows again",
     "a server was killed between two lines",
     "memory for pushes was nearly full",
     "memory for pushes was full",
     "rows came from parity",
     "rows came from a save",
-    "a holder took a flush back",
-    "rows of a stripe had to be asked for again",
     "a request was done after its sender had died",
     "an answer of the store was lost",
     "an incarnation lived on beside its successor",
@@ -32,21 +31,27 @@ SOMETIMES = (
     "a trainer went on in its pod",
     "a trainer was replaced",
     "a push waited for a save",
-    "a save was given up: Superseded",
 )
+#: What is rarer: one of 20 seeds meets it, where only these faults strike such jobs.
+RARE = {
+    "a holder took a flush back": narrowed("kill_in_flush", "clog", shards=4, parity_shards=2),
+    "a save was given up: Superseded": narrowed("oust", "store_slow"),
+    "the last push was put into the rows again": narrowed("kill_between_lines"),
+}
 
 
-@pytest.mark.timeout(300)
-def test_any_faults_and_what_is_lost_is_told() -> None:
-    assert sum(ride_through(seed).met["a push was replayed"] for seed in range(SEEDS)) > 0
-
-
-@pytest.mark.timeout(300)
-def test_once_faults_end_every_job_ends_with_all_that_it_misses_told() -> None:
+@pytest.mark.timeout(600)
+def test_what_is_lost_is_told_and_every_job_ends_once_faults_do() -> None:
     met = Counter[str]()
     for seed in range(SEEDS):
-        met += ride_to_the_end(seed).met
+        for way in (ride_through, ride_to_the_end):
+            met += way(seed).met
     assert [what for what in SOMETIMES if not met[what]] == []
+
+
+@pytest.mark.parametrize("what", RARE)
+def test_what_is_rarer_is_met_where_it_is_sought(what: str) -> None:
+    assert any(ride_to_the_end(seed, RARE[what]).met[what] for seed in range(20))
 
 
 @pytest.mark.parametrize("way", [ride_through, ride_to_the_end])
