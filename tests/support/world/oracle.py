@@ -112,9 +112,10 @@ class Oracle:
             assert set(service.progress.applied) == {self._plan.last_step}
             missing[pod.index] = self.missing_of(pod, service)
             self._check_save(pod)
+        # What is pushed again at the end, for want of memory or of a save, comes rank by rank, and nobody waits for it.
+        kept = self._plan.job.replay_bytes and not self._world.damaged
         for seen in self.late_reads:
-            # What was in a save that is damaged now, trainers keep no more.
-            if seen.generation == self._world.generation and not self._world.damaged:
+            if kept and seen.generation == self._world.generation:
                 unseen = seen.missed - missing[seen.shard]
                 assert not unseen, f"{seen.what} without {sorted(unseen)}"
         return missing
