@@ -150,7 +150,7 @@ def narrowed(*faults: str, **changes: Any) -> Callable[[Plan], Plan]:
     """
 
     def alter(plan: Plan) -> Plan:
-        job = replace(plan.job, replay_bytes=1 << 20, **{"parity_shards": 0, **changes})
+        job = replace(plan.job, **{"replay_bytes": 1 << 20, "parity_shards": 0, **changes})
         data = replace(job.data, batch_size=2 * job.trainers, samples=2 * job.trainers * plan.last_step)
         return replace(plan, job=replace(job, data=data), faults=faults)
 

@@ -20,23 +20,23 @@ SOMETIMES = (
     "two shards caught up at once",
     "a server was killed between two lines",
     "memory for pushes was nearly full",
-    "memory for pushes was full",
     "rows came from parity",
     "rows came from a save",
     "a request was done after its sender had died",
     "an answer of the store was lost",
     "an incarnation lived on beside its successor",
-    "a shard was below its floor",
     "a shard was drained",
     "a trainer went on in its pod",
     "a trainer was replaced",
-    "a push waited for a save",
 )
 #: What is rarer: one of 20 seeds meets it, where only these faults strike such jobs.
 RARE = {
     "a holder took a flush back": narrowed("kill_in_flush", "clog", shards=4, parity_shards=2),
     "a save was given up: Superseded": narrowed("oust", "store_slow"),
     "the last push was put into the rows again": narrowed("kill_between_lines"),
+    "a push waited for a save": narrowed("store_slow", "store_slow", "kill_server", shards=1),
+    "memory for pushes was full": narrowed("store_down", "store_slow", replay_bytes=30_000),
+    "a shard was below its floor": narrowed("kill_two", "kill_again", shards=4, parity_shards=2),
 }
 
 
