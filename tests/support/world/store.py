@@ -64,7 +64,7 @@ class WorldStore(MemoryStore):
     def damage(self, key: str) -> None:
         """Change, cut or lose an object. A document that is changed cannot be read any more."""
         data = self.objects[key]
-        match self._rng.randrange(3):
+        match self._rng.randrange(3) if data else 2:
             case 0:
                 at = 0 if key.endswith(".json") else self._rng.randrange(len(data))
                 self.objects[key] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
