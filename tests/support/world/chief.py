@@ -11,11 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.exits import ExitCode
-from cpr_contract.reports import ShardState
+from cpr_contract.reports import ExitCode, ShardState
 from cpr_contract.roster import Counters, ShardRoster, TrainerRoster
 from cpr_trainer.exchange import SaveState
-from cpr_trainer.parity.ring import Ring
+from cpr_trainer.parity.coding import Ring
 from support.world.pods import ShardPod
 from support.world.trainers import TrainerPod
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cpr_trainer.checkpoint.format.parts import rows_per_part
-from cpr_trainer.checkpoint.write.writer_thread import WriterThread
+from cpr_trainer.checkpoint.write.writer import WriterThread
 from cpr_trainer.exchange.ring import Ring
-from cpr_trainer.parity.neighbours import StripeOf
-from cpr_trainer.parity.rebuild import rebuild
+from cpr_trainer.parity.rebuild import StripeOf, rebuild
 from cpr_trainer.parity.store import ParityStore
 from cpr_trainer.shard.life import Life
 from cpr_trainer.shard.redundancy import Redundancy
@@ -19,7 +18,7 @@ from cpr_trainer.shard.server import Server
 from cpr_trainer.shard.service import Service
 from cpr_trainer.tables.arena import Arena
 from cpr_trainer.tables.capture import Capture
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Seeding
 from support.killed_lines import killed_at
 from support.world.plan import coarse
 from support.world.scheduler import Killed, Process
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 #: Where a server may be killed between two lines, and before how many of them.
 _FILES = (
     "tables/arena.py",
-    "tables/redo.py",
-    "tables/epochs.py",
+    "tables/buffer.py",
+    "tables/segments.py",
     "shard/service.py",
     "shard/kept.py",
     "shard/life.py",

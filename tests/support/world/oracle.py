@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpr_trainer.arrays import Floats
-from cpr_trainer.checkpoint.format.errors import DamagedError
-from cpr_trainer.checkpoint.restore.candidates import candidates
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.restore.lineage import candidates
 from cpr_trainer.checkpoint.restore.loading import load_shard
 from cpr_trainer.data.order import BatchOrder
 from cpr_trainer.exchange.encoding import Values
-from cpr_trainer.parity.images import Image
+from cpr_trainer.parity.coding import Image
 from cpr_trainer.rows import UniqueRows
 from cpr_trainer.shard.losses import MOST_SLIVERS, order_of
 from cpr_trainer.shard.service import Service
-from cpr_trainer.tables.home import Home
+from cpr_trainer.tables.arena import Home
 from support.parity_ring import same
 from support.world.plan import Plan
 from support.world.pods import ShardPod

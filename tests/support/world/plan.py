@@ -20,7 +20,7 @@ from cpr_contract.spec import JobSpec, SparseOptimizerSpec, TableSpec
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.placement import Placement
 from cpr_trainer.rows import UniqueRows
-from cpr_trainer.tables.seeding import Seeding
+from cpr_trainer.tables.segments import Seeding
 from support.shard_job import small_job
 
 DIM = 6

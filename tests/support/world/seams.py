@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cpr_trainer.store.parallel import in_parallel
+from cpr_trainer.store.transfers import in_parallel
 from support.world.network import Network, Selector, Sockets
 from support.world.scheduler import Scheduler
 from support.world.signals import Kernel

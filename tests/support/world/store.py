@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from cpr_trainer.store import Buffer, Entry, Received, StoreError, StoreUnreachableError, Throttle
-from cpr_trainer.store.buffers import flat
+from cpr_trainer.store.transfers import flat
 from support.memory_store import MemoryStore
 from support.world.scheduler import Scheduler
 

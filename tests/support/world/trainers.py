@@ -18,9 +18,9 @@ import numpy as np
 from cpr_contract.env import ROLE_TRAINER
 from cpr_contract.roster import TrainerRoster
 from cpr_trainer.arrays import Ints
-from cpr_trainer.checkpoint.anchor.schedule import CutSchedule
+from cpr_trainer.checkpoint.anchor.committer import CutSchedule
 from cpr_trainer.exchange import WINDOW, Exchange, ShardsAwayError
-from cpr_trainer.tables.kept_file import KeptFile
+from cpr_trainer.tables.memory import KeptFile
 from cpr_trainer.trainer.group.meeting import missing_steps
 from support.shard_job import KEY
 from support.world.group import NO_STATE, BrokenError
@@ -122,7 +122,7 @@ class Trainer:
         )
         self._roster = pod.roster
         self._began = world.scheduler.now
-        self._schedule = CutSchedule(self.plan.last_step)
+        self._schedule = CutSchedule(lambda _: self.plan.last_step)
         self._cut = 0
         self._named: tuple[int, ...] = ()  # the incarnations that are to commit the cut
         self._goes_on = False
@@ -146,7 +146,7 @@ class Trainer:
             except RollBackError:
                 self.done, self.pushed, self.pod.kept, self.pod.finished = NO_STATE, None, None, False
                 self.pod.first_push = MOST_STEPS + 1
-                self._schedule, self._cut = CutSchedule(self.plan.last_step), 0
+                self._schedule, self._cut = CutSchedule(lambda _: self.plan.last_step), 0
 
     def _serve(self, epoch: int) -> None:
         self._meet(epoch)
