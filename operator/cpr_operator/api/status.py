@@ -29,15 +29,14 @@ from cpr_operator.api.model import (
     Count,
     Key,
     Model,
-    Name,
     Positive,
-    Seconds,
     Sentence,
     Timestamp,
     Word,
 )
 from cpr_operator.api.placement import Quota
 from cpr_operator.api.progress import GroupScores, HeldOut, Point, Progress
+from cpr_operator.api.recoveries import FailureRecord, Recovery
 
 #: All parts of a status can be imported from here.
 __all__ = [
@@ -253,72 +252,6 @@ class Scale(Model):
     """The number of trainers that the job has now."""
     selector: Annotated[str, Field(max_length=1024)] = ""
     """The labels of their pods."""
-
-
-class Recovery(Model):
-    """The recovery under way."""
-
-    kind: Word
-    """ReplaceShards, ReplaceTrainers, or RollBack."""
-    since: Timestamp
-    """When it began."""
-    reason: Sentence = ""
-    """Why it was chosen."""
-    lost_shards: Annotated[tuple[Count, ...], Field(max_length=MAX_SHARDS)] = ()
-    """Shards whose state was lost. They count as one failure, however many pods died meanwhile."""
-    load_seconds: Seconds = 0
-    """The longest time that a member took to load a save so far."""
-    degraded_before: Count = 0
-    """progress.degradedSamples when it began."""
-    waiting_for: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
-    """Members that are not back yet, such as shard/3."""
-
-
-class FailureRecord(Model):
-    """One failure, for people."""
-
-    time: Timestamp
-    """When the operator saw it."""
-    role: Role
-    """shard or trainer."""
-    index: Count
-    """The member's number."""
-    incarnation: Count
-    """The incarnation that failed. With role, index and life it identifies the failure."""
-    life: Count = 0
-    """The life of the incarnation that ended, if only the process was lost; 0 if the pod was."""
-    tier: Word = "NewPod"
-    """How it was recovered: InPlace, by another process in the same pod, with its memory; Parity, by another pod that
-    computed its rows from other shards; Spare, by a pod that was there already; or NewPod."""
-    pod: Name = ""
-    """The pod's name."""
-    node: Name = ""
-    """The pod's node."""
-    kind: Word
-    """The kind of failure, from a closed list: Disruption, OOMKilled, Vanished, Hung, ..."""
-    reason: Word = ""
-    """The reason that Kubernetes or the process gave."""
-    message: Sentence = ""
-    """What happened, in a sentence."""
-    exit_code: int | None = None
-    """The process's exit code, if known."""
-    counted: bool = False
-    """Whether it counts towards the restart limit, as only the first failure of an incident does."""
-    lost_samples: Count | None = None
-    """Samples lost on this shard, or on every shard for a trainer; absent until known."""
-    replayed_samples: Count = 0
-    """Samples that trainers pushed again to this shard, each its own. They are therefore not lost."""
-    replayed_in_order: bool = True
-    """Whether the shard applied them in the same order as its predecessor."""
-    lost_row_updates: Count | None = None
-    """Lost updates of this shard's rows; absent until known, and for trainers, which hold no rows."""
-    lost_row_updates_exact: bool = True
-    """Whether lostRowUpdates is exact; otherwise it is an upper bound."""
-    action: Word = ""
-    """What was done: ReplaceShards, ReplaceTrainers, RollBack, Fail, or RestartInPlace, which the pod does itself."""
-    recovery_seconds: Seconds | None = None
-    """Time from the detection of the failure until training resumed; absent until then. In place: time from the end of
-    the process until the next one served, or trained, as the pod measured it; absent until it told."""
 
 
 class Status(Model):

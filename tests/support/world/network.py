@@ -1,8 +1,8 @@
-"""A network of one seed: sockets that carry bytes between hosts, late, in pieces, or not at all, and selectors.
+"""A network of one seed: sockets that carry bytes between hosts, late, in pieces, or not at all.
 
 What is sent over a connection arrives in its order. A path between two hosts may be clogged until some time, or for
-good; a connection may be reset, or swallow what is sent without a sign. Only what the data plane uses of `socket` and
-`selectors` is here.
+good; a connection may be reset, or swallow what is sent without a sign. Only what the data plane uses of `socket`
+is here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 import errno
 import math
 import random
-import selectors
-import socket
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
 from support.world.scheduler import Process, Scheduler, Task
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
+
+
+class Wakes(Protocol):
+    """A selector that may wait for a socket."""
+
+    def wake(self) -> None:
+        """Look again."""
 
 
 class Network:
@@ -76,7 +81,7 @@ class Watched:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self.selectors: list[Selector] = []
+        self.selectors: list[Wakes] = []
         self._waiting: list[Task] = []
 
     def readable(self) -> bool:
@@ -329,96 +334,6 @@ class Bell(Socket):
     def arrive(self, data: bytes) -> None:
         self.data[:] = data
         self.changed()
-
-
-class Selector:
-    """What `selectors.DefaultSelector` is, for sockets of a world."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._keys: dict[Watched, selectors.SelectorKey] = {}
-        self._waiting: Task | None = None
-
-    def register(self, watched: Watched, events: int, data: Any = None) -> None:
-        assert watched not in self._keys
-        self._keys[watched] = selectors.SelectorKey(watched, 0, events, data)  # type: ignore[arg-type]
-        watched.selectors.append(self)
-
-    def modify(self, watched: Watched, events: int, data: Any = None) -> None:
-        self._keys[watched] = selectors.SelectorKey(watched, 0, events, data)  # type: ignore[arg-type]
-
-    def unregister(self, watched: Watched) -> None:
-        del self._keys[watched]
-        watched.selectors.remove(self)
-
-    def get_key(self, watched: Watched) -> selectors.SelectorKey:
-        return self._keys[watched]
-
-    def select(self, timeout_s: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        scheduler = self._network.scheduler
-        if any(self._ready()):
-            scheduler.give_way()
-        else:
-            self._waiting = scheduler.current
-            scheduler.park(timeout_s)
-            self._waiting = None
-        found = list(self._ready())
-        self._network.rng.shuffle(found)
-        return found
-
-    def wake(self) -> None:
-        if self._waiting is not None:
-            self._network.scheduler.wake(self._waiting)
-
-    def close(self) -> None:
-        for watched in tuple(self._keys):
-            self.unregister(watched)
-
-    def _ready(self) -> Iterator[tuple[selectors.SelectorKey, int]]:
-        for watched, key in self._keys.items():
-            mask = selectors.EVENT_READ if watched.readable() else 0
-            mask |= selectors.EVENT_WRITE if watched.writable() else 0
-            if mask & key.events:
-                yield key, mask & key.events
-
-
-class Sockets:
-    """What the module `socket` is to the processes of a world; all that is not here is as it was."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(socket, name)
-
-    def socket(self, *_kind: object) -> Socket:
-        return Socket(self._network, self._process)
-
-    def socketpair(self) -> tuple[Socket, Socket]:
-        one, other = (Bell(self._network, self._process) for _ in range(2))
-        one.peer, other.peer, one.state, other.state = other, one, "open", "open"
-        return one, other
-
-    def create_connection(self, address: Address, timeout_s: float) -> Socket:
-        made = self.socket()
-        made.settimeout(timeout_s)
-        made.connect_ex(address)
-        try:
-            while made.state == "connecting":
-                made.wait(timeout_s)
-        except BaseException:
-            made.close()
-            raise
-        if made.state == "failed":
-            made.close()
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-        return made
-
-    @property
-    def _process(self) -> Process:
-        current = self._network.scheduler.current
-        assert current is not None
-        return current.process
 
 
 def close_all(network: Network, process: Process) -> None:

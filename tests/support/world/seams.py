@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from cpr_trainer.store.transfers import in_parallel
-from support.world.network import Network, Selector, Sockets
+from support.world.modules import Selector, Sockets
+from support.world.network import Network
 from support.world.scheduler import Scheduler
 from support.world.signals import Kernel
 from support.world.threads import Pool, Threads

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from cpr_trainer.store import StoreUnreachableError
-from support.world.network import Network, Port, Socket, Sockets
+from support.world.modules import Sockets
+from support.world.network import Network, Port, Socket
 from support.world.scheduler import Scheduler
 from support.world.store import WorldStore
 from support.world.threads import Threads
