@@ -22,6 +22,9 @@ from cpr_trainer.tables.arena import Arena
 from support.world.plan import Plan, narrowed
 from support.world.ride import ride_to_the_end
 
+#: As for rides: on a busy machine a test takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
 Patch = pytest.MonkeyPatch
 
 
