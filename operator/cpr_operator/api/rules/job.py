@@ -204,7 +204,7 @@ SELECTOR = Rule(
 )
 LABEL_VALUES = Rule(
     "spec.restoreFrom.latestOf.matchExpressions[]",
-    "spec.restoreFrom.latestOf.matchExpressions[].values",
+    "spec.restoreFrom.latestOf.matchExpressions.values",
     "In and NotIn need values, Exists and DoesNotExist have none",
     "correct values or operator",
     "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
