@@ -41,10 +41,12 @@ class TestAway:
         run = Run.start(space, "unheard", data__epochs=EPOCHS, shards__replicas=2)
         run.reach(0.3)
         uid, last = run.uid(), -(-run.status()["progress"]["totalSamples"] // 128)
-        with ControlPlane(cluster.nodes.scripts, cluster.kubectl).down("apiserver"):
+        control = ControlPlane(cluster.nodes.scripts, cluster.kubectl)
+        with control.down("apiserver"):
             until("its last anchor is there", lambda: last in anchored(cluster, uid), 120, every_s=1)
             time.sleep(ENDS_S)
             back = time.time()
+        control.hasten()
         status = run.finish()
         assert failures(status) == []
         assert (status["counters"]["generation"], status["counters"]["group"]) == (1, 1)
