@@ -17,8 +17,6 @@ from typing import Any
 from cpr_contract.reports import Result, SaveRef, TrainerState
 from cpr_contract.roster import AnchorRef, TrainerRoster
 from cpr_trainer.checkpoint.anchor.committer import write_dense
-from cpr_trainer.checkpoint.format.documents import DamagedError
-from cpr_trainer.checkpoint.format.records import is_even
 from cpr_trainer.data.loader import Loader
 from cpr_trainer.exchange import WINDOW, Exchange
 from cpr_trainer.runtime import backoff
@@ -81,7 +79,6 @@ class Loop:
         self._make_group = make_group
         self._stepper = Stepper(setup, watch, board, exchange, page)
         self._stops = Stops(setup, self._stepper, board, watch.attend_or_stop)
-        self._uneven = 0
         self._roster = watch.adopt()
         generation = self._roster.counters.generation
         self._goes_on = self._stepper.go_on(generation)
@@ -182,7 +179,8 @@ class Loop:
             return
         nothing_yet: dict[str, Any] = {"step": 0, "samples": 0, "samples_started": 0, "lost": (), "dense_save": None}
         self._board.set(**joining, **nothing_yet, degraded_samples=0, evaluation=None, best=None)
-        self._generation, self._uneven = roster.counters.generation, 0
+        self._generation = roster.counters.generation
+        self._stops.start_over()
         if before is not None:
             before.close()
         self._goes_on = False
@@ -338,7 +336,7 @@ class Loop:
         if self._setup.job.lockstep:
             self._announce(stepper.state.done)
         while stepper.state.done >= self._goal():
-            self._say_halted()
+            self._stops.say_halted(self._exchange.applied())
             if self.leading is not None and not group.conclude():
                 self._lead_on(self.leading, monotonic() - began)
             elif self.leading is not None and (anchor := self._end(self.leading)):
@@ -346,7 +344,7 @@ class Loop:
                     self._board.set(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
                     return self._result(anchor)
-                self._stand_at(anchor)
+                self._stops.meet_at(anchor)
             group.listen(self._watch.attend_or_stop)
             # A shard that came back without the last step cannot take the cut before it has it.
             self._mend()
@@ -357,27 +355,6 @@ class Loop:
         state, board = self._stepper.state, self._board
         evaluation = board.evaluation and replace(board.evaluation, groups=(), rest=None)
         return Result(anchor, state.lost, **state.scores.figures(), evaluation=evaluation, best=board.best)
-
-    def _say_halted(self) -> None:
-        """Without lockstep: let the leader know after which step this rank stands."""
-        desk = self._stepper.state.desk
-        if desk is not None:
-            # Who was here before may have pushed more than its successor was given; and step 0 is no cut.
-            desk.halted = max(self._stepper.state.done, self._uneven + 1, *self._exchange.applied())
-
-    def _stand_at(self, anchor: AnchorRef) -> None:
-        """All have met: say so if the anchor is good for any number of trainers, else meet a step later."""
-        if self._board.met == anchor:
-            return
-        try:
-            even = insist(lambda: is_even(self._setup.store, anchor), self._board, self._watch.attend_or_stop)
-        except DamagedError:
-            _LOG.warning("the anchor of step %d does not verify", anchor.step, exc_info=True)
-            even = False
-        if even:
-            self._board.set(met=anchor)
-        else:
-            self._uneven = anchor.step
 
     def _end(self, leading: Leading) -> AnchorRef | None:
         """All trainers stand at one step: return its anchor, None as long as it is not committed."""

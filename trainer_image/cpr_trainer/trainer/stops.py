@@ -1,19 +1,21 @@
-"""Where all trainers stand between two steps: at evaluations that may end the job.
+"""Where all trainers stand between two steps: at evaluations that may end the job, and at meetings.
 
-They score the model there, and go on once its anchor is committed. So the best model is always an anchor, and an
-anchor knows the evaluation of its own model: whoever goes back to one goes on with the same verdict.
+At an evaluation they score the model, and go on once its anchor is committed. So the best model is always an anchor,
+and an anchor knows the evaluation of its own model: whoever goes back to one goes on with the same verdict. At a
+meeting they stand, at one step, until their number has changed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, zeros_like
 
 from cpr_contract.reports import BestEvaluation, TrainerState
 from cpr_contract.roster import AnchorRef
-from cpr_trainer.checkpoint.format.records import find_anchor
+from cpr_trainer.checkpoint.format.documents import DamagedError
+from cpr_trainer.checkpoint.format.records import find_anchor, is_even
 from cpr_trainer.store import Store
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.early_stop import Verdict
@@ -39,6 +41,11 @@ class Stops:
         self._board = board
         self._attend = attend
         self._stood = 0
+        self._uneven = 0
+
+    def start_over(self) -> None:
+        """A generation begins."""
+        self._stood = self._uneven = 0
 
     def forget(self) -> None:
         """A group begins: all stand once more where they are, because nobody knows how far the others came."""
@@ -87,6 +94,30 @@ class Stops:
             self._gather(group, state.done, attend)
         self._stood = state.done
         self.tell_best(leading)
+
+    def say_halted(self, applied: Sequence[int]) -> None:
+        """Without lockstep: let the leader know after which step this rank stands. applied: of it, by shards."""
+        state = self._stepper.state
+        if state.desk is not None:
+            # Who was here before may have pushed more than its successor was given; and step 0 is no cut.
+            state.desk.halted = max(state.done, self._uneven + 1, *applied)
+
+    def meet_at(self, anchor: AnchorRef) -> None:
+        """All have met: say so if the anchor is good for any number of trainers, else meet a step later.
+
+        Raises what ends a wait.
+        """
+        if self._board.met == anchor:
+            return
+        try:
+            even = insist(lambda: is_even(self._setup.store, anchor), self._board, self._attend)
+        except DamagedError:
+            _LOG.warning("the anchor of step %d does not verify", anchor.step, exc_info=True)
+            even = False
+        if even:
+            self._board.set(met=anchor)
+        else:
+            self._uneven = anchor.step
 
     def tell_best(self, leading: Leading | None) -> None:
         """Report the best evaluation, on the leader. Raises what ends a wait."""
