@@ -124,7 +124,8 @@ def ends_untold(observed: PassInput) -> frozenset[str]:
     """The uids of trainers that are silent, and whose last step every shard that answers has applied.
 
     They have most likely ended. Their kubelets tell of it a moment later, unless the node is lost: after an outage of
-    the API server, reports of shards arrive before the news of kubelets.
+    the API server, reports of shards arrive before the news of kubelets. With `earlyStop` any step can be the last one,
+    if all trainers are silent after the same.
     """
     status = observed.before
     total = status.ledger.total_samples
@@ -132,8 +133,10 @@ def ends_untold(observed: PassInput) -> frozenset[str]:
     shards = [report.applied for report in current if isinstance(report, ShardReport)]
     if not total or not shards:
         return frozenset()
-    last = steps_in(total, observed.job.spec.data.batch_size)
     silent = {name for report in current for name in report.silent}
+    last = steps_in(total, observed.job.spec.data.batch_size)
+    if observed.job.spec.evaluation.early_stop is not None and all(t.name in silent for t in status.trainers):
+        last = max((step for applied in shards for step in applied), default=0)
     ended = (t for t in status.trainers if t.name in silent and not t.node == observed.lost_node != "")
     return frozenset(t.uid for t in ended if all(applied[t.index : t.index + 1] == (last,) for applied in shards))
 
@@ -259,7 +262,7 @@ def _answering(pods: Iterable[PodView]) -> tuple[PodView, ...]:
 
 
 def _restarted(observed: PassInput, leader: TrainerReport) -> Collection[str]:
-    """Members that went on in place, of which is not known how long it took, or that the leader tells of first."""
+    """Members that went on in place and have not told yet how long that took, or that only the leader knows of."""
     status = observed.before
     numbers = {m.name: m.incarnation for m in status.members}
     untold = {

@@ -9,6 +9,7 @@ import pytest
 from cpr_contract.processor import PRECISION_EMULATED
 from cpr_contract.reports import Problem, ShardReport, TrainerReport, TrainerState
 from cpr_contract.spec import steps_in
+from cpr_operator.api.held_out_spec import EarlyStop
 from cpr_operator.cluster.views import PodView
 from cpr_operator.failures import Kind
 from cpr_operator.reconcile import PassInput, first_round, missed_by_peers, reconcile, second_round
@@ -322,3 +323,26 @@ async def test_nobody_waits_for_the_kubelet_of_a_lost_node_or_of_one_with_steps_
     world = missing(await at_the_last_step(2), "trainer/0", "shard/0")
     assert ends_untold(replace(world, lost_node=pod_of(world, "trainer/0").node)) == frozenset()
     assert ends_untold(missing(await world_in_mid_training(2), "trainer/0", "shard/0")) == frozenset()
+
+
+async def test_a_job_that_may_stop_early_may_have_ended_at_any_step_that_all_trainers_completed() -> None:
+    world = missing(missing(await world_in_mid_training(2), "trainer/0", *THREE), "trainer/1")
+    both = frozenset(pod_of(world, f"trainer/{rank}").uid for rank in (0, 1))
+    reports = {
+        uid: replace(report, silent=("trainer/0", "trainer/1"), applied=(7, 7))
+        for uid, report in world.reports.items()
+        if isinstance(report, ShardReport)
+    }
+    world = replace(world, reports=reports)
+    assert ends_untold(world) == frozenset()
+    stop = EarlyStop(metric="AUC", patience=1)
+    evaluation = world.job.spec.evaluation.model_copy(update={"early_stop": stop})
+    spec = world.job.spec.model_copy(update={"evaluation": evaluation})
+    world = replace(world, job=replace(world.job, spec=spec))
+    assert ends_untold(world) == both
+    one = {uid: replace(report, silent=("trainer/0",)) for uid, report in reports.items()}
+    assert ends_untold(replace(world, reports=one)) == frozenset()
+    apart = {uid: replace(report, applied=(7, 6)) for uid, report in reports.items()}
+    assert ends_untold(replace(world, reports=apart)) != both
+    none = {uid: replace(report, applied=()) for uid, report in reports.items()}
+    assert ends_untold(replace(world, reports=none)) == frozenset()
