@@ -1,4 +1,8 @@
-"""Amounts of memory as Kubernetes writes them: what the container of a template has, and more of it."""
+"""Amounts of memory as Kubernetes writes them: what the container of a template has, and more of it.
+
+The parser of the package `kubernetes` is not used: `cprjob plan` and `cprjob run` do without that package, whose import
+takes two thirds of a second. A test compares the two.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from kubernetes.utils.quantity import parse_quantity
 
 from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.api.quantities import read_bytes, with_more, write_bytes
@@ -125,6 +127,7 @@ def test_a_job_that_resumes_replays_if_it_did_before() -> None:
 )
 def test_amounts_are_read_as_kubernetes_does(quantity: object, size: int | None) -> None:
     assert read_bytes(quantity) == (size if size is None or size <= 2**53 else None)
+    assert size is None or math.ceil(parse_quantity(quantity)) == size
 
 
 def test_more_memory_is_more_of_what_is_stated() -> None:
