@@ -76,7 +76,7 @@ def _budget(promise: Promise, status: Status) -> list[str]:
 
 
 def _replaced(job: str, before: Status, after: Status, blows: list[Done]) -> list[str]:
-    """Nobody is replaced who was not struck, and whoever a user did not replace is told as a failure."""
+    """Only members that were struck are replaced, and each replacement that no user asked for has its failure."""
     old, new, found = uids(before), uids(after), []
     allowed = {who[1:] for blow in blows if blow.fault.cost.touches for who in blow.struck or () if who[0] == job}
     by_user = {

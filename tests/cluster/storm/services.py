@@ -1,7 +1,7 @@
 """Faults of the object store and of the API server with its etcd."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -83,29 +83,15 @@ def _part(world: World, random: Random) -> str:
 
 
 @contextmanager
-def _damaged(world: World, random: Random) -> Iterator[None]:
-    key = _part(world, random)
-    before = surely(lambda: world.cluster.store.get(key), 20)
-    surely(lambda: world.cluster.store.corrupt(key), 20)
+def _harmed(world: World, random: Random, harm: Callable[[stores.Store, str], object]) -> Iterator[None]:
+    """Harm an object of a save, and put it back."""
+    store, key = world.cluster.store, _part(world, random)
+    before = surely(lambda: store.get(key), 20)
+    surely(lambda: harm(store, key), 20)
     try:
         yield
     finally:
-        _put_back(world, key, before)
-
-
-@contextmanager
-def _missing(world: World, random: Random) -> Iterator[None]:
-    key = _part(world, random)
-    before = surely(lambda: world.cluster.store.get(key), 20)
-    surely(lambda: world.cluster.store.delete(key), 20)
-    try:
-        yield
-    finally:
-        _put_back(world, key, before)
-
-
-def _put_back(world: World, key: str, before: bytes) -> None:
-    surely(lambda: world.cluster.store.put(key, before))
+        surely(lambda: store.put(key, before))
 
 
 #: Requests of the operator get no seat at all, and no queue.
@@ -214,8 +200,22 @@ STORE: tuple[Fault, ...] = (
         holds_s=HELD_S,
         bare=True,
     ),
-    fault("store", "an object is damaged", during(_damaged), DAMAGES, takes={"store"}, holds_s=HELD_S),
-    fault("store", "an object is missing", during(_missing), DAMAGES, takes={"store"}, holds_s=HELD_S),
+    fault(
+        "store",
+        "an object is damaged",
+        during(lambda w, r: _harmed(w, r, stores.Store.corrupt)),
+        DAMAGES,
+        takes={"store"},
+        holds_s=HELD_S,
+    ),
+    fault(
+        "store",
+        "an object is missing",
+        during(lambda w, r: _harmed(w, r, stores.Store.delete)),
+        DAMAGES,
+        takes={"store"},
+        holds_s=HELD_S,
+    ),
 )
 
 

@@ -51,8 +51,8 @@ class Round:
 def timeline(seed: int, kinds: Sequence[Kind]) -> Iterator[Round]:
     """Yield the rounds of a storm, without end.
 
-    Faults are dealt as cards are: none comes again before all others have come, but for those that had to wait because
-    another one of their round took what they need. Raises ValueError if no two kinds can come together.
+    Faults are drawn without replacement: none comes again before all others have come, except that a fault waits for a
+    later round if another one of its round takes what it needs. Raises ValueError if no two kinds can come together.
     """
     random, deck = Random(seed), list[Kind]()
     for number in count(1):
