@@ -80,6 +80,7 @@ EXAMPLES: dict[str, Any] = {
                     "RowNumber",
                     "DefaultRow",
                 ),
+                TableSpec("shop", 700, ids="Vocabulary", vocabulary="s3://data/shops.txt"),
             ),
             dense_optimizer=OptimizerSpec(
                 "SGD",
