@@ -50,6 +50,8 @@ def names() -> dict[str, Any]:
             manifests.ORIGIN,
             manifests.data_key(UID),
             manifests.data_key(UID, evaluates=True),
+            manifests.vocabulary_key(UID),
+            manifests.vocabulary_key(UID, "5e" * 32),
         ],
     }
 
@@ -96,7 +98,7 @@ def test_a_job_from_before_tables_had_optimizers_is_read() -> None:
         del table["optimizer"]
     document["model"]["sparse_optimizer"] = {"kind": "RowWiseAdagrad", "learning_rate": 0.05}
     read = from_dict(JobSpec, document)
-    assert read.model.table_optimizers == 2 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
+    assert read.model.table_optimizers == 3 * (SparseOptimizerSpec("RowWiseAdagrad", 0.05, 1e-8, 0.9, 0.999),)
 
 
 def test_a_job_from_before_models_had_features_is_read() -> None:
