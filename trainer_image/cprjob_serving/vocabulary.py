@@ -56,7 +56,7 @@ class Vocabulary:
         """Return the SHA-256, in hex, of the text of all values, or of the first ones. values: at most n."""
         count = len(self) if values is None else values
         end = int(self.values.starts[count - 1] + self.values.lengths[count - 1]) + 1 if count else 0
-        return hashlib.sha256(self.values.data[:end]).hexdigest()
+        return hashlib.sha256(self.values.data[:end].data).hexdigest()
 
     def rows(self, cells: Cells) -> Ints:
         """Return the row of each text, int64 [k]: -1 where it is no value."""
@@ -100,7 +100,7 @@ class Vocabulary:
 def _same(one: Cells, here: Ints, other: Cells, there: Ints) -> NDArray[np.bool_]:
     """Return whether cell here[j] of `one` is cell there[j] of `other`, bool [k]."""
     lengths = one.lengths[here]
-    same = lengths == other.lengths[there]
+    same: NDArray[np.bool_] = lengths == other.lengths[there]
     left, turn = np.flatnonzero(same), 0
     while len(left):
         rest = lengths[left] - turn * WORD_BYTES

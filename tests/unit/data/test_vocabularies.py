@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -139,8 +140,9 @@ def test_who_serves_finds_the_same_rows() -> None:
     def rows(out_of_range: str, ids: list[object]) -> list[int]:
         place = Table("t", "t", 9, 4, "Vocabulary", 0, out_of_range, "vocabularies/t.txt")  # type: ignore[arg-type]
         transform = Transform(1, (Numeric("x", "Count"),), (place,), (Feature("t", "id", "t"),), ("y",))
-        given = {"x": [0] * len(ids), "id": ids}
-        return ids_of(transform, transform.features[0], given, {"t": VALUES}).rows.tolist()
+        columns: dict[str, list[Any]] = {"x": [0] * len(ids), "id": ids}
+        found: list[int] = ids_of(transform, transform.features[0], columns, {"t": VALUES}).rows.tolist()
+        return found
 
     assert rows("DefaultRow", ["u2", "new", None, "longer than eight bytes"]) == [2, 0, 0, 3]
     with pytest.raises(EncodeError, match="column id, sample 1: 'new' has no row; give a value of vocabularies/t"):
