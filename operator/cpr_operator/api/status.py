@@ -29,6 +29,7 @@ from cpr_operator.api.model import (
     Count,
     Key,
     Model,
+    Name,
     Positive,
     Sentence,
     Timestamp,
