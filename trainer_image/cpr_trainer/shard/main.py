@@ -142,8 +142,7 @@ class _Shard:
             restorer = Restorer(
                 store, job, home, life.post, random.Random(), None if parity is None else parity.rebuild
             )
-            life.begin(restorer, saving)
-            return self._turn_until_the_end(life, server, parity)
+            return life.begin(restorer, saving) or self._turn_until_the_end(life, server, parity)
         finally:
             server.close()
             if parity is not None:
@@ -166,6 +165,8 @@ class _Shard:
             if parity is not None:
                 parity.follow(life.roster)
                 parity.turn(monotonic())
+                if parity.gone:
+                    return Ending(TERMINATED)
             if self._stop.is_set():
                 server.stop()
                 ending = life.terminate()

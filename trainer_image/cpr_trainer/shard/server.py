@@ -38,7 +38,10 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 
 class Connection:
-    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's."""
+    """One accepted connection: a stranger until its proof holds, then the `Client` of a trainer, or another shard's.
+
+    `flushes` says that a shard has sent flushes on it, or asked where it stands. Others of it only ask for rows.
+    """
 
     def __init__(self, link: socket.socket, responder: Responder, now: float) -> None:
         self.link = link
@@ -49,11 +52,17 @@ class Connection:
         self.hello: Hello | None = None
         self.backlog: deque[Frame] = deque()
         self.refused = False
+        self.flushes = False
 
     @property
     def rank(self) -> int:
         """The trainer's rank, or the index of the shard; -1 for a stranger."""
         return -1 if self.hello is None else self.hello.caller.index
+
+    @property
+    def incarnation(self) -> int:
+        """Which process start of it; 0 for a stranger."""
+        return 0 if self.hello is None else self.hello.caller.incarnation
 
     @property
     def role(self) -> str:
@@ -213,6 +222,8 @@ class Server:
 
     def _on_frame(self, connection: Connection, frame: Frame, now: float) -> None:
         if self._desk is not None and connection.role == ROLE_SHARD:
+            if not connection.flushes and frame.header.operation is not Operation.READ:
+                self._let_flush(connection)
             self._desk.on_frame(connection, frame)
             self._service.trace.lap("parity")
             return
@@ -232,8 +243,8 @@ class Server:
     def _join(self, connection: Connection, hello: Hello, now: float) -> None:
         caller = hello.caller
         self._check(caller)
-        for other in tuple(self._joined()):
-            if (other.role, other.rank) == (caller.role, caller.index):
+        for other in self._others(caller):
+            if caller.role == ROLE_TRAINER or other.incarnation < caller.incarnation:
                 self._close(other)
         self._newest_of(caller)[caller.index] = caller.incarnation
         self._strangers.pop(connection, None)
@@ -245,6 +256,18 @@ class Server:
         self._heard[connection.rank] = now
         connection.reader.limit_bytes = self._limit_bytes
         self._service.joined(connection)
+
+    def _let_flush(self, connection: Connection) -> None:
+        """Take flushes of a shard from here on: what is on its way over another connection has been given up."""
+        assert connection.hello is not None  # noqa: S101 -- nobody else comes here
+        connection.flushes = True
+        for other in self._others(connection.hello.caller):
+            if other.flushes and other is not connection:
+                self._close(other)
+
+    def _others(self, caller: Identity) -> list[Connection]:
+        """Return the connections of a member."""
+        return [each for each in self._joined() if (each.role, each.rank) == (caller.role, caller.index)]
 
     def _check(self, caller: Identity) -> None:
         """Raise HandshakeError unless this is a member whom somebody here serves, and the newest one of its name."""
