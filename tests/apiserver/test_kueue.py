@@ -138,7 +138,7 @@ def test_quota_goes_from_job_to_job_when_the_pods_are_gone(
         until(lambda: only(api, "patient", held), log)
         assert condition(workload_of(api, "patient"), "Evicted") == "True Preempted"
         assert condition(workload_of(api, "patient"), "QuotaReserved") == "True QuotaReserved"
-        assert quota(api, "urgent") == "False WaitsForQuota"
+        until(lambda: quota(api, "urgent") == "False WaitsForQuota", log)
         end(api, held)
         until(lambda: len(pods_of(api, "urgent")) == 3, log)
         assert pods_of(api, "patient") == []

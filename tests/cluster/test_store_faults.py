@@ -76,7 +76,8 @@ class TestTheStoreIsDown:
     @pytest.mark.timeout(500, func_only=True)
     def test_training_goes_on_a_new_shard_waits_and_a_deletion_gives_up(self, cluster: Cluster, space: Space) -> None:
         run, stuck = start(space, "outage"), start(space, "stuck", snapshots__deleteWithJob=True)
-        orphaned = start(space, "orphaned", data=ENDLESS | {"samples": 60_000})
+        # On a quiet machine a job trains 10,000 samples a second: the store takes some seconds to go.
+        orphaned = start(space, "orphaned", data=ENDLESS | {"samples": 300_000})
         for each in (run, stuck, orphaned):
             wait_for_anchor(each)
         saves = f"{stuck.uid()}/"

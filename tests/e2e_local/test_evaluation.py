@@ -20,8 +20,10 @@ from support.runs import CPRJOB, incarnations, run, small_job, status
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-ROWS, SCORED, EVERY, PATIENCE = 4_000, 1_500, 2_000, 2
-KILLS = ("--kill", "shard/1@0.1:POD", "--kill", "trainer/0@0.2")
+ROWS, SCORED, EVERY, PATIENCE = 8_000, 1_500, 4_000, 2
+#: Both well before the earliest end, at (1 + PATIENCE) * EVERY samples: 0.19 of all. Steps are small, so that they take
+#: seconds: kills are due by what the leader reported last.
+KILLS = ("--kill", "shard/1@0.05:POD", "--kill", "trainer/0@0.1")
 
 
 def clicks(rows: int, seed: int) -> pa.Table:
@@ -56,7 +58,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
             "embeddingDim": 4, "bottomMlp": [8, 4], "topMlp": [8, 1], "numeric": 1,
             "tables": [{"name": "user", "rows": 500}, {"name": "item", "rows": 500}],
         },
-        data={"format": "Parquet", "uri": f"{folder}/train/", "columns": columns, "epochs": 8, "batchSize": 50},
+        data={"format": "Parquet", "uri": f"{folder}/train/", "columns": columns, "epochs": 8, "batchSize": 20},
         evaluation={
             "everySamples": EVERY, "uri": f"{folder}/test/", "groupBy": "shop",
             "earlyStop": {"metric": "GAUC", "patience": PATIENCE, "minImprovement": 0.01},

@@ -1,11 +1,14 @@
+import threading
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cpr_contract.reports import HeldOutScores, Problem, TrainerReport, TrainerState
+from cpr_contract.reports import GroupScores, HeldOutScores, Problem, TrainerReport, TrainerState
 from cpr_contract.roster import Counters
 from cpr_trainer.trainer.board import Board, ReportCollector
+
+EVALUATION = HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25)
 
 
 def _report() -> TrainerReport:
@@ -70,11 +73,32 @@ def test_a_standing_problem_is_told_while_there_is_no_other() -> None:
     assert board.report().state is TrainerState.TRAINING
 
 
+def test_groups_that_only_a_report_tells_are_waited_for_until_one_is_asked_for() -> None:
+    by_group = replace(EVALUATION, groups=(GroupScores("shop", 50, 0.7, 0.5, None, None),))
+    board = Board(_report())
+    board.set(evaluation=by_group)
+    board.tell()
+    board.set(evaluation=replace(by_group, step=20))
+    asked: list[TrainerReport] = []
+    asker = threading.Timer(0.2, lambda: asked.append(board.tell()))
+    asker.start()
+    board.wait_for_groups(within_s=60)
+    (report,) = asked
+    assert report.evaluation == board.evaluation
+
+
+@pytest.mark.parametrize("evaluation", [None, EVALUATION])
+def test_what_the_last_word_tells_is_not_waited_for(evaluation: HeldOutScores | None) -> None:
+    board = Board(_report())
+    board.set(evaluation=evaluation)
+    board.wait_for_groups(within_s=float("inf"))
+
+
 def test_metrics_are_the_report() -> None:
     board = Board(_report())
     board.look = lambda report: replace(report, saves=3)
     board.set(samples=1200, auc=0.75, metrics=(("buy.auc", 0.5),))
-    board.set(evaluation=HeldOutScores(10, 1000, 50, 0.8, 0.5, None, 1.25))
+    board.set(evaluation=EVALUATION)
     registry = CollectorRegistry()
     registry.register(ReportCollector(board))
     page = generate_latest(registry).decode()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,19 +16,21 @@ from cpr_contract.reports import BestEvaluation, HeldOutScores, Problem, Trainer
 from cpr_contract.roster import AnchorRef
 from cpr_trainer.trainer.interrupts import Attend
 
+_LOOK_S = 0.05
+
 
 class Board:
     """Holds the report. The main thread changes it; the status page's threads read it.
 
     `look` fills in what is looked up at the moment of a report; it must not block. A wait for others that lasts longer
-    than `patience_s` is a pause. `told` has the anchors in the report that was asked for last. `standing` is a problem
-    that lasts as long as the process and keeps nothing from training: it is reported while there is no other.
+    than `patience_s` is a pause. `told` is the report that was asked for last. `standing` is a problem that lasts as
+    long as the process and keeps nothing from training: it is reported while there is no other.
     """
 
     def __init__(self, first: TrainerReport, standing: Problem | None = None) -> None:
         self.look: Callable[[TrainerReport], TrainerReport] = lambda report: report
         self.patience_s = 1.0
-        self.told: tuple[AnchorRef, ...] = ()
+        self.told = first
         self._report = first
         self._standing = standing
         self._lock = threading.Lock()
@@ -68,9 +70,16 @@ class Board:
 
     def tell(self) -> TrainerReport:
         """Return the report for whoever asks over HTTP, which is the operator; any thread may call it."""
-        report = self.report()
-        self.told = report.anchors
-        return report
+        self.told = self.report()
+        return self.told
+
+    def wait_for_groups(self, within_s: float) -> None:
+        """Wait until the scores by group of the last evaluation, if there are any, have been asked for."""
+        evaluation, until = self.evaluation, monotonic() + within_s
+        while evaluation is not None and evaluation.groups and self.told.evaluation != evaluation:
+            if monotonic() > until:
+                return
+            sleep(_LOOK_S)
 
     def take_waited_s(self) -> float:
         """Return the seconds paused since the last call."""

@@ -47,6 +47,8 @@ _FLUSH_ATTEMPTS = 5
 #: grace that the operator gives (`cpr_operator.desired.pod.grace_s`), less what else there is to do in it.
 _CUT_COMMITS = 2
 _LEAST_CUT_S = 15.0
+#: How long a leader that has finished waits for the operator to ask for what only a report can tell.
+_TOLD_S = 10.0
 
 
 #: Makes a group for a roster, and for the state that this trainer brings to it.
@@ -216,7 +218,7 @@ class Loop:
             self.leading = None
         if leads and self.leading is None:
             anchors = insist(self._starter().known_anchors, self._board, self._watch.attend_or_stop)
-            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, lambda: self._board.told, anchors)
+            self.leading = Leading(self._setup, self._exchange, lambda: self._roster, self._told_anchors, anchors)
 
     def _meet(self, group: Group) -> None:
         """Come to the same dense state as all others, with every push up to it on its way."""
@@ -343,6 +345,8 @@ class Loop:
                 if ends:
                     self._board.set(result=anchor, state=TrainerState.FINISHED)
                     group.dismiss()
+                    # The last word has no room for them.
+                    self._board.wait_for_groups(_TOLD_S)
                     return self._result(anchor)
                 self._stops.meet_at(anchor)
             group.listen(self._watch.attend_or_stop)
@@ -374,6 +378,9 @@ class Loop:
         self._announce(leading.announce(stepper.state.reached + 1, stepper.pace.trained_s + since_s))
         leading.save(stepper.state)
         self._board.set(step=stepper.state.reached, samples=stepper.state.samples)
+
+    def _told_anchors(self) -> tuple[AnchorRef, ...]:
+        return self._board.told.anchors
 
     def _starter(self) -> Starter:
         return Starter(self._setup, self._board, lambda: self._roster)
