@@ -20,6 +20,7 @@ import kopf
 
 from cpr_operator.cluster.api_server import ApiServer, load_configuration
 from cpr_operator.cluster.kubernetes import KubernetesCluster
+from cpr_operator.cluster.protocol import RefusedError, UnavailableError
 from cpr_operator.cluster.watched import Kind, Watched
 from cpr_operator.configuration import Configuration
 from cpr_operator.controller import Controller
@@ -34,6 +35,9 @@ from cpr_operator.worker import Workers
 logger = logging.getLogger(__name__)
 
 RunPass = Callable[[str, str], Awaitable[float | None]]
+
+#: Seconds between two looks for Kueue while it is not installed.
+KUEUE_S = 15.0
 
 
 class Leader:
@@ -127,11 +131,32 @@ class Leader:
         self._watches = Watches(namespaces, handlers, listed, workers.release)
         self._loop = asyncio.get_running_loop()
         self._begun.set()
+        late = asyncio.create_task(self._watch_late_kueue(cluster, self._watches), name="late-kueue")
         try:
             await self._watches.run()
         finally:
+            late.cancel()
             self._metrics.observe_waiting(lambda: 0)
             await cluster.close()
+
+    async def _watch_late_kueue(self, cluster: KubernetesCluster, watches: Watches) -> None:
+        """Watch Workloads too, once Kueue is installed, if it is not when this begins."""
+        if not self._configuration.kueue or await is_installed(cluster):
+            return
+        logger.warning("Kueue is not installed: jobs in its queues wait until it is")
+        installed = False
+        while not installed:
+            await asyncio.sleep(KUEUE_S)
+            installed = await is_installed(cluster)
+        watches.restart()
+
+
+async def is_installed(cluster: KubernetesCluster) -> bool:
+    """Whether the API server knows Kueue's kinds; False, too, while it does not answer."""
+    try:
+        return await cluster.serves_workloads()
+    except (RefusedError, UnavailableError):
+        return False
 
 
 def visit_known(metrics: Metrics, workers: Workers) -> None:

@@ -173,6 +173,10 @@ class Watches:
         self._stopped.set()
         self._halt.set()
 
+    def restart(self) -> None:
+        """Run kopf anew, because it looks only once which kinds the API server has."""
+        self._halt.set()
+
     async def run(self) -> None:
         """Run kopf until `stop`, and restart it whenever it ends."""
         while not self._stopped.is_set():

@@ -6,6 +6,7 @@ That one is bound to a node that never answers: it ends when the test says so. N
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with running_apiserver(folder / "server", tokens={TOKEN: USER}) as server:
         with server.client() as client:
             install_crd(client, crd.build())
-        with running_kueue(folder / "kueue", server):
-            yield server
+        yield server
 
 
 @pytest.fixture
@@ -123,12 +123,16 @@ def test_quota_goes_from_job_to_job_when_the_pods_are_gone(
     server: ApiServer, api: httpx.Client, tmp_path: Path
 ) -> None:
     grant(api)
-    for each in queue_objects("team", "1500m"):
-        api.post(PATHS[each["kind"]], json=each).raise_for_status()
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", server.url, server.ca_file, TOKEN)
     log = tmp_path / "operator.log"
-    with running_operator(kubeconfig, log, "cprjob", CPR_OPERATOR_KUEUE="true"):
+    with ExitStack() as stack:
+        stack.enter_context(running_operator(kubeconfig, log, "cprjob", CPR_OPERATOR_KUEUE="true"))
         create_job(api, "patient")
+        until(lambda: quota(api, "patient") == "False KueueUnavailable", log)
+        until(lambda: "Kueue is not installed" in log.read_text(), log)
+        stack.enter_context(running_kueue(tmp_path / "kueue", server))
+        for each in queue_objects("team", "1500m"):
+            api.post(PATHS[each["kind"]], json=each).raise_for_status()
         until(lambda: len(pods_of(api, "patient")) == 3, log)
         assert quota(api, "patient") == "True Admitted"
         assert all(pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"} for pod in pods_of(api, "patient"))

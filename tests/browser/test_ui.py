@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,7 +15,7 @@ from cpr_operator.cli.pictures.page import charts
 from cpr_operator.cli.pictures.story import story_of
 from cpr_operator.cluster.local.objects import append_event, write_json
 from cpr_operator.cluster.protocol import Event
-from support.browser import LOAD_MS, View
+from support.browser import LOAD_MS, View, serving
 from support.runs import CPRJOB
 from support.told_story import EVENTS, START, STATUS, document
 
@@ -28,21 +25,6 @@ LAST = charts(story_of(document(), EVENTS, START))[-1].id
 def told(run: Path, status: Status) -> None:
     """The operator of a local run has written this status."""
     write_json(run / "jobs" / "here" / "told.json", document(status))
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """The address of `cprjob ui`; Ctrl-C ends it."""
-    command = (*CPRJOB, "ui", "--workdir", str(folder), "--port", "0")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            (address,) = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-            yield address
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) in {0, 130}
-        finally:
-            process.kill()
 
 
 @pytest.fixture

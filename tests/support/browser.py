@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,8 @@ from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from support.runs import CPRJOB
 
 CLUSTER = Path(__file__).parents[1] / "cluster" / "cluster.sh"
 LOAD_MS = 60_000.0
@@ -46,6 +50,23 @@ def _is_prepared() -> bool:
     """Whether the suite's own preparation installs Debian packages on this machine."""
     done = subprocess.run([CLUSTER, "backend"], capture_output=True, text=True, check=False)
     return done.stdout.strip() == "bare"
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of `cprjob ui` over local runs; Ctrl-C ends it, and then it has nothing to say."""
+    command = (*CPRJOB, "ui", "--workdir", str(folder), "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            (address,) = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+            yield address
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) in {0, 130}
+            assert process.stderr.read() == "", "it ends in order although a page is open"
+        finally:
+            process.kill()
 
 
 class View:

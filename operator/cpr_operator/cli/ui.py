@@ -109,14 +109,19 @@ FAULTS = (AnswerError, DocumentError, ValueError, OSError)
 HOST = "127.0.0.1"
 #: Seconds between two looks at what a page shows.
 LOOK_EVERY_S = 2.0
+#: Seconds within which a stream sees that the server ends.
+END_S = 0.2
 #: A connection that nobody reads is noticed so soon.
 SIGN_OF_LIFE = ": \n\n"
 #: Columns of the list, by the fields of status.shown, and where a row leads.
 COLUMNS = ("progress", "speed", "eta", "auc", "interval", "spent", "limit")
 
 
-def application(jobs: Jobs) -> Starlette:
-    """The pages over these jobs. Other names of this host are refused, so that no page of others can ask for them."""
+def application(jobs: Jobs, ends: Callable[[], bool]) -> Starlette:
+    """The pages over these jobs. Other names of this host are refused, so that no page of others can ask for them.
+
+    Streams of events end when `ends` returns true. An open page would keep the server from ending in order.
+    """
 
     async def show_all(_request: Request) -> Response:
         return HTMLResponse(render("all.html", title=jobs.title))
@@ -130,11 +135,11 @@ def application(jobs: Jobs) -> Starlette:
         return HTMLResponse(render("live.html", group=group, **found))
 
     async def follow_all(_request: Request) -> Response:
-        return _stream(partial(listing, jobs))
+        return _stream(partial(listing, jobs), ends)
 
     async def follow_one(request: Request) -> Response:
         group, name = request.path_params["group"], request.path_params["name"]
-        return _stream(lambda: parts(contents(jobs.story(group, name))))
+        return _stream(lambda: parts(contents(jobs.story(group, name))), ends)
 
     async def plotly(_request: Request) -> Response:
         return Response(get_plotlyjs(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
@@ -171,21 +176,23 @@ def listing(jobs: Jobs) -> dict[str, Any]:
     return {"list": render("list.html", rows=rows, columns=COLUMNS)}
 
 
-def _stream(look: Callable[[], dict[str, Any]]) -> Response:
-    return StreamingResponse(_events(look), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+def _stream(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> Response:
+    return StreamingResponse(_events(look, ends), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _events(look: Callable[[], dict[str, Any]]) -> AsyncIterator[str]:
+async def _events(look: Callable[[], dict[str, Any]], ends: Callable[[], bool]) -> AsyncIterator[str]:
     """What `look` returns whenever it has changed; a fault in words, and then it is tried again."""
-    told = ""
-    while True:
+    told, next_look = "", 0.0
+    while not ends():
+        if time.monotonic() < next_look:
+            await asyncio.sleep(END_S)
+            continue
         try:
             now = json.dumps(await asyncio.to_thread(look))
         except FAULTS as error:
             now = json.dumps({"fault": str(error)})
         yield SIGN_OF_LIFE if now == told else f"data: {now}\n\n"
-        told = now
-        await asyncio.sleep(LOOK_EVERY_S)
+        told, next_look = now, time.monotonic() + LOOK_EVERY_S
 
 
 def serve(jobs: Jobs, port: int, console: Console) -> None:
@@ -197,5 +204,6 @@ def serve(jobs: Jobs, port: int, console: Console) -> None:
     with listener:
         console.print(f"{jobs.title}: http://{HOST}:{listener.getsockname()[1]}", highlight=False, soft_wrap=True)
         console.print("Ctrl-C ends it.", highlight=False)
-        config = uvicorn.Config(application(jobs), log_level="error", timeout_graceful_shutdown=1)
-        uvicorn.Server(config).run([listener])
+        pages = application(jobs, lambda: server.should_exit)
+        server = uvicorn.Server(uvicorn.Config(pages, log_level="error", timeout_graceful_shutdown=5))
+        server.run([listener])

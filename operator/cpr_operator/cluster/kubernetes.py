@@ -95,6 +95,14 @@ class KubernetesCluster:
         annotations: dict[str, str] = crd["metadata"].get("annotations", {})
         return annotations
 
+    async def serves_workloads(self) -> bool:
+        """Whether Kueue's kinds are installed. Raises RefusedError, UnavailableError."""
+        try:
+            await self._server.get(KUEUE)
+        except NotFoundError:
+            return False
+        return True
+
     async def get_job(self, namespace: str, name: str, *, cached: bool = False) -> JobView:
         """See `Cluster`."""
         watched = self._watched
