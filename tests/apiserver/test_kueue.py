@@ -128,7 +128,7 @@ def test_quota_goes_from_job_to_job_when_the_pods_are_gone(
     with ExitStack() as stack:
         stack.enter_context(running_operator(kubeconfig, log, "cprjob", CPR_OPERATOR_KUEUE="true"))
         create_job(api, "patient")
-        until(lambda: quota(api, "patient") == "False KueueUnavailable", log)
+        until(lambda: quota(api, "patient") == "False KueueRefused", log)
         until(lambda: "Kueue is not installed" in log.read_text(), log)
         stack.enter_context(running_kueue(tmp_path / "kueue", server))
         for each in queue_objects("team", "1500m"):

@@ -66,7 +66,7 @@ def _read_status(code: int, body: bytes) -> tuple[str, str, frozenset[str]]:
         reasons = frozenset(str(cause.get("reason")) for cause in causes)
         return status.get("reason", ""), status.get("message") or f"HTTP {code}", reasons
     except (ValueError, AttributeError):  # a proxy's page, or nothing
-        return "", f"HTTP {code}: {body[:200].decode(errors='replace')}", frozenset()
+        return "", f"HTTP {code}: {body[:200].decode(errors='replace').strip()}", frozenset()
 
 
 READS_PER_S, WRITES_PER_S = 200.0, 50.0
