@@ -37,7 +37,7 @@ from cpr_operator.finalizer import kept_for_others, release, set_finalizer
 from cpr_operator.guarding import Guarding
 from cpr_operator.memory import LAST_RETRY_S, Memory
 from cpr_operator.queueing import change_workload, queue_of
-from cpr_operator.reading import ancestor_of, read_job
+from cpr_operator.reading import ancestors_of, read_job
 from cpr_operator.reconcile import (
     Hold,
     Job,
@@ -160,7 +160,7 @@ class Controller:
             terminating=memory.terminating or memory.guarded.terminating,
             key_digest=memory.guarded.digest,
             restriction=self._restriction,
-            ancestor=await ancestor_of(self._cluster, job),
+            ancestors=await ancestors_of(self._cluster, job),
             queue=await queue_of(self._cluster, view, job, enabled=self._kueue, refused=memory.workload_refused),
             unheard=memory.unheard,
             watched_s=memory.watched_s(self._clock(), self._timing.running_s),

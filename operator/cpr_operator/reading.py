@@ -1,4 +1,4 @@
-"""Reads a job as the core sees it, and the job whose anchor a new one wants to start from."""
+"""Reads a job as the core sees it, and the jobs whose anchors a new one may start from."""
 
 from __future__ import annotations
 
@@ -49,15 +49,19 @@ def job_of(view: JobView, *, checked: bool = False) -> Job:
     return Job(identity, view.generation, view.deleting, spec, status, has_finalizer=FINALIZER in view.finalizers)
 
 
-async def ancestor_of(cluster: Cluster, job: Job) -> JobView | None:
-    """The job that `restoreFrom.job` of a job names that has not started; None if there is none, or none is wanted.
+async def ancestors_of(cluster: Cluster, job: Job) -> tuple[JobView, ...]:
+    """The jobs among which `restoreFrom` of a job that has not started chooses; none if it names an anchor, or nothing.
 
-    Raises BusyError, UnavailableError.
+    With `job` that is the one of this name, with `latestOf` all of the namespace. Raises BusyError, UnavailableError.
     """
     restore = job.spec.restore_from
-    if restore is None or restore.job is None or job.status.start_time is not None:
-        return None
+    if restore is None or job.status.start_time is not None:
+        return ()
+    if restore.latest_of is not None:
+        return await cluster.list_jobs((job.id.namespace,))
+    if restore.job is None:
+        return ()
     try:
-        return await cluster.get_job(job.id.namespace, restore.job)
+        return (await cluster.get_job(job.id.namespace, restore.job),)
     except NotFoundError:
-        return None
+        return ()

@@ -39,6 +39,7 @@ KINDS = {
     "cpr": "CPRJob",
     "cprjobs": "CPRJob",
     "crd": "CustomResourceDefinition",
+    "cronjob": "CronJob",
     "deployment": "Deployment",
     "lease": "Lease",
     "namespace": "Namespace",

@@ -215,13 +215,31 @@ RULES = (
         "spec.restoreFrom.anchor",
         {"spec.restoreFrom": {"anchor": "uid/gen-0001/dense/group-0001/step-000000010/manifest.json"}},
         {"spec.restoreFrom": {"job": "yesterday", "anchor": "key"}},
-        "exactly one of job and anchor is required",
+        "exactly one of job, anchor and latestOf is required",
     ),
     Case(
         "spec.restoreFrom.anchor",
         {"spec.restoreFrom": {"job": "yesterday", "missing": "Initialise", "extra": "Ignore"}},
         {"spec.restoreFrom": {"missing": "Initialise"}},
-        "exactly one of job and anchor is required",
+        "exactly one of job, anchor and latestOf is required",
+    ),
+    Case(
+        "spec.restoreFrom.anchor",
+        {"spec.restoreFrom": {"latestOf": {"matchLabels": {"series": "clicks"}, "none": "Initialise"}}},
+        {"spec.restoreFrom": {"job": "yesterday", "latestOf": {"matchLabels": {"series": "clicks"}}}},
+        "exactly one of job, anchor and latestOf is required",
+    ),
+    Case(
+        "spec.restoreFrom.latestOf.matchLabels",
+        {"spec.restoreFrom.latestOf.matchExpressions": [{"key": "series", "operator": "In", "values": ["a", "b"]}]},
+        {"spec.restoreFrom.latestOf": {"matchLabels": {}, "none": "Wait"}},
+        "every job would match",
+    ),
+    Case(
+        "spec.restoreFrom.latestOf.matchExpressions[0].values",
+        {"spec.restoreFrom.latestOf.matchExpressions": [{"key": "series", "operator": "Exists"}]},
+        {"spec.restoreFrom.latestOf.matchExpressions": [{"key": "series", "operator": "NotIn"}]},
+        "In and NotIn need values",
     ),
     Case(
         "spec.restoreFrom",

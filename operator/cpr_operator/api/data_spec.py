@@ -11,6 +11,7 @@ from cpr_operator.api.model import ColumnName, Entrypoint, ObjectName, SpecModel
 from cpr_operator.api.model_spec import Name
 from cpr_operator.api.rules import job as rules
 
+LabelValue = Annotated[str, Field(max_length=63)]
 Uri = Annotated[str, Field(max_length=1024, pattern=r"^(s3://[^/]+/.+|file:///.+|/.+)$")]
 
 
@@ -83,6 +84,29 @@ class MappedTable(SpecModel):
     """What happens if the two have different numbers of rows. Default: restoreFrom.resized."""
 
 
+class Requirement(SpecModel):
+    """A requirement on one label, as in a label selector of Kubernetes."""
+
+    key: Annotated[str, Field(min_length=1, max_length=317)]
+    """The label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label relates to values. A job without the label matches NotIn."""
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """The values, for In and NotIn."""
+
+
+class LatestOf(SpecModel):
+    """A choice of jobs by their labels. All of matchLabels and matchExpressions must hold."""
+
+    match_labels: Annotated[dict[str, LabelValue], Field(max_length=16)] | None = None
+    """Labels with their values."""
+    match_expressions: Annotated[tuple[Requirement, ...], Field(max_length=16)] | None = None
+    """Further requirements on labels."""
+    none: Literal["Wait", "Initialise"] = "Wait"
+    """What happens if no such job has succeeded, as on the first day of a series. Wait: this job waits for one.
+    Initialise: it starts from first values."""
+
+
 class RestoreFrom(SpecModel):
     """Another job's model to start from. Tables are taken by name, and dense parameters by name and shape.
 
@@ -91,10 +115,14 @@ class RestoreFrom(SpecModel):
 
     job: ObjectName | None = None
     """A job in the same namespace with the same snapshots.store. Its result is taken, or its newest anchor if it has
-    not succeeded. The key is chosen once, when this job starts. Until there is one, this job waits. Exactly one of job
-    and anchor is required."""
+    not succeeded. The key is chosen once, when this job starts. Until there is one, this job waits. Exactly one of
+    job, anchor and latestOf is required."""
     anchor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """The key of an anchor in the same store (status.result.key of its job)."""
+    latest_of: LatestOf | None = None
+    """The job among those of the same namespace with these labels that succeeded last. Its result is taken. It is
+    chosen once, when this job starts. A job with these labels that was created before this one and is not over is
+    waited for."""
     tables: Literal["ByName"] = "ByName"
     """How tables of the anchor are found."""
     missing: Literal["Fail", "Initialise"] = "Fail"

@@ -27,8 +27,8 @@ def to_job_spec(  # noqa: PLR0913 -- who, and what was chosen before
 ) -> contract.JobSpec:
     """What the trainers and shards of the job `name` must agree on; frozen in `status.runtime` at the start.
 
-    `found` is the key of the anchor that was chosen of the job in `restoreFrom`. `replay`: what was chosen before, if
-    anything was.
+    `found` is the key of the anchor that was chosen of another job. `replay`: what was chosen before, if anything
+    was.
     """
     kept = replay_of(spec) if replay is None else replay
     return contract.JobSpec(

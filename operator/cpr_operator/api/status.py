@@ -29,6 +29,7 @@ from cpr_operator.api.model import (
     Count,
     Key,
     Model,
+    Name,
     Positive,
     Sentence,
     Timestamp,
@@ -48,6 +49,7 @@ __all__ = [
     "MAX_SHARDS",
     "MAX_TRAINERS",
     "TERMINAL_PHASES",
+    "Ancestor",
     "Anchor",
     "BestModel",
     "Budget",
@@ -201,6 +203,15 @@ class Anchor(Model):
         )
 
 
+class Ancestor(Model):
+    """The job whose model this one started from."""
+
+    job: Name
+    """Its name."""
+    key: Key
+    """The key of the anchor that was chosen."""
+
+
 class BestModel(Model):
     """The best evaluation of a job with spec.evaluation.earlyStop, and the anchor of its model."""
 
@@ -281,6 +292,9 @@ class Status(Model):
     """When the deletion of a job with its saves began; absent while it is not being deleted."""
     runtime: Runtime | None = None
     """The settings that the job was started with."""
+    ancestor: Ancestor | None = None
+    """What spec.restoreFrom.job or latestOf chose when the job started; absent otherwise, and if the job started from
+    first values."""
     counters: Counters = Counters()
     """The counters that rosters carry."""
     forks: Annotated[tuple[Fork, ...], Field(max_length=MAX_FORKS)] = ()

@@ -170,10 +170,10 @@ def _item(items: list[Any], key: str, shown: str) -> Any:
 
 def _without_ancestor(spec: Mapping[str, Any]) -> tuple[Invalid, ...]:
     """What is wrong with a valid spec here, where there is no other job that it could name."""
-    if (spec.get("restoreFrom") or {}).get("job") is None:
-        return ()
-    remedy = "name the key of its anchor in spec.restoreFrom.anchor"
-    return (Invalid("spec.restoreFrom.job", "there is no other job on this machine", remedy),)
+    restore = spec.get("restoreFrom") or {}
+    named = [name for name in ("job", "latestOf") if restore.get(name) is not None]
+    remedy = "name the key of an anchor in spec.restoreFrom.anchor"
+    return tuple(Invalid(f"spec.restoreFrom.{each}", "there is no other job on this machine", remedy) for each in named)
 
 
 def _use_folder(document: Any, saves: Path) -> None:

@@ -36,7 +36,7 @@ from cpr_operator.reconcile.conditions import ConditionUpdate, set_conditions
 from cpr_operator.reconcile.effects import live_pods, outcome
 from cpr_operator.reconcile.members import account_of, is_overspent, replacement, with_account
 from cpr_operator.reconcile.observe import AT_WORK, is_current, is_settled, leader_report, report_of
-from cpr_operator.reconcile.origin import AWAITED
+from cpr_operator.reconcile.origin import AWAITED, Chosen
 from cpr_operator.reconcile.pass_ import (
     Alive,
     Done,
@@ -104,13 +104,14 @@ def phase_of(draft: Draft) -> Phase:
     return "Finishing" if leader.state in {"Finishing", "Finished"} else "Running"
 
 
-def start(observed: PassInput, origin: str | None) -> Draft:
+def start(observed: PassInput, origin: Chosen) -> Draft:
     """Start a new job with its first pods. From here on, its image, contract, templates and `origin` are frozen."""
     spec, status = observed.job.spec, observed.before
     shards = (Shard(index=i, lost_row_updates=0) for i in range(spec.shards.replicas))
     status = status.evolve(
         start_time=observed.now,
-        runtime=runtime(observed, origin),
+        runtime=runtime(observed, origin.key),
+        ancestor=origin.ancestor,
         counters=Counters(generation=1, group=1, roster=0),
         forks=(Fork(generation=1),),
         leader=0,
@@ -119,7 +120,7 @@ def start(observed: PassInput, origin: str | None) -> Draft:
     )
     status = with_total(spec, status, spec.data.samples or 0)
     status = planned(spec, with_account(status, account_of(status)), renew=True)
-    message = f"{len(status.trainers)} trainers and {len(status.shards)} shards"
+    message = f"{len(status.trainers)} trainers and {len(status.shards)} shards{origin.told}"
     return starting(Draft(observed, status, events=(Event("Normal", EventReason.STARTED, message, "started"),)))
 
 

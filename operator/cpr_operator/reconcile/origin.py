@@ -1,24 +1,33 @@
-"""Which anchor a new job starts from, if its spec names another job (`restoreFrom.job`). Chosen once, then frozen."""
+"""Which anchor a new job starts from, if its spec names other jobs (`restoreFrom`). Chosen once, then frozen."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpr_contract.codec import ContractError, unpack
-from cpr_operator.api.status import Runtime
-from cpr_operator.cluster.views import JobView
+from cpr_operator.api.data_spec import LatestOf, Requirement
+from cpr_operator.api.status import TERMINAL_PHASES, Ancestor, Runtime
+from cpr_operator.cluster.views import JobView, epoch
 from cpr_operator.reconcile.pass_ import Job
 
 #: The reasons of the condition PodsReady.
 AWAITED, REFUSED = "AnchorAwaited", "AnchorRefused"
+_LATEST = "spec.restoreFrom.latestOf"
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The key of the anchor; None if the spec names no other job."""
+    """What a job starts from: another job's anchor, or what its own spec says. `told` is the end of a sentence."""
 
-    key: str | None
+    ancestor: Ancestor | None = None
+    told: str = ""
+
+    @property
+    def key(self) -> str | None:
+        """The key of the other job's anchor."""
+        return None if self.ancestor is None else self.ancestor.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +43,84 @@ class NotYet:
         return self.reason == REFUSED
 
 
-def origin_of(job: Job, other: JobView | None) -> Chosen | NotYet:
-    """The anchor that a job starts from, which has not started yet. `other` is the one that its spec names, if any."""
+def origin_of(job: Job, others: tuple[JobView, ...]) -> Chosen | NotYet:
+    """The anchor that a job starts from, which has not started yet.
+
+    `others` are the jobs that `restoreFrom` may choose: that of the name in `job`, or for `latestOf` all jobs of the
+    namespace.
+    """
     restore = job.spec.restore_from
-    if restore is None or restore.job is None:
-        return Chosen(None)
+    if restore is None or restore.anchor is not None:
+        return Chosen()
+    if restore.latest_of is not None:
+        return _latest(job, restore.latest_of, others)
     field = f"spec.restoreFrom.job: {restore.job}"
+    other = next(iter(others), None)
     if other is None or other.deleting:
         what = "does not exist" if other is None else "is being deleted"
         return NotYet(AWAITED, f"{field} {what}; create it, or create this job again with spec.restoreFrom.anchor")
     if other.uid == job.id.uid:
         return NotYet(REFUSED, f"{field} is this job; name another one")
+    return _newest(field, job, other)
+
+
+def _latest(job: Job, wanted: LatestOf, others: tuple[JobView, ...]) -> Chosen | NotYet:
+    """The result of the job that succeeded last. Those created before this job are waited for, so none is left out."""
+    matching = [other for other in others if other.uid != job.id.uid and not other.deleting]
+    matching = [other for other in matching if selects(wanted, other.labels)]
+    own = next((other for other in others if other.uid == job.id.uid), None)
+    under_way = [other for other in matching if other.status.get("phase") not in TERMINAL_PHASES]
+    if earlier := [other for other in under_way if own is not None and _created(other) < _created(own)]:
+        first = min(earlier, key=_created)
+        phase = first.status.get("phase", "Pending")
+        remedy = "this job starts when that one is over; delete it to go on without it"
+        return NotYet(AWAITED, f"{_LATEST}: {first.name} is older than this job, and is {phase}; {remedy}")
+    if succeeded := [other for other in matching if other.status.get("phase") == "Succeeded"]:
+        newest = max(succeeded, key=_completed)
+        return _newest(f"{_LATEST}: {newest.name}", job, newest)
+    none = f"{_LATEST} matches no job that has succeeded"
+    if wanted.none == "Initialise":
+        return Chosen(told=f", from first values: {none}")
+    remedy = f"correct the labels, or create this job again with {_LATEST}.none: Initialise"
+    return NotYet(AWAITED, f"{none}; this job starts when one has; {remedy}")
+
+
+def selects(wanted: LatestOf, labels: Mapping[str, str]) -> bool:
+    """Whether a job with these labels is chosen, by the rules of label selectors of Kubernetes."""
+    stated = (wanted.match_labels or {}).items()
+    return stated <= labels.items() and all(_holds(each, labels) for each in wanted.match_expressions or ())
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value in requirement.values
+        case "NotIn":
+            return value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+
+
+def _created(job: JobView) -> tuple[float, str]:
+    return job.created, job.uid
+
+
+def _completed(job: JobView) -> tuple[float, str]:
+    return epoch(job.status.get("completionTime")) or 0.0, job.name
+
+
+def _newest(field: str, job: Job, other: JobView) -> Chosen | NotYet:
+    """The result of a job, or its newest anchor."""
     if not _same_store(job, other):
         remedy = "give both jobs the same spec.snapshots.store, or name another job"
         return NotYet(REFUSED, f"{field} saves into another store, bucket or prefix; {remedy}")
-    return _newest(field, other)
-
-
-def _newest(field: str, other: JobView) -> Chosen | NotYet:
-    """The result of a job, or its newest anchor."""
     status = other.status
     newest = status.get("result") or (status.get("anchors") or [{}])[-1]
     if key := newest.get("key"):
-        return Chosen(str(key))
+        return Chosen(Ancestor(job=other.name, key=str(key)), f", from the model of {other.name}: {key}")
     if status.get("phase") == "Failed":
         return NotYet(REFUSED, f"{field} has failed and has no anchor; name another job")
     return NotYet(AWAITED, f"{field} has no anchor yet; this job starts from its first one")

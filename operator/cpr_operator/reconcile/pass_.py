@@ -101,9 +101,9 @@ class PassInput:
     namespace. `unheard` says that the leader did not answer in the pass before. `watched_s` is how
     long this operator has been there without a gap, as far as the job could tell. `key_digest` is
     what a new handshake key would be called, and `key_lost` says that the Secret of the present one
-    is gone. `restriction` is what pod templates may say; None: anything. `ancestor` is the job whose
-    anchor a new one wants to start from, None if there is no such job, or none is wanted. `queue` is
-    what Kueue says of the job, None if it stands in no queue. `ending` has the uids of trainers whose
+    is gone. `restriction` is what pod templates may say; None: anything. `ancestors` are the jobs
+    among which a new one may choose the anchor that it starts from. `queue` is what Kueue says of
+    the job, None if it stands in no queue. `ending` has the uids of trainers whose
     kubelets are waited for to tell that they have ended.
     """
 
@@ -121,7 +121,7 @@ class PassInput:
     key_digest: str = ""
     key_lost: bool = False
     restriction: Restriction | None = None
-    ancestor: JobView | None = None
+    ancestors: tuple[JobView, ...] = ()
     queue: Queue | None = None
     ending: frozenset[str] = frozenset()
     timing: Timing = Timing()

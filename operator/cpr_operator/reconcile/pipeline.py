@@ -143,7 +143,7 @@ def _held_up(observed: PassInput) -> Outcome | None:
         return outcome(Draft(observed, before)) if waits_to_resume(observed) else None
     if observed.hold is not None:
         return hold_back(observed, observed.hold)
-    match origin_of(job, observed.ancestor):
+    match origin_of(job, observed.ancestors):
         case Chosen():
             return None
         case NotYet(refused=True, reason=reason, message=message):
@@ -156,9 +156,9 @@ def _held_up(observed: PassInput) -> Outcome | None:
 
 def _begin(observed: PassInput) -> Draft:
     """A new job starts, from the anchor that it names, if it names one."""
-    match origin_of(observed.job, observed.ancestor):
-        case Chosen(key=key):
-            return start(observed, key)
+    match origin_of(observed.job, observed.ancestors):
+        case Chosen() as chosen:
+            return start(observed, chosen)
         case NotYet():
             raise AssertionError("a job whose anchor is lacking does not start")
         case verdict:

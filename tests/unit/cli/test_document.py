@@ -145,9 +145,10 @@ def test_what_may_not_change_is_named_with_what_to_do(phase: str, change: str, s
 
 
 def test_a_job_that_starts_from_another_job_needs_its_anchor_here(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDocumentError) as caught:
-        read_job(QUICKSTART, ("restoreFrom={job: yesterday}",), tmp_path)
-    (only,) = caught.value.invalid
-    assert only.field == "spec.restoreFrom.job"
-    assert "spec.restoreFrom.anchor" in only.remedy
+    for wanted, field in (("{job: yesterday}", "job"), ("{latestOf: {matchLabels: {series: clicks}}}", "latestOf")):
+        with pytest.raises(InvalidDocumentError) as caught:
+            read_job(QUICKSTART, (f"restoreFrom={wanted}",), tmp_path)
+        (only,) = caught.value.invalid
+        assert only.field == f"spec.restoreFrom.{field}"
+        assert "spec.restoreFrom.anchor" in only.remedy
     assert read_job(QUICKSTART, ("restoreFrom={anchor: key}",), tmp_path)["spec"]["restoreFrom"] == {"anchor": "key"}

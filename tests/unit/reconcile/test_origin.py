@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cpr_contract.codec import pack, to_json
+from cpr_operator.api.data_spec import LatestOf
 from cpr_operator.api.job_spec import to_job_spec
-from cpr_operator.api.status import Status
+from cpr_operator.api.status import Ancestor, Status
 from cpr_operator.api.validate import parse_spec
 from cpr_operator.cluster.views import JobView
 from cpr_operator.desired.names import JobId
-from cpr_operator.reconcile.origin import AWAITED, REFUSED, Chosen, NotYet, origin_in, origin_of
+from cpr_operator.reconcile.origin import AWAITED, REFUSED, Chosen, NotYet, origin_in, origin_of, selects
 from cpr_operator.reconcile.pass_ import Job
 from support.driver import spec
 
@@ -44,12 +46,14 @@ RESULT, FIRST, SECOND = ({"key": f"y/{name}"} for name in ("result", "first", "s
     ],
 )
 def test_the_result_is_taken_and_else_the_newest_anchor(status: dict[str, Any], key: str) -> None:
-    assert origin_of(job(**BYNAME), yesterday(status=status)) == Chosen(key)
+    found = origin_of(job(**BYNAME), (yesterday(status=status),))
+    assert isinstance(found, Chosen)
+    assert (found.ancestor, found.key) == (Ancestor(job="yesterday", key=key), key)
 
 
 @pytest.mark.parametrize("wanted", [{}, {"restoreFrom": {"anchor": "key"}}])
 def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> None:
-    assert origin_of(job(**wanted), None) == Chosen(None)
+    assert origin_of(job(**wanted), ()) == Chosen()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_a_job_that_names_no_other_job_needs_none(wanted: dict[str, Any]) -> Non
     ],
 )
 def test_else_the_job_is_told_why_it_waits(other: JobView | None, reason: str, told: str) -> None:
-    found = origin_of(job(**BYNAME), other)
+    found = origin_of(job(**BYNAME), () if other is None else (other,))
     assert isinstance(found, NotYet)
     assert (found.reason, told in found.message) == (reason, True)
 
@@ -80,3 +84,102 @@ def test_what_was_chosen_is_in_the_description_of_the_job(found: str | None) -> 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshots": null}', "zlib:"])
 def test_a_description_that_cannot_be_read_names_none(text: str) -> None:
     assert origin_in(text) is None
+
+
+# The job that succeeded last of those with a label.
+
+
+LABELS = {"series": "clicks"}
+
+
+def latest(none: str = "Wait") -> Job:
+    return job(restoreFrom={"latestOf": {"matchLabels": LABELS, "none": none}})
+
+
+def member(name: str, created: float = 0, hour: int = 0, phase: str = "Succeeded", **fields: Any) -> JobView:
+    status = {"phase": phase, "completionTime": f"2026-01-01T{hour:02d}:00:00Z", "result": {"key": f"{name}/result"}}
+    status = status if phase == "Succeeded" else {"phase": phase}
+    view = yesterday(uid=name, status=status, **{"labels": LABELS, **fields})
+    return replace(view, name=name, created=created)
+
+
+OWN = replace(yesterday(uid="t", labels=LABELS), name="today", created=10)
+
+
+@pytest.mark.parametrize(
+    ("others", "key"),
+    [
+        ([member("a", hour=1), member("b", hour=3), member("c", hour=2)], "b/result"),
+        ([member("a", created=5, hour=1), member("b", created=1, hour=3)], "b/result"),
+        ([member("a", hour=1), member("b", phase="Failed")], "a/result"),
+        ([member("a", hour=1), member("b", hour=3, deleting=True)], "a/result"),
+        ([member("a", hour=1), member("b", hour=3, labels={"series": "views"})], "a/result"),
+        ([member("a", hour=1), member("b", created=11, phase="Running")], "a/result"),
+        ([member("a", hour=1), member("b", phase="Running", deleting=True)], "a/result"),
+        ([member("a", hour=1), member("b", phase="Running", labels={})], "a/result"),
+    ],
+)
+@pytest.mark.parametrize("none", ["Wait", "Initialise"])
+def test_the_job_is_taken_that_succeeded_last(others: list[JobView], key: str, none: str) -> None:
+    found = origin_of(latest(none), (*others, OWN))
+    assert isinstance(found, Chosen)
+    assert found.key == key
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Suspended"])
+@pytest.mark.parametrize("none", ["Wait", "Initialise"])
+def test_an_older_job_that_is_not_over_is_waited_for(phase: str, none: str) -> None:
+    found = origin_of(latest(none), (member("a", hour=1), member("b", created=9, phase=phase), OWN))
+    assert found == NotYet(
+        AWAITED,
+        f"spec.restoreFrom.latestOf: b is older than this job, and is {phase}; this job starts when that one is over; "
+        "delete it to go on without it",
+    )
+
+
+def test_of_two_jobs_of_one_second_only_one_waits_for_the_other() -> None:
+    twin = replace(member("u", created=10), status={})
+    assert isinstance(origin_of(latest("Initialise"), (twin, OWN)), Chosen)
+    first = replace(twin, uid="s")
+    assert isinstance(origin_of(latest("Initialise"), (first, OWN)), NotYet)
+
+
+def test_the_first_job_of_a_series_waits_or_starts_from_first_values() -> None:
+    others = (OWN, member("b", phase="Failed"))
+    waits = origin_of(latest(), others)
+    assert isinstance(waits, NotYet)
+    assert (waits.reason, "spec.restoreFrom.latestOf.none: Initialise" in waits.message) == (AWAITED, True)
+    starts = origin_of(latest("Initialise"), others)
+    assert isinstance(starts, Chosen)
+    assert (starts.key, "from first values" in starts.told) == (None, True)
+
+
+def test_a_series_that_moved_to_another_store_is_refused() -> None:
+    moved = member("a", store=STORE | {"prefix": "p"})
+    found = origin_of(latest("Initialise"), (moved, OWN))
+    assert isinstance(found, NotYet)
+    assert (found.refused, "another store, bucket or prefix" in found.message) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "labels", "chosen"),
+    [
+        ({"operator": "In", "values": ["a", "b"]}, {"k": "b"}, True),
+        ({"operator": "In", "values": ["a", "b"]}, {"k": "c"}, False),
+        ({"operator": "In", "values": ["a", "b"]}, {}, False),
+        ({"operator": "NotIn", "values": ["a"]}, {"k": "a"}, False),
+        ({"operator": "NotIn", "values": ["a"]}, {}, True),
+        ({"operator": "Exists"}, {"k": ""}, True),
+        ({"operator": "Exists"}, {"l": "a"}, False),
+        ({"operator": "DoesNotExist"}, {"k": "a"}, False),
+        ({"operator": "DoesNotExist"}, {"l": "a"}, True),
+    ],
+)
+def test_requirements_mean_what_they_mean_to_kubernetes(
+    expression: dict[str, Any], labels: dict[str, str], *, chosen: bool
+) -> None:
+    wanted = LatestOf.model_validate({"matchExpressions": [{"key": "k", **expression}]})
+    assert selects(wanted, labels) == chosen
+    with_label = LatestOf.model_validate({"matchLabels": {"x": "y"}, "matchExpressions": [{"key": "k", **expression}]})
+    assert not selects(with_label, labels)
+    assert selects(with_label, labels | {"x": "y"}) == chosen

@@ -189,9 +189,25 @@ OF_BUDGET = (
 SOURCE = Rule(
     "spec.restoreFrom",
     "spec.restoreFrom.anchor",
-    "exactly one of job and anchor is required",
-    "state spec.restoreFrom.job, the name of a job, or spec.restoreFrom.anchor, a key",
-    "has(self.job) != has(self.anchor)",
+    "exactly one of job, anchor and latestOf is required",
+    "state spec.restoreFrom.job, the name of a job, spec.restoreFrom.anchor, a key, or spec.restoreFrom.latestOf,"
+    " labels of jobs",
+    "[has(self.job), has(self.anchor), has(self.latestOf)].filter(stated, stated).size() == 1",
+)
+SELECTOR = Rule(
+    "spec.restoreFrom.latestOf",
+    "spec.restoreFrom.latestOf.matchLabels",
+    "every job would match",
+    "state a label in spec.restoreFrom.latestOf.matchLabels or matchExpressions",
+    "(has(self.matchLabels) && self.matchLabels.size() > 0)"
+    " || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",
+)
+LABEL_VALUES = Rule(
+    "spec.restoreFrom.latestOf.matchExpressions[]",
+    "spec.restoreFrom.latestOf.matchExpressions.values",
+    "In and NotIn need values, Exists and DoesNotExist have none",
+    "correct values or operator",
+    "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
 )
 ONE_ANCHOR = Rule(
     "spec",
@@ -219,4 +235,4 @@ MAPPED_ONCE = Rule(
     "state each table once",
     "",
 )
-OF_RESTORE = (SOURCE, ONE_ANCHOR, MAPPED_TABLES)
+OF_RESTORE = (SOURCE, SELECTOR, LABEL_VALUES, ONE_ANCHOR, MAPPED_TABLES)
