@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 import cpr_trainer.evaluate
 from cpr_contract.codec import from_json, unpack
 from cpr_contract.spec import JobSpec
+from cpr_trainer.checkpoint.format.records import vocabularies_of
 from cpr_trainer.data.source import open_dataset
 from cpr_trainer.store import Uris, open_store
 from cprjob_serving import Model, current
@@ -44,10 +46,12 @@ MODEL: dict[str, Any] = {
         {"name": "user", "rows": 3000, "ids": "XXH64", "hashSeed": 7},
         {"name": "item", "rows": 2000, "dim": 2},
         {"name": "site", "rows": 90, "ids": "RowNumber", "outOfRange": "DefaultRow"},
+        {"name": "city", "rows": 61, "ids": "Vocabulary", "outOfRange": "DefaultRow"},
     ],
     "features": [
         {"name": "user", "column": "user_id", "table": "user"},
         {"name": "site", "column": "site", "table": "site"},
+        {"name": "city", "column": "city", "table": "city"},
         {"name": "liked", "column": "liked", "table": "item", "pooling": "Sum", "weights": "stars"},
         {"name": "seen", "column": "seen", "table": "item", "pooling": "Mean", "maxLength": 3},
     ],
@@ -80,6 +84,7 @@ def visits() -> pa.Table:
             "price": random.normal(size=ROWS),
             "user_id": [f"user-{each}" for each in random.integers(0, 10_000, ROWS)],
             "site": random.integers(0, 100, ROWS),
+            "city": [f"city-{each}" for each in random.integers(0, 70, ROWS)],
             "liked": liked,
             "stars": [random.random(len(each)).tolist() for each in liked],
             "seen": [random.integers(0, 5000, random.integers(0, 6)).tolist() for _ in range(ROWS)],
@@ -93,9 +98,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     rows = visits()
     (folder / "visits").mkdir()
     pq.write_table(rows, folder / "visits" / "rows.parquet", row_group_size=4096)
+    cities = folder / "cities.txt"
+    cities.write_text("".join(f"city-{each}\n" for each in reversed(range(60))), "utf-8")
+    model = copy.deepcopy(MODEL)
+    model["tables"][3]["vocabulary"] = {"uri": str(cities)}
     columns = {"labels": ["click"], "counts": ["views"], "numbers": ["price"]}
     data = {"format": "Parquet", "uri": f"{folder}/visits/", "columns": columns, "epochs": 4, "holdOut": HELD_OUT}
-    job = small_job(model=MODEL, data=data | {"batchSize": 64})
+    job = small_job(model=model, data=data | {"batchSize": 64})
     job["spec"]["snapshots"] |= {"keep": 50}
     (folder / "job.yaml").write_text(yaml.safe_dump(job), "utf-8")
     code, _, output = run(folder, folder / "job.yaml")
@@ -106,6 +115,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     anchors = tuple(each["key"] for each in listed["points"] if each["kind"] == "Anchor")
     assert anchors[-1] == end["result"]["key"]
     assert len(anchors) > 2, "three are needed for two deltas"
+    cities.write_text("another\n", "utf-8")  # The job has a copy.
     return Trained(folder, from_json(JobSpec, unpack(end["runtime"]["jobSpec"])), rows, anchors)
 
 
@@ -122,8 +132,10 @@ def evaluated(trained: Trained) -> NDArray[np.float32]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpr_trainer.evaluate, "logits_of", noted)
         store = trained.job.snapshots.store
-        dataset = open_dataset(trained.job.data, trained.job.model, Uris(store))
-        cpr_trainer.evaluate.evaluate(trained.job, dataset, open_store(store, None, None), trained.anchors[-1])
+        objects = open_store(store, None, None)
+        known = vocabularies_of(objects, trained.anchors[-1], trained.job.model)
+        dataset = open_dataset(trained.job.data, trained.job.model, Uris(store), vocabularies=known)
+        cpr_trainer.evaluate.evaluate(trained.job, dataset, objects, trained.anchors[-1])
     logits: NDArray[np.float32] = torch.cat(found).numpy()
     return logits
 

@@ -8,6 +8,7 @@ from typing import Any
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
+    KeptVocabulary,
     ManifestRef,
     Origin,
     Part,
@@ -16,6 +17,7 @@ from cpr_contract.manifests import (
     SavedTable,
     SavedTensor,
     ShardManifest,
+    VocabularyManifest,
 )
 from cpr_contract.reports import (
     BestEvaluation,
@@ -80,6 +82,7 @@ EXAMPLES: dict[str, Any] = {
                     "RowNumber",
                     "DefaultRow",
                 ),
+                TableSpec("shop", 700, ids="Vocabulary", vocabulary="s3://data/shops.txt"),
             ),
             dense_optimizer=OptimizerSpec(
                 "SGD",
@@ -265,6 +268,7 @@ EXAMPLES: dict[str, Any] = {
             (
                 SavedTable("user", 100000, 16, "RowWiseAdagrad", "XXH64 with seed 7"),
                 SavedTable("page", 5000, 8, "Adam", "RowNumber"),
+                SavedTable("shop", 700, 16, "RowWiseAdagrad", "Vocabulary", "5e" * 32, 650),
             ),
             "SGD with momentum",
             (SavedTensor("top.0.weight", (1, 64)), SavedTensor("top.0.bias", (1,))),
@@ -282,6 +286,7 @@ EXAMPLES: dict[str, Any] = {
         samples=6144000,
         replayed=(ManifestRef(f"{PRIORITY}/manifest.json", "ab" * 32),),
     ),
+    "vocabulary_manifest": VocabularyManifest(1, UID, (KeptVocabulary("shop", "5e" * 32, 650),)),
     "data_manifest": DataManifest(
         contract=1,
         job_uid=UID,

@@ -223,7 +223,19 @@ DATA = (
         "spec.model.tables[0].outOfRange",
         CRITEO | NUMBERED | {"spec.model.tables.0.outOfRange": "DefaultRow"},
         CRITEO | {"spec.model.tables.0.outOfRange": "Fail"},
-        "only the ids RowNumber have a range",
+        "only the ids RowNumber and Vocabulary have a range",
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary",
+        CRITEO | {"spec.model.tables.0.ids": "Vocabulary", "spec.model.tables.0.vocabulary": {"uri": "/data/a.txt"}},
+        CRITEO | {"spec.model.tables.0.ids": "Vocabulary"},
+        "the ids Vocabulary need a vocabulary",
+    ),
+    Case(
+        "spec.model.tables[0].vocabulary",
+        CRITEO,
+        CRITEO | {"spec.model.tables.0.vocabulary": {"uri": "/data/a.txt"}},
+        "the ids Vocabulary need a vocabulary",
     ),
     Case(
         "spec.model.tables[0].hashSeed",

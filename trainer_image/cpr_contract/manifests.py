@@ -2,6 +2,7 @@
 
     <prefix>/<job uid>/data.json                                                     what data the job trains
     <prefix>/<job uid>/evaluation-data.json                                          what data of its own scores it
+    <prefix>/<job uid>/vocabularies/{DIGEST.txt, manifest.json}                      the values of tables
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/origin.json                      what this incarnation restored
     <prefix>/<job uid>/gen-0002/shard-0003/inc-0005/step-000012000/{part-..., manifest.json}
     <prefix>/<job uid>/gen-0002/dense/group-0004/step-000012000/{part-..., manifest.json}
@@ -133,13 +134,18 @@ class ShardManifest:
 
 @dataclass(frozen=True, slots=True)
 class SavedTable:
-    """A table as it was saved. `optimizer` is the kind of its optimizer, `ids` its `id_scheme`."""
+    """A table as it was saved. `optimizer` is the kind of its optimizer, `ids` its `id_scheme`.
+
+    If it has a vocabulary, `vocabulary` is the SHA-256, in hex, of its `values` values, a line each.
+    """
 
     name: str
     rows: int
     dim: int
     optimizer: RowOptimizer
     ids: str
+    vocabulary: str = ""
+    values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +224,29 @@ class DataManifest:
     block_starts: tuple[int, ...]
     block_sizes: tuple[int, ...]
     evaluates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVocabulary:
+    """The vocabulary of a table: the SHA-256, in hex, of its `values` values, a line each."""
+
+    table: str
+    digest: str
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyManifest:
+    """The vocabularies of a job's tables as its first leader found them; written after their values."""
+
+    contract: int
+    job_uid: str
+    tables: tuple[KeptVocabulary, ...]
+
+
+def vocabulary_key(job_uid: str, digest: str | None = None) -> str:
+    """The key of a job's `VocabularyManifest`, or of values by their digest."""
+    return f"{job_uid}/vocabularies/{MANIFEST if digest is None else f'{digest}.txt'}"
 
 
 def data_key(job_uid: str, *, evaluates: bool = False) -> str:

@@ -20,9 +20,9 @@ MAX_PREDICTED = 8
 Pooling = Literal["Sum", "Mean"]
 #: What a network gets of a feature with any number of ids: one vector, or with "None" the sequence of all of them.
 FeaturePooling = Literal["Sum", "Mean", "None"]
-#: How an id becomes a row of its table: it is the row's number, or it is hashed.
-Ids = Literal["CPR64", "RowNumber", "XXH64", "Murmur3"]
-#: What an id does that is not the number of a row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
+#: How an id becomes a row of its table: it is the row's number, a value with a row of its own, or it is hashed.
+Ids = Literal["CPR64", "RowNumber", "Vocabulary", "XXH64", "Murmur3"]
+#: What an id does that has no row: it makes the sample a bad one, or it is taken as `DEFAULT_ROW`.
 OutOfRange = Literal["Fail", "DefaultRow"]
 DEFAULT_ROW = 0
 
@@ -85,8 +85,9 @@ class TableSpec:
     """One embedding table. In a model that states no features, table t takes the t-th categorical column.
 
     With a `pooling` a sample has a bag of any number of ids there, without one exactly one id. Without an `optimizer`
-    it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber`,
-    `hash_seed` for `XXH64` and `Murmur3`.
+    it has that of the model, without a `dim` its embedding_dim. `out_of_range` is for the ids `RowNumber` and
+    `Vocabulary`, `hash_seed` for `XXH64` and `Murmur3`. `vocabulary` is the URI of the file of values: value i, from 0,
+    has row i + 1.
     """
 
     name: str
@@ -97,6 +98,7 @@ class TableSpec:
     ids: Ids = "CPR64"
     out_of_range: OutOfRange = "Fail"
     hash_seed: int = 0
+    vocabulary: str | None = None
 
     @property
     def id_scheme(self) -> str:

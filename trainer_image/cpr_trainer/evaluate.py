@@ -16,7 +16,7 @@ from cpr_contract.requests import Evaluation, EvaluationRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.access import AnyAccess, Rows, find_access, of_bands
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of
+from cpr_trainer.checkpoint.format.records import read_anchor, read_data, resolve_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -53,7 +53,8 @@ def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
         same = found is not None and (found.uri == data.uri or found.uris == (data.entrypoint,))
         return to_indices(found) if found is not None and same else find()
 
-    dataset = open_scored(job, Uris(job.snapshots.store, credentials, authority), pinned)
+    vocabularies = vocabularies_of(store, request.anchor, job.model)
+    dataset = open_scored(job, Uris(job.snapshots.store, credentials, authority), pinned, vocabularies)
     print(to_json(evaluate(job, dataset, store, request.anchor)), file=sink, flush=True)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cprjob_serving.hashes import Floats
 from cprjob_serving.transform import Columns, Feature, Ids, Transform, dense_of, ids_of
+from cprjob_serving.vocabulary import Vocabulary
 
 ABOUT, TRANSFORM, DELTA, CURRENT = "model.json", "transform.json", "delta.json", "current.json"
 
@@ -39,12 +40,16 @@ def current(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model. tables: of each by its name the vectors, float32 [rows, dim]. about: `model.json`."""
+    """A model. tables: of each by its name the vectors, float32 [rows, dim]. about: `model.json`.
+
+    vocabularies: by the name of their table.
+    """
 
     folder: Path
     about: Mapping[str, Any]
     transform: Transform
     tables: Mapping[str, Floats]
+    vocabularies: Mapping[str, Vocabulary]
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -55,7 +60,12 @@ class Model:
             raise NoModelError(f"{folder} holds only rows that changed; put them on top of a model (apply_delta)")
         transform = Transform.of_json((folder / TRANSFORM).read_text("utf-8"))
         tables = {table.name: tensors(folder / table.file)["weight"] for table in transform.tables}
-        return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables)
+        vocabularies = {
+            table.name: Vocabulary.of((folder / table.vocabulary).read_bytes())
+            for table in transform.tables
+            if table.vocabulary is not None
+        }
+        return cls(folder, json.loads((folder / ABOUT).read_text("utf-8")), transform, tables, vocabularies)
 
     def inputs(self, columns: Columns) -> dict[str, NDArray[Any]]:
         """Return what the network takes for n samples, by name, in the order of its inputs.
@@ -66,7 +76,7 @@ class Model:
         """
         found: dict[str, NDArray[Any]] = {"dense": dense_of(self.transform, columns)}
         for feature in self.transform.features:
-            found |= self._of_feature(feature, ids_of(self.transform, feature, columns))
+            found |= self._of_feature(feature, ids_of(self.transform, feature, columns, self.vocabularies))
         return found
 
     def _of_feature(self, feature: Feature, ids: Ids) -> dict[str, NDArray[Any]]:

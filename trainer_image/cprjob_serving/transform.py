@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from cprjob_serving.hashes import Cells, Floats, Ints, hashes
+from cprjob_serving.vocabulary import Vocabulary
 
 #: The version of the document. A reader refuses any other.
 VERSION = 1
@@ -30,16 +31,18 @@ class Numeric:
 class Table:
     """An embedding table: vectors of `dim` values in `file`, and how ids become its rows.
 
-    `seed` is for the ids `XXH64` and `Murmur3`, `outOfRange` for `RowNumber`.
+    `seed` is for the ids `XXH64` and `Murmur3`, `outOfRange` for `RowNumber` and `Vocabulary`. `vocabulary` is the
+    file of the values, a line each: the first one has row 1.
     """
 
     name: str
     file: str
     rows: int
     dim: int
-    ids: Literal["CPR64", "XXH64", "Murmur3", "RowNumber"]
+    ids: Literal["CPR64", "XXH64", "Murmur3", "RowNumber", "Vocabulary"]
     seed: int
     outOfRange: Literal["Fail", "DefaultRow"]  # noqa: N815 -- as the document names it
+    vocabulary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +152,16 @@ def dense_of(transform: Transform, columns: Columns) -> Floats:
     return dense
 
 
-def ids_of(transform: Transform, feature: Feature, columns: Columns) -> Ids:
-    """Return the rows of one feature. Raises EncodeError."""
+def ids_of(
+    transform: Transform, feature: Feature, columns: Columns, vocabularies: Mapping[str, Vocabulary] | None = None
+) -> Ids:
+    """Return the rows of one feature. vocabularies: by the name of their table. Raises EncodeError."""
+    known = {} if vocabularies is None else vocabularies
     table = next(each for each in transform.tables if each.name == feature.table)
     _samples(transform, columns)
     cells = columns[feature.column]
     if feature.pooling is None:
-        return Ids(_rows(table, list(cells), feature.column, lambda place: place))
+        return Ids(_rows(table, list(cells), feature.column, lambda place: place, known))
     bags = [_values(cell, transform.separator) for cell in cells]
     kept = [[place for place, each in enumerate(bag) if each is not None and each not in {"", b""}] for bag in bags]
     if feature.maxLength is not None:
@@ -163,7 +169,7 @@ def ids_of(transform: Transform, feature: Feature, columns: Columns) -> Ids:
     lengths = np.array([len(places) for places in kept], np.int64)
     samples = np.repeat(np.arange(len(bags)), lengths)
     ids = [bag[place] for bag, places in zip(bags, kept, strict=True) for place in places]
-    rows = _rows(table, ids, feature.column, lambda place: int(samples[place]))
+    rows = _rows(table, ids, feature.column, lambda place: int(samples[place]), known)
     if feature.weights is None:
         return Ids(rows, lengths)
     return Ids(rows, lengths, _weights(feature.weights, columns, bags, kept, transform.separator))
@@ -182,7 +188,9 @@ def _samples(transform: Transform, columns: Columns) -> int:
     return next(iter(lengths.values()), 0)
 
 
-def _rows(table: Table, ids: list[Any], column: str, sample: Callable[[int], int]) -> Ints:
+def _rows(
+    table: Table, ids: list[Any], column: str, sample: Callable[[int], int], vocabularies: Mapping[str, Vocabulary]
+) -> Ints:
     """Return the row of each id, int64 [k]: each different id is looked at once."""
     try:
         texts = [_text(each) for each in ids]
@@ -192,13 +200,22 @@ def _rows(table: Table, ids: list[Any], column: str, sample: Callable[[int], int
     inverse = [places.setdefault(text, len(places)) for text in texts]
     if table.ids == "RowNumber":
         known = np.array([_row_number(table, text) for text in places], np.int64)
-        if len(wrong := np.flatnonzero(known < 0)):
-            at = inverse.index(int(wrong[0]))
-            wanted = f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else ""
-            raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give an integer{wanted}")
+    elif table.ids == "Vocabulary":
+        known = vocabularies[table.name].rows(Cells.of([*places]))
+        if table.outOfRange == "DefaultRow":
+            known[known < 0] = _DEFAULT_ROW
     else:
         known = (hashes(Cells.of([*places]), table.ids, table.seed) % np.uint64(table.rows)).astype(np.int64)
+    if len(wrong := np.flatnonzero(known < 0)):
+        at = inverse.index(int(wrong[0]))
+        raise EncodeError(f"column {column}, sample {sample(at)}: {ids[at]!r} has no row; give {_wanted(table)}")
     return known[np.array(inverse, np.int64)] if inverse else np.empty(0, np.int64)
+
+
+def _wanted(table: Table) -> str:
+    if table.ids == "Vocabulary":
+        return f"a value of {table.vocabulary}"
+    return "an integer" + (f" from 0 to {table.rows - 1}" if table.outOfRange == "Fail" else "")
 
 
 def _text(value: Any) -> bytes:

@@ -68,6 +68,7 @@ def _model(model: ModelSpec, columns: Columns | None) -> contract.ModelSpec:
                 ids=table.ids,
                 out_of_range=table.out_of_range or "Fail",
                 hash_seed=table.hash_seed or 0,
+                vocabulary=None if table.vocabulary is None else table.vocabulary.uri,
             )
             for table in model.tables
         ),

@@ -112,6 +112,14 @@ Name = Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9_]*[a-z0-
 BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
+class Vocabulary(SpecModel):
+    """The values that have a row of their own."""
+
+    uri: Annotated[str, Field(min_length=1, max_length=1024)]
+    """A text file with a value a line, or a Parquet file with one column: s3://bucket/key, file:///path or a path. The
+    first value has row 1. The job copies it into its store when it begins."""
+
+
 class Table(SpecModel):
     """One embedding table. Without features, the t-th table takes the t-th categorical column."""
 
@@ -122,10 +130,14 @@ class Table(SpecModel):
     ids: Ids = "CPR64"
     """How an id becomes a row. RowNumber: an id is the number of its row, an integer from 0 to rows - 1, and no two ids
     share a row. CPR64, XXH64, Murmur3: an id is hashed, so it may be any text or integer, and some ids share a row.
-    XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too."""
+    XXH64 and Murmur3 (x64_128, its first 64 bits) are taken modulo rows, as other systems can do too. Vocabulary: each
+    value of a file has a row of its own, from row 1 on."""
+    vocabulary: Vocabulary | None = None
+    """For the ids Vocabulary: their values."""
     out_of_range: OutOfRange | None = None
-    """For RowNumber: what an id below 0 or above rows - 1 does, and a missing one. Fail: the row of data is a bad one,
-    see maxBadLines. DefaultRow: the id is taken as 0. Text that is no integer always makes a bad row. Default: Fail."""
+    """For RowNumber and Vocabulary: what an id does that has no row, and a missing one. Fail: the row of data is a bad
+    one, see maxBadLines. DefaultRow: the id has row 0. For RowNumber, text that is no integer always makes a bad row.
+    Default: Fail."""
     hash_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The seed of XXH64 or Murmur3. Default: 0."""
     pooling: Pooling | None = None

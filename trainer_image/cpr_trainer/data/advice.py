@@ -14,7 +14,7 @@ _INTEGERS = re.compile("(list of )?(integer|u?int[0-9]+)")
 
 def advise(column: ColumnFigures, table: TableSpec) -> str | None:
     """Say that ids are hashed although they may be the numbers of rows; None if they are not hashed, or may not be."""
-    if table.ids == "RowNumber" or not _INTEGERS.fullmatch(column.kind):
+    if table.ids in {"RowNumber", "Vocabulary"} or not _INTEGERS.fullmatch(column.kind):
         return None
     low, high = column.lowest, column.highest
     if low is None or high is None or low < 0 or high >= table.rows:

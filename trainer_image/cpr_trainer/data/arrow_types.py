@@ -53,3 +53,9 @@ def is_category(kind: Any) -> bool:
         return is_category(kind.value_type)
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return types.is_integer(kind) or types.is_boolean(kind) or any(is_text(kind) for is_text in texts)
+
+
+def as_texts(values: Any) -> Any:
+    """Return an array of texts, integers or booleans as one of the bytes that stand for them in text."""
+    plain = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    return values.cast(pa.string() if plain else pa.binary()).cast(pa.binary())

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cpr_contract.spec import TableSpec
+from cpr_contract.spec import DEFAULT_ROW
 from cpr_trainer.arrays import Ints
 from cpr_trainer.bags import Bags, Column, FeatureLayout, Int32s
+from cpr_trainer.data.arrow_types import as_texts
 from cpr_trainer.data.columns import Columns, Input
 from cpr_trainer.data.faults import Faults, blame
 from cpr_trainer.data.features import NO_ROW, table_rows
@@ -31,13 +32,13 @@ def ids_of(table: Any, columns: Columns, faults: Faults, features: FeatureLayout
     if features is None and not columns.bags:
         ids = np.empty((table.num_rows, len(columns.inputs)), np.int32)
         for place, each in enumerate(columns.inputs):
-            ids[:, place] = _ids_of_cells(table, each.column, each.table, faults)
+            ids[:, place] = _ids_of_cells(table, each, faults)
         return ids
     one_each = np.ones(table.num_rows, np.int64)
     found = [
         _bags_of_cells(table, each, columns.separator, faults)
         if each.has_bags
-        else Column(_ids_of_cells(table, each.column, each.table, faults), one_each)
+        else Column(_ids_of_cells(table, each, faults), one_each)
         for each in columns.inputs
     ]
     return Bags.of_columns(found, np.array([each.pooling == "Mean" for each in columns.inputs]), features)
@@ -51,7 +52,7 @@ def _bags_of_cells(table: Any, used: Input, separator: str | None, faults: Fault
         last = _last(lengths, used.max_length)
         lists, lengths = lists.filter(pa.array(last)), np.minimum(lengths, used.max_length)
         weights = None if weights is None else weights[last]
-    ids = _single_ids(lists, used.table)
+    ids = _single_ids(lists, used)
     samples = np.repeat(np.arange(table.num_rows), lengths)
     blame(faults, f"an id in column {used.column}", lists, ids == NO_ROW, wanted(used.table), samples)
     return Column(ids, lengths, weights)
@@ -63,33 +64,38 @@ def _last(lengths: Ints, most: int) -> NDArray[np.bool_]:
     return before_end <= most
 
 
-def _ids_of_cells(table: Any, name: str, target: TableSpec, faults: Faults) -> Int32s:
+def _ids_of_cells(table: Any, used: Input, faults: Faults) -> Int32s:
     """Return the ids of a column of one id a sample, int32 [n]."""
-    column = table.column(name)
-    ids = _single_ids(column, target)
-    blame(faults, f"column {name}", column, ids == NO_ROW, wanted(target))
+    column = table.column(used.column)
+    ids = _single_ids(column, used)
+    blame(faults, f"column {used.column}", column, ids == NO_ROW, wanted(used.table))
     return ids
 
 
-def _single_ids(column: Any, target: TableSpec) -> Int32s:
+def _single_ids(column: Any, used: Input) -> Int32s:
     """Return the row in its table of each cell, int32 [n], `NO_ROW` where it has none: each text is looked at once."""
-    numbers = target.ids == "RowNumber" and pa.types.is_integer(column.type)
-    rows_of = rows_of_integers if numbers else _rows_of_chunk
-    parts = [np.empty(0, np.int64), *(rows_of(chunk, target) for chunk in column.chunks)]
-    return np.concatenate(parts).astype(np.int32)
+    if used.table.ids == "RowNumber" and pa.types.is_integer(column.type):
+        found = [rows_of_integers(chunk, used.table) for chunk in column.chunks]
+    else:
+        found = [_rows_of_chunk(chunk, used) for chunk in column.chunks]
+    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int32)
 
 
-def _rows_of_chunk(chunk: Any, target: TableSpec) -> Ints:
+def _rows_of_chunk(chunk: Any, used: Input) -> Ints:
     """Return the rows of an array of texts or numbers, int64 [n]: a null is the empty text."""
     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    is_number = pa.types.is_integer(coded.dictionary.type) or pa.types.is_boolean(coded.dictionary.type)
-    texts = coded.dictionary.cast(pa.string() if is_number else pa.binary()).cast(pa.binary())
-    known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), target)
+    texts = as_texts(coded.dictionary)
+    known = _rows_of_texts(pa.concat_arrays([texts, pa.array([b""])]), used)
     rows: Ints = known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
     return rows
 
 
-def _rows_of_texts(texts: Any, target: TableSpec) -> Ints:
+def _rows_of_texts(texts: Any, used: Input) -> Ints:
+    target = used.table
     if target.ids == "RowNumber":
         return rows_of_texts(texts, target)
-    return table_rows(hashes(Cells.of_arrow(texts), target.ids, target.hash_seed), target.rows)
+    cells = Cells.of_arrow(texts)
+    if used.vocabulary is None:
+        return table_rows(hashes(cells, target.ids, target.hash_seed), target.rows)
+    rows = used.vocabulary.rows(cells)
+    return np.where(rows == NO_ROW, DEFAULT_ROW, rows) if target.out_of_range == "DefaultRow" else rows

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cpr_contract.spec import CATEGORICAL_FEATURES, DENSE_FEATURES, DataSpec, FeaturePooling, ModelSpec, TableSpec
 from cpr_trainer.errors import DataError
+from cprjob_serving.vocabulary import Vocabulary
 
 #: The Criteo layout has no header: columns go by their numbers.
 CRITEO_NAMES = tuple(str(number) for number in range(1, 2 + DENSE_FEATURES + CATEGORICAL_FEATURES))
@@ -37,13 +38,17 @@ def dialect_of(data: DataSpec) -> Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A categorical column, and what its ids lead to: a feature, see `FeatureSpec`, over a table."""
+    """A categorical column, and what its ids lead to: a feature, see `FeatureSpec`, over a table.
+
+    `vocabulary` is that of the table, once it is known.
+    """
 
     column: str
     table: TableSpec
     pooling: FeaturePooling | None = None
     max_length: int | None = None
     weights: str | None = None
+    vocabulary: Vocabulary | None = None
 
     @property
     def has_bags(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.spec import DataSpec, JobSpec
@@ -10,6 +10,7 @@ from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.blocks import Files, Index
 from cpr_trainer.data.order import held_out
 from cpr_trainer.data.source import Find, open_dataset
+from cprjob_serving.vocabulary import Vocabulary
 
 
 def data_of_its_own(job: JobSpec) -> DataSpec | None:
@@ -18,10 +19,15 @@ def data_of_its_own(job: JobSpec) -> DataSpec | None:
     return None if uri is None else replace(job.data, uri=uri, hold_out=0.0)
 
 
-def open_scored(job: JobSpec, files: Files, pinned: Callable[[Find], Sequence[Index]] | None = None) -> Dataset:
+def open_scored(
+    job: JobSpec,
+    files: Files,
+    pinned: Callable[[Find], Sequence[Index]] | None = None,
+    vocabularies: Mapping[str, Vocabulary] | None = None,
+) -> Dataset:
     """Return the data that a job is scored on, with groups. Raises as `open_dataset` does."""
     group = None if job.evaluation is None else job.evaluation.group_by
-    return open_dataset(data_of_its_own(job) or job.data, job.model, files, pinned, group)
+    return open_dataset(data_of_its_own(job) or job.data, job.model, files, pinned, group, vocabularies)
 
 
 def scored_rows(job: JobSpec, rows: int) -> range:

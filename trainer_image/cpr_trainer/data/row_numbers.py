@@ -36,6 +36,8 @@ def rows_of_texts(texts: Any, target: TableSpec) -> Ints:
 
 def wanted(target: TableSpec) -> str:
     """Say what an id of the table has to be, for a message."""
+    if target.ids == "Vocabulary":
+        return f"a value of the vocabulary of table {target.name}"
     return "an integer" + (f" from 0 to {target.rows - 1}" if target.out_of_range == "Fail" else "")
 
 

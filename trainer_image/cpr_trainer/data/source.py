@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cpr_contract.spec import DataSpec, ModelSpec
@@ -15,22 +15,26 @@ from cpr_trainer.data.parquet import ParquetFormat
 from cpr_trainer.data.synthetic import SyntheticDataset
 from cpr_trainer.data.tables import TableDataset, index_files
 from cpr_trainer.data.text import TextFormat
+from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.errors import DataError
+from cprjob_serving.vocabulary import Vocabulary
 
 #: Finds and indexes the files of a job's data. Raises DataError, and what `Files` raises.
 Find = Callable[[], Sequence[Index]]
 
 
-def open_dataset(
+def open_dataset(  # noqa: PLR0913, PLR0917 -- what is read, and what is known of it already
     data: DataSpec,
     model: ModelSpec,
     files: Files,
     pinned: Callable[[Find], Sequence[Index]] | None = None,
     group: str | None = None,
+    vocabularies: Mapping[str, Vocabulary] | None = None,
 ) -> Dataset:
     """Return the samples that `data` names, with ids for each feature of `model`, and with their values of `group`.
 
-    `pinned` says what was found once, and may ask to find it now. Raises DataError for data that cannot be used, and
+    `pinned` says what was found once, and may ask to find it now. Without `vocabularies`, by the name of their table,
+    they are read. Raises DataError for data that cannot be used, and
     whatever `files` and `pinned` raise.
     """
     check_bags(data, model)
@@ -41,12 +45,21 @@ def open_dataset(
         return SyntheticDataset(data.samples, data.seed, model.tables)
     columns = replace(columns_of(data, model), group=group)
     check_tables(model.tables, len(model.tables) if model.features else len(columns.inputs))
+    if vocabularies is None:
+        vocabularies = find_vocabularies(model, files)
+    columns = with_vocabularies(columns, vocabularies)
     form = format_of(data, columns, files)
 
     def find() -> Sequence[Index]:
         return index_data(data, form, files)
 
     return TableDataset(data, columns, model, form, find() if pinned is None else pinned(find))
+
+
+def with_vocabularies(columns: Columns, vocabularies: Mapping[str, Vocabulary]) -> Columns:
+    """Return columns with the vocabularies of their tables, by the name of these."""
+    inputs = tuple(replace(each, vocabulary=vocabularies.get(each.table.name)) for each in columns.inputs)
+    return replace(columns, inputs=inputs)
 
 
 def index_data(data: DataSpec, form: Format, files: Files) -> Sequence[Index]:

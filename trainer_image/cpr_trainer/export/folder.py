@@ -4,6 +4,7 @@ DIR/model.json                  the network's shape, and where in the data it st
 DIR/transform.json              from columns of raw data to the inputs of the network
 DIR/dense.safetensors           the dense network's parameters and buffers by name
 DIR/tables/NAME.safetensors     `weight` [rows, dim] of one embedding table, rows in the table's own order
+DIR/vocabularies/NAME.txt       the values of a table that has a row for each, a line each: the first has row 1
 DIR/network.pt2, network.onnx   the dense network as a program, in the formats torch-export and onnx
 DIR/delta.json                  only if rows that changed are all there is: since when; tables have `rows` [k] too
 """
@@ -29,7 +30,7 @@ from cpr_contract.manifests import DenseManifest
 from cpr_contract.requests import PROGRAMS, ExportRequest
 from cpr_contract.spec import JobSpec
 from cpr_trainer.arrays import Floats, Ints
-from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of
+from cpr_trainer.checkpoint.format.records import read_anchor, resolve_anchor, seed_of, vocabularies_of
 from cpr_trainer.checkpoint.restore.dense import read_tensors
 from cpr_trainer.checkpoint.restore.lineage import Candidate
 from cpr_trainer.checkpoint.restore.loading import load_shard
@@ -64,6 +65,7 @@ def transform_of(job: JobSpec) -> Transform:
                 table.ids,
                 table.hash_seed,
                 table.out_of_range,
+                None if table.vocabulary is None else f"vocabularies/{quote(table.name, safe='')}.txt",
             )
             for table, dim in zip(model.tables, model.table_dims, strict=True)
         ),
@@ -166,6 +168,7 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
     parameters = {name: value.clone() for name, value in network.state_dict().items()}
     safetensors.torch.save_file(parameters, folder / "dense.safetensors")
     transform = transform_of(job)
+    _write_vocabularies(store, job, request.anchor, transform, folder)
     if request.format in PROGRAMS:
         # What makes programs takes seconds to load.
         import_module("cpr_trainer.export.network").write_network(network, job.model, transform, request.format, folder)
@@ -184,6 +187,15 @@ def export_model(store: Store, job: JobSpec, request: ExportRequest, folder: Pat
         "model": to_dict(job.model),
     }
     _write(folder / ABOUT, about)
+
+
+def _write_vocabularies(store: Store, job: JobSpec, anchor: str, transform: Transform, folder: Path) -> None:
+    found = vocabularies_of(store, anchor, job.model)
+    for table in transform.tables:
+        if table.vocabulary is not None:
+            path = folder / table.vocabulary
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(found[table.name].text)
 
 
 def _manifest(store: Store, job: JobSpec, key: str) -> DenseManifest:

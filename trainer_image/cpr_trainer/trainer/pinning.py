@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from cpr_contract.manifests import DataManifest
+from cpr_contract.spec import ModelSpec
 from cpr_trainer.checkpoint.anchor.pruning import listing_pause_s
-from cpr_trainer.checkpoint.format.records import pin_data, read_data
+from cpr_trainer.checkpoint.format.records import keep_vocabularies, pin_data, read_data, read_vocabularies
 from cpr_trainer.data.blocks import Index
 from cpr_trainer.data.pinned import to_indices, to_manifest
 from cpr_trainer.data.source import Find
+from cpr_trainer.data.vocabularies import find_vocabularies
 from cpr_trainer.errors import DataError
 from cpr_trainer.store import Store, StoreError, Uris
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice
+from cprjob_serving.vocabulary import Vocabulary
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +79,21 @@ class Pinning:
             _LOG.info("trains %d files, and leaves %d out that came later", len(pinned.uris), self.new_files)
         self.pinned, self._files = pinned, files
         return to_indices(pinned)
+
+    def vocabularies(self, store: Store, files: Uris, model: ModelSpec) -> dict[str, Vocabulary]:
+        """Return the vocabularies of tables, by name; the first leader reads and copies them, all others wait for it.
+
+        Raises as `indices` does.
+        """
+        if all(table.vocabulary is None for table in model.tables):
+            return {}
+        while (kept := read_vocabularies(store, self._job_uid)) is None:
+            if self._leads():
+                keep_vocabularies(store, self._job_uid, find_vocabularies(model, files))
+                continue
+            for _ in range(_ASK_SLICES):
+                attend_for_a_slice(self._attend)
+        return kept
 
     def count_new_files(self) -> None:
         """Count the new files again, unless they were listed a short time ago.

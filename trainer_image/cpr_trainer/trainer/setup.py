@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpr_contract.roster import TrainerRoster
 from cpr_contract.spec import EarlyStopSpec, JobSpec, samples_at
 from cpr_trainer.checkpoint.anchor.committer import DenseCopy
 from cpr_trainer.checkpoint.anchor.dense import DenseMeta
+from cpr_trainer.checkpoint.restore.vocabularies import with_vocabularies
 from cpr_trainer.data.batch import Dataset
 from cpr_trainer.data.evaluated import open_scored
 from cpr_trainer.data.order import BatchOrder
@@ -19,6 +21,7 @@ from cpr_trainer.store import Store, Uris, open_store
 from cpr_trainer.trainer.early_stop import next_evaluation
 from cpr_trainer.trainer.pinning import Pinning
 from cpr_trainer.trainer.state import DenseState
+from cprjob_serving.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,7 @@ class Setup:
     pinning: Pinning
     scored: Dataset
     evaluation_pinning: Pinning
+    vocabularies: Mapping[str, Vocabulary]
 
     @classmethod
     def read(
@@ -63,11 +67,14 @@ class Setup:
             ) from error
         files = Uris(job.snapshots.store, environment.credentials_dir, environment.ca_file)
         store = open_store(job.snapshots.store, environment.credentials_dir, environment.ca_file)
-        dataset = open_dataset(job.data, job.model, files, lambda find: pinning.indices(store, files, find))
+        vocabularies = pinning.vocabularies(store, files, job.model)
+        dataset = open_dataset(
+            job.data, job.model, files, lambda find: pinning.indices(store, files, find), vocabularies=vocabularies
+        )
         scored, spec = dataset, job.evaluation
         if spec is not None and (spec.uri is not None or spec.group_by is not None):
             own = pinning if spec.uri is None else evaluation_pinning
-            scored = open_scored(job, files, lambda find: own.indices(store, files, find))
+            scored = open_scored(job, files, lambda find: own.indices(store, files, find), vocabularies)
         return cls(
             job=job,
             rank=roster.index,
@@ -84,6 +91,7 @@ class Setup:
             pinning=pinning,
             scored=scored,
             evaluation_pinning=evaluation_pinning,
+            vocabularies=vocabularies,
         )
 
     @property
@@ -135,7 +143,7 @@ class Setup:
             layout=self.layout,
             dense_lost=state.lost,
             ids=self.job.model.table_ids,
-            model=state.saved_model(),
+            model=with_vocabularies(state.saved_model(), self.vocabularies),
             best_step=state.verdict.best_step,
         )
         return DenseCopy(meta, state.tensors())

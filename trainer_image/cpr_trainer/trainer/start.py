@@ -12,6 +12,7 @@ from cpr_trainer.checkpoint.format.records import find_anchor
 from cpr_trainer.checkpoint.restore.by_name import ByName, saved_model
 from cpr_trainer.checkpoint.restore.dense import RestoredDense, load_dense, newest_dense
 from cpr_trainer.checkpoint.restore.lineage import Candidate
+from cpr_trainer.checkpoint.restore.vocabularies import check_vocabularies
 from cpr_trainer.trainer.board import Board
 from cpr_trainer.trainer.interrupts import Attend
 from cpr_trainer.trainer.patience import attend_for_a_slice, insist
@@ -48,7 +49,10 @@ class Starter:
             self._begin(restored, state)
 
     def _begin(self, restored: RestoredDense, state: DenseState) -> None:
-        rules = self._setup.job.snapshots.by_name
+        rules, model = self._setup.job.snapshots.by_name, self._setup.job.model
+        if restored.manifest is not None and restored.ref is not None:
+            saved = restored.manifest.model
+            check_vocabularies(saved, model, rules, self._setup.vocabularies, restored.ref.key)
         if rules is None or restored.manifest is None or restored.ref is None:
             state.begin(restored.tensors)
         elif rules.dense == "Initialise":

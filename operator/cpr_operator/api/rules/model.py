@@ -28,9 +28,16 @@ TABLES = Rule(
 OUT_OF_RANGE = Rule(
     "spec.model.tables[]",
     "spec.model.tables.outOfRange",
-    "only the ids RowNumber have a range",
-    "remove it, or set ids to RowNumber",
-    "self.ids == 'RowNumber' || !has(self.outOfRange)",
+    "only the ids RowNumber and Vocabulary have a range",
+    "remove it, or set ids to one of these",
+    "self.ids in ['RowNumber', 'Vocabulary'] || !has(self.outOfRange)",
+)
+VOCABULARY = Rule(
+    "spec.model.tables[]",
+    "spec.model.tables.vocabulary",
+    "the ids Vocabulary need a vocabulary, and others have none",
+    "state vocabulary.uri with ids: Vocabulary only",
+    "(self.ids == 'Vocabulary') == has(self.vocabulary)",
 )
 HASH_SEED = Rule(
     "spec.model.tables[]",
@@ -88,6 +95,7 @@ OF_MODEL = (
     TOP_MLP,
     TABLES,
     OUT_OF_RANGE,
+    VOCABULARY,
     HASH_SEED,
     FEATURE_NAMES,
     FEATURE_TABLES,

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import ContractError, from_json, to_json
-from cpr_contract.manifests import DataManifest, DenseManifest, ManifestRef, Origin, Part, ShardManifest
+from cpr_contract.manifests import (
+    DataManifest,
+    DenseManifest,
+    ManifestRef,
+    Origin,
+    Part,
+    ShardManifest,
+    VocabularyManifest,
+)
 from cpr_trainer.arrays import Floats, Ints
 from cpr_trainer.checkpoint.format.names import cut_of_shard, place_of
 from cpr_trainer.checkpoint.format.parts import PartError, Shape
@@ -57,11 +65,13 @@ class LayoutError(SnapshotError):
     reason = "LayoutMismatch"
 
 
-Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest)
+Document = TypeVar("Document", ShardManifest, DenseManifest, Origin, DataManifest, VocabularyManifest)
 Manifest = TypeVar("Manifest", ShardManifest, DenseManifest)
 
 
-def write_once(store: Store, key: str, document: ShardManifest | DenseManifest | Origin | DataManifest) -> ManifestRef:
+def write_once(
+    store: Store, key: str, document: ShardManifest | DenseManifest | Origin | DataManifest | VocabularyManifest
+) -> ManifestRef:
     """Commit a document: from now on it is there, once and for all.
 
     The same bytes under that key are success: an earlier attempt whose answer got lost. Raises ExistsError for others.

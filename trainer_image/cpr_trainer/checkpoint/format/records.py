@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+
+from cpr_contract import CONTRACT_VERSION
 from cpr_contract.codec import to_json
 from cpr_contract.manifests import (
     DataManifest,
     DenseManifest,
+    KeptVocabulary,
     ManifestRef,
     Origin,
     ShardManifest,
     TableIds,
+    VocabularyManifest,
     data_key,
     dense_prefix,
     step_folder,
+    vocabulary_key,
 )
 from cpr_contract.roster import AnchorRef, ShardRoster
+from cpr_contract.spec import ModelSpec
 from cpr_trainer.checkpoint.format.documents import DamagedError, LayoutError, OvertakenError, read_document, write_once
 from cpr_trainer.checkpoint.format.names import claims_prefix, committed_in, dense_save, origin_key
 from cpr_trainer.store import ExistsError, MissingError, Store
+from cprjob_serving.vocabulary import Vocabulary
 
 # Claims: which incarnations have begun to choose a save, so that what comes too late for them is told to nobody.
 #
@@ -119,6 +129,53 @@ def keep_data(store: Store, pinned: DataManifest | None) -> None:
         store.get_into(key, ())
     except MissingError:
         write_once(store, key, pinned)
+
+
+# The vocabularies of a job's tables: copied once, so that a file which changes later changes no row.
+
+
+def keep_vocabularies(store: Store, job_uid: str, found: Mapping[str, Vocabulary]) -> None:
+    """Copy vocabularies, by the name of their table, unless another leader was faster. Raises StoreError."""
+    kept = tuple(KeptVocabulary(table, each.digest(), len(each)) for table, each in found.items())
+    for each in kept:
+        store.put(vocabulary_key(job_uid, each.digest), found[each.table].text)
+    with suppress(ExistsError):
+        write_once(store, vocabulary_key(job_uid), VocabularyManifest(CONTRACT_VERSION, job_uid, kept))
+
+
+def read_vocabularies(store: Store, job_uid: str) -> dict[str, Vocabulary] | None:
+    """Return the vocabularies of a job, by the name of their table; None if nobody has copied any.
+
+    Raises StoreError, DamagedError.
+    """
+    try:
+        manifest = read_document(store, VocabularyManifest, vocabulary_key(job_uid))[0]
+    except MissingError:
+        return None
+    found = {}
+    for kept in manifest.tables:
+        key = vocabulary_key(job_uid, kept.digest)
+        try:
+            text = store.get(key)
+        except MissingError as error:
+            raise DamagedError(key, "is missing") from error
+        if hashlib.sha256(text).hexdigest() != kept.digest:
+            raise DamagedError(key, "is not what was copied: its digest differs")
+        found[kept.table] = Vocabulary.of(text)
+    return found
+
+
+def vocabularies_of(store: Store, anchor: str, model: ModelSpec) -> dict[str, Vocabulary]:
+    """Return the vocabularies of the model of an anchor, by the name of their table.
+
+    anchor: its key, which begins with its job. Raises StoreError, DamagedError.
+    """
+    if all(table.vocabulary is None for table in model.tables):
+        return {}
+    job_uid = anchor.partition("/")[0]
+    if (found := read_vocabularies(store, job_uid)) is None:
+        raise DamagedError(vocabulary_key(job_uid), "is missing")
+    return found
 
 
 # Anchors: the commit record of a cut, found, resolved and verified.

@@ -193,13 +193,13 @@ def _source(by_name: ByName, place: int, there: int, saved: SavedTable, resized:
 
 def _refusal_of_rows(table: TableSpec, saved: SavedTable, resized: Resized) -> tuple[str, str] | None:
     """Return why a table cannot start from one with another number of rows, and the remedy; None if it can."""
-    numbered, multiple = table.ids == "RowNumber", table.rows % saved.rows == 0
+    numbered, multiple = table.ids in {"RowNumber", "Vocabulary"}, table.rows % saved.rows == 0
     match resized:
         case "Fail":
             how = "Truncate" if numbered else f"Rehash with a multiple of {saved.rows}"
             return "", f"set it to {saved.rows}, or {_FIELD}.resized to {how}"
         case "Rehash" if numbered:
-            why = ", and its ids are RowNumber, so no other row stands for an id"
+            why = f", and its ids are {table.ids}, so no other row stands for an id"
             return why, f"set {_FIELD}.resized to Truncate"
         case "Rehash" if not multiple:
             why = ", which is no multiple of it, so ids of one row would have come from several"
