@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -103,9 +104,10 @@ class _Staged:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that this is one process
                 load({self._name: tensor}, storage_reader=_Reader(self._folder, self._metadata), no_dist=True)
-        except Exception as error:
-            what = f"{self._folder}: the tensor {self._name} cannot be read: {error!s:.300}."
-            raise SourceError(what, _REMEDY) from error
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
+            causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else []
+            why = str(next(iter(causes), error)).partition("\n")[0]
+            raise SourceError(f"{self._folder}: the tensor {self._name} cannot be read: {why}.", _REMEDY) from error
         return tensor
 
 
