@@ -13,7 +13,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import save
+from typer.testing import CliRunner
 
+from cpr_operator.cli.app import app
+from support.exec_server import PodServer, serving
 from support.runs import CPRJOB, run, small_job
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
@@ -135,6 +138,24 @@ def test_longer_and_missing_tables_follow_the_rules_that_it_prints(tmp_path: Pat
     assert torch.equal(model["user"][:100], rows.half().float())
     assert model["user"][100:].abs().max() <= (1 / 3000) ** 0.5
     assert model["item"].abs().max() <= (1 / 700) ** 0.5
+
+
+def test_a_job_that_waits_on_a_cluster_has_a_pod_import(tmp_path: Path) -> None:
+    document = yaml.safe_load(manifest(tmp_path, suspend=True).read_text("utf-8"))
+    document["metadata"] |= {"namespace": "default", "uid": "uid"}
+    save_file({"weight": torch.randn(3000, 8)}, tmp_path / "user.safetensors")
+    options = ("--from", str(tmp_path / "user.safetensors"), "--missing", "Initialise", "--dense", "Initialise")
+    with serving(PodServer(document)) as server:
+        where = ("--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")))
+        found = CliRunner().invoke(app, ["import", "cpr/small", *options, *where], catch_exceptions=False)
+        again = CliRunner().invoke(app, ["import", "cpr/small", *options, *where], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    key = "import-small/gen-0001/dense/group-0001/step-000000000/manifest.json"
+    assert f"anchor: {key}" in found.stdout
+    assert (tmp_path / "store" / "saves" / key).is_file()
+    assert again.exit_code == 1
+    assert "There is an import of the name small" in " ".join(again.output.split())
+    assert server.deleted == [pod["metadata"]["name"] for pod in server.created]
 
 
 @pytest.mark.parametrize("form", ["safetensors", "dcp"])
