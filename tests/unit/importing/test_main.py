@@ -22,6 +22,7 @@ from cpr_trainer.importing.main import import_model
 from cpr_trainer.importing.tensors import SourceError, StoredTensor
 from cpr_trainer.model.replica import DenseReplica
 from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.store import StoreFullError
 from cpr_trainer.tables.arena import Home
 from support.memory_store import MemoryStore
 from support.shard_job import small_job
@@ -117,7 +118,19 @@ def test_the_dense_network_comes_along_and_what_lacks_has_first_values(source: d
         assert torch.equal(value, torch.full(value.shape, 0.5) if "bias" in name else first[name])
 
 
-def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor]) -> None:
+@pytest.mark.parametrize("last", ["shard-0001/inc-0001/step-000000000/part-00000", "dense/"])
+def test_what_fails_on_the_way_leaves_nothing(source: dict[str, Tensor], last: str) -> None:
+    def full(key: str) -> None:
+        if last in key:
+            raise StoreFullError("The store is full.", "Make room.")
+
+    store = MemoryStore(before_put=full)
+    with pytest.raises(StoreFullError):
+        import_model(store, job(), REQUEST, stored(source))
+    assert store.objects == {}
+
+
+def test_values_that_are_no_numbers_are_refused(source: dict[str, Tensor]) -> None:
     source["shop"][80, 1] = torch.nan
     store = MemoryStore()
     with pytest.raises(SourceError, match="shop has values in its rows 0 to 89 that are infinite or no numbers"):
