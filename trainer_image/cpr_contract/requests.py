@@ -116,6 +116,61 @@ class ExportRequest:
     since: str | None = None
 
 
+# What `cprjob import` asks of the trainer image, and what it learns.
+
+
+#: What becomes of what a source lacks, and of the dense network: the words of `spec.restoreFrom`.
+Missing = Literal["Fail", "Initialise"]
+Dense = Literal["ByName", "Initialise"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """A model to import from files and folders `sources`, as the anchor of the name `name`.
+
+    `map` says which tensor, by its name or how that ends, becomes which table or layer of the job. With `missing`
+    Initialise tables may be missing, and layers then have first values. With `dense` Initialise no layer is taken.
+    """
+
+    sources: tuple[str, ...]
+    name: str
+    map: tuple[tuple[str, str], ...] = ()
+    missing: Missing = "Fail"
+    dense: Dense = "ByName"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTable:
+    """A table, and the tensor that it has its rows from. The job's table has `wanted_rows`, by `ids`.
+
+    With `sums` it also has what row-wise Adagrad kept of them.
+    """
+
+    name: str
+    tensor: str
+    rows: int
+    wanted_rows: int
+    dim: int
+    ids: str
+    sums: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The anchor `key`. `layers` parameters and buffers were taken; None: the anchor has no dense network.
+
+    `missing_tables` and `missing_layers` are those of the job that were not there, `unused` the tensors that nothing
+    took.
+    """
+
+    key: str
+    tables: tuple[ImportedTable, ...]
+    layers: int | None
+    missing_tables: tuple[str, ...]
+    missing_layers: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
 # What `cprjob data inspect` asks of the trainer image, and what it learns.
 
 

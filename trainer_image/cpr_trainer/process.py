@@ -32,6 +32,7 @@ _LOG = logging.getLogger("cpr_trainer")
 _ANSWERING = {
     "calibrate": "cpr_trainer.calibration",
     "evaluate": "cpr_trainer.evaluate",
+    "import": "cpr_trainer.importing.main",
     "inspect": "cpr_trainer.data.inspect",
     "inventory": "cpr_trainer.inventory",
 }
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 from cpr_trainer.shard.keeper import run as serve
 
             return serve(Environment.read(environ))
-        case "calibrate" | "evaluate":
+        case "calibrate" | "evaluate" | "import":
             with loading_torch(environ):
                 answer = import_module(_ANSWERING[options.role]).run
 
@@ -130,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         "calibrate", help="try what losses cost: an Experiment comes in by stdin, reports go out by stdout"
     )
     roles.add_parser("evaluate", help="score held-out rows: an EvaluationRequest comes in, an Evaluation goes out")
+    roles.add_parser("import", help="write an anchor: an ImportRequest comes in by stdin, what was Imported goes out")
     roles.add_parser("inspect", help="look through data: an InspectionRequest comes in by stdin, DataFigures go out")
     roles.add_parser(
         "inventory", help="list, verify or prune saves: a Request comes in by stdin, the answer goes out by stdout"

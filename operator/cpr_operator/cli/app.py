@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from cpr_contract import CONTRACT_VERSION
-from cpr_contract.requests import ExportFormat, ExportRequest
 from cpr_operator.cli.console import OptionError, Where, err, interruptible, on_cluster, out, usage_errors
 from cpr_operator.cli.groups import data, laboratory, snapshots
 from cpr_operator.cli.jobs import jobs
 from cpr_operator.cli.kills import SPECIMEN, parse_kill
+from cpr_operator.cli.models import models
 
 app = typer.Typer(
     name="cprjob",
@@ -35,6 +35,7 @@ Source = Annotated[
 Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
 
 app.add_typer(jobs)
+app.add_typer(models)
 app.add_typer(data)
 app.add_typer(snapshots)
 for commands in laboratory():
@@ -81,63 +82,6 @@ def validate(
     from cpr_operator.cli.plan import validate_files
 
     raise typer.Exit(0 if validate_files(tuple(files), out) else 1)
-
-
-@app.command()
-@on_cluster
-def export(  # noqa: PLR0913 -- one parameter per option
-    source: Source = None,
-    *,
-    to: Annotated[
-        str, typer.Option(metavar="DIR|URI", help="Folder here, or s3://bucket/prefix or file:///folder of the job.")
-    ],
-    form: Annotated[
-        ExportFormat, typer.Option("--format", help="Write the dense network as a program, too, in this format.")
-    ] = "safetensors",
-    since: Annotated[
-        str | None, typer.Option(metavar="ANCHOR", help="Write only the rows that changed after this anchor.")
-    ] = None,
-    anchor: Annotated[
-        str | None, typer.Option(metavar="ANCHOR", help="An anchor of the job. Defaults to its result.")
-    ] = None,
-    workdir: Workdir = None,
-    where: Where,
-) -> None:
-    """Write a job's model as files, for those who serve it."""
-    from cpr_operator.cli.asking import trainer_pod
-    from cpr_operator.cli.document import find_job, is_on_cluster
-    from cpr_operator.cli.export import export as export_model
-    from cpr_operator.cli.export import export_from, model_of
-
-    with usage_errors():
-        model = model_of(find_job(source, workdir, where), anchor)
-        request = ExportRequest(model.anchor, form, since)
-        if is_on_cluster(source):
-            with trainer_pod(source, where) as pod:
-                export_from(pod, request, to)
-        else:
-            raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
-
-
-@app.command()
-@on_cluster
-def evaluate(
-    source: Source = None,
-    *,
-    workdir: Workdir = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    where: Where,
-) -> None:
-    """Score a finished job's model on the held-out rows."""
-    from cpr_operator.cli.asking import asking
-    from cpr_operator.cli.document import find_job
-    from cpr_operator.cli.export import evaluate as evaluate_model
-    from cpr_operator.cli.export import model_of
-
-    with usage_errors():
-        model = model_of(find_job(source, workdir, where))
-        with asking(source, where, os.environ) as ask:
-            evaluate_model(model, out, ask, as_json=json)
 
 
 @app.command()

@@ -24,10 +24,12 @@ from cpr_contract.codec import ContractError, from_json, pack, to_json
 from cpr_contract.reports import Problem
 from cpr_contract.requests import Experiment, Outcome, TrialReport
 from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
 from cpr_operator.cli import check_trainer_image
 from cpr_operator.cli.console import AnswerError, Where
 from cpr_operator.cli.document import is_on_cluster, job_name
 from cpr_operator.desired.names import JobId
+from cpr_operator.desired.pod import PodPlan
 from cpr_operator.desired.store_pod import tool_pod
 from cpr_operator.reconcile.effects import pod_plan
 
@@ -136,7 +138,7 @@ def teller(bar: Progress, names: Sequence[str]) -> Callable[[TrialReport], None]
 
 
 if TYPE_CHECKING:
-    from cpr_operator.client import Tool
+    from cpr_operator.client import Job, Tool
 
 #: Where the image has its Python and its code.
 _PROGRAM = ("python3", "-m", "cpr_trainer")
@@ -173,15 +175,25 @@ class TrainerPod:
 
 
 @contextmanager
-def trainer_pod(source: str | None, where: Where) -> Iterator[TrainerPod]:
-    """A pod for the job `cpr/NAME` for as long as the context lasts. Raises AnswerError."""
+def trainer_pod(source: str | None, where: Where, *, unstarted: bool = False) -> Iterator[TrainerPod]:
+    """A pod for the job `cpr/NAME` for as long as the context lasts; `unstarted`: of one that waits, too.
+
+    Raises AnswerError.
+    """
     with where.client() as client:
         job = client.get(job_name(str(source)))
-        if job.status.runtime is None:
+        if job.status.runtime is None and not unstarted:
             raise AnswerError(f"{job.name} has not started, so it has saved nothing")
-        plan = pod_plan(JobId(job.namespace, job.name, job.uid), job.spec, job.status)
-        with client.tool(tool_pod(plan, secrets.token_hex(_SUFFIX_BYTES))) as tool:
+        with client.tool(tool_pod(_plan_of(job), secrets.token_hex(_SUFFIX_BYTES))) as tool:
             yield TrainerPod(tool)
+
+
+def _plan_of(job: Job) -> PodPlan:
+    """What the job's pods are made from, or would be if it started now."""
+    job_id, spec = JobId(job.namespace, job.name, job.uid), job.spec
+    if job.status.runtime is not None:
+        return pod_plan(job_id, spec, job.status)
+    return PodPlan(job_id, spec, spec.image, pack(to_json(to_job_spec(spec, job.uid, job.name))), grace_s=1)
 
 
 @contextmanager

@@ -175,6 +175,7 @@ def test_every_command_and_option_is_documented() -> None:
         "describe",
         "events",
         "get",
+        "import",
         "logs",
         "report",
         "resume",

@@ -1,0 +1,127 @@
+"""`cprjob import`: a model that was trained elsewhere becomes an anchor, by the trainer image's own code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cpr_contract.codec import from_json, to_dict
+from cpr_contract.requests import Imported, ImportedTable, ImportRequest
+from cpr_contract.spec import JobSpec
+from cpr_operator.api.job_spec import to_job_spec
+from cpr_operator.api.validate import parse_spec, validate
+from cpr_operator.cli.asking import Ask
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.document import InvalidDocumentError, read_single
+
+#: The name of an import, which is a part of keys.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
+#: So many of what is left over are shown.
+_SHOWN = 20
+
+
+def checked(request: ImportRequest, *, here: bool) -> ImportRequest:
+    """The request with whole paths; those of a pod (not `here`) must be whole. Raises OptionError."""
+    if not _NAME.fullmatch(request.name):
+        raise OptionError(f"--name {request.name}: use at most 48 of a-z, 0-9 and -, none of these at an end")
+    return ImportRequest(
+        tuple(_whole(source, here=here) for source in request.sources),
+        request.name,
+        request.map,
+        request.missing,
+        request.dense,
+    )
+
+
+def _whole(source: str, *, here: bool) -> str:
+    if "://" in source or source.startswith("/"):
+        return source
+    if not here:
+        raise OptionError(f"--from {source}: a pod does not see this folder; name s3://bucket/key or /path in the pod")
+    return str(Path.cwd() / source)
+
+
+def parse_map(text: str) -> tuple[str, str]:
+    """Split TENSOR=NAME at the last `=`. Raises OptionError."""
+    tensor, _, name = text.rpartition("=")
+    if not tensor or not name:
+        raise OptionError(f"--map {text} is not TENSOR=NAME, as in embedding_bags.t_user.weight=user")
+    return tensor, name
+
+
+def job_in(file: Path) -> JobSpec:
+    """The job of a manifest. Raises DocumentError, InvalidDocumentError."""
+    document = read_single(file)
+    if invalid := validate(document):
+        raise InvalidDocumentError(invalid)
+    return to_job_spec(parse_spec(document["spec"]), uid="import", name=document["metadata"]["name"])
+
+
+def import_model(job: JobSpec | None, request: ImportRequest, console: Console, ask: Ask, *, as_json: bool) -> None:
+    """Import and say what became of it. Raises TrialError if it cannot be, and nothing stays in the store."""
+    with closing(ask("import", job, request)) as lines:
+        (imported,) = (from_json(Imported, line) for line in lines)
+    if as_json:
+        console.print_json(json.dumps(to_dict(imported)))
+    else:
+        show(imported, console)
+
+
+def show(imported: Imported, console: Console) -> None:
+    """Print what was taken, what was not, and how a job starts from it."""
+    table = Table("table", "tensor", box=None, header_style="bold", pad_edge=False)
+    for heading in ("rows", "dim"):
+        table.add_column(heading, justify="right")
+    table.add_column("with")
+    for each in imported.tables:
+        sums = "sums of RowWiseAdagrad" if each.sums else ""
+        table.add_row(escape(each.name), escape(each.tensor), f"{each.rows:,}", str(each.dim), sums)
+    console.print(table, highlight=False)
+    if imported.layers is not None:
+        console.print(f"{imported.layers} parameters and buffers of the dense network", highlight=False)
+    missing = (*(f"table {name}" for name in imported.missing_tables), *imported.missing_layers)
+    _list(console, "Not in the source, so with first values:", missing)
+    _list(console, "In the source, and not used:", imported.unused)
+    for each in imported.tables:
+        if each.ids != "RowNumber":
+            console.print(
+                f"Row r of {escape(each.name)} has the ids whose hash ({each.ids}) is r modulo {each.wanted_rows}: "
+                "make sure that it was trained so.",
+                highlight=False,
+                soft_wrap=True,
+            )
+    console.print("Start from it by", *(f"  {line}" for line in rules_for(imported)), sep="\n", highlight=False)
+
+
+def _list(console: Console, title: str, names: Iterable[str]) -> None:
+    every = tuple(names)
+    if every:
+        more = (f"and {len(every) - _SHOWN} more",) if len(every) > _SHOWN else ()
+        lines = (f"  {escape(name)}" for name in (*every[:_SHOWN], *more))
+        console.print(title, *lines, sep="\n", highlight=False, soft_wrap=True)
+
+
+def rules_for(imported: Imported) -> Iterator[str]:
+    """The lines of `spec` with which a job starts from what was imported, as far as it can."""
+    yield "restoreFrom:"
+    yield f"  anchor: {imported.key}"
+    if imported.missing_tables:
+        yield "  missing: Initialise"
+    if imported.layers is None:
+        yield "  dense: Initialise"
+    resized = [each for each in imported.tables if each.rows != each.wanted_rows]
+    if resized:
+        yield "  map:"
+    for each in resized:
+        yield f"    - {{table: {each.name}, from: {each.name}, resized: {_resized(each)}}}"
+
+
+def _resized(table: ImportedTable) -> str:
+    return "Truncate" if table.ids == "RowNumber" else "Rehash"

@@ -1,0 +1,126 @@
+"""The commands that bring models in and out of the store: `export`, `evaluate`, `import`. They parse options.
+
+Each command imports its own code alone.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cpr_contract.requests import Dense, ExportFormat, ExportRequest, ImportRequest, Missing
+from cpr_operator.cli.console import OptionError, Where, on_cluster, out, usage_errors
+
+models = typer.Typer(rich_markup_mode=None)
+
+Source = Annotated[
+    str | None,
+    typer.Argument(metavar="[cpr/NAME|FILE]", help="A job on the cluster, or a file with one and its status (YAML)."),
+]
+Workdir = Annotated[Path | None, typer.Option(help="Working folder of a local run, in place of a job's name.")]
+
+
+@models.command()
+@on_cluster
+def export(  # noqa: PLR0913 -- one parameter per option
+    source: Source = None,
+    *,
+    to: Annotated[
+        str, typer.Option(metavar="DIR|URI", help="Folder here, or s3://bucket/prefix or file:///folder of the job.")
+    ],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="Write the dense network as a program, too, in this format.")
+    ] = "safetensors",
+    since: Annotated[
+        str | None, typer.Option(metavar="ANCHOR", help="Write only the rows that changed after this anchor.")
+    ] = None,
+    anchor: Annotated[
+        str | None, typer.Option(metavar="ANCHOR", help="An anchor of the job. Defaults to its result.")
+    ] = None,
+    workdir: Workdir = None,
+    where: Where,
+) -> None:
+    """Write a job's model as files, for those who serve it."""
+    from cpr_operator.cli.asking import trainer_pod
+    from cpr_operator.cli.document import find_job, is_on_cluster
+    from cpr_operator.cli.export import export as export_model
+    from cpr_operator.cli.export import export_from, model_of
+
+    with usage_errors():
+        model = model_of(find_job(source, workdir, where), anchor)
+        request = ExportRequest(model.anchor, form, since)
+        if is_on_cluster(source):
+            with trainer_pod(source, where) as pod:
+                export_from(pod, request, to)
+        else:
+            raise typer.Exit(export_model(model.job_spec, request, to, os.environ))
+
+
+@models.command()
+@on_cluster
+def evaluate(
+    source: Source = None,
+    *,
+    workdir: Workdir = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
+) -> None:
+    """Score a finished job's model on the held-out rows."""
+    from cpr_operator.cli.asking import asking
+    from cpr_operator.cli.document import find_job
+    from cpr_operator.cli.export import evaluate as evaluate_model
+    from cpr_operator.cli.export import model_of
+
+    with usage_errors():
+        model = model_of(find_job(source, workdir, where))
+        with asking(source, where, os.environ) as ask:
+            evaluate_model(model, out, ask, as_json=json)
+
+
+@models.command("import")
+@on_cluster
+def import_(  # noqa: PLR0913 -- one parameter per option
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="cpr/NAME|FILE", help="The job that shall start from it: on the cluster, or a manifest."
+        ),
+    ],
+    *,
+    from_: Annotated[
+        list[str],
+        typer.Option("--from", metavar="PATH|URI", help="A .safetensors or .npy file, a folder of them, or a DCP."),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the import, which its key follows from. Defaults to the job's.")
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="TENSOR=NAME", help="Take this tensor for a table, TABLE:sum, or a layer."),
+    ] = None,
+    missing: Annotated[Missing, typer.Option(help="What becomes of tables and layers that are missing.")] = "Fail",
+    dense: Annotated[Dense, typer.Option(help="Whether the dense network is taken.")] = "ByName",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    where: Where,
+) -> None:
+    """Write a model that was trained elsewhere as an anchor, from which jobs can start."""
+    from cpr_operator.cli.asking import ask_trainer_image, trainer_pod
+    from cpr_operator.cli.document import is_on_cluster, job_name
+    from cpr_operator.cli.importing import checked, import_model, job_in, parse_map
+
+    with usage_errors():
+        mapped, here = tuple(map(parse_map, map_ or ())), not is_on_cluster(source)
+        job = job_in(Path(source)) if here else None
+        named = name or (job_name(source) if job is None else job.job_name)
+        request = checked(ImportRequest(tuple(from_), named, mapped, missing, dense), here=here)
+        if job is None:
+            with trainer_pod(source, where, unstarted=True) as pod:
+                import_model(None, request, out, pod.ask, as_json=json)
+        elif where.options:
+            raise OptionError(f"only a job on a cluster takes{where.options}; name it as cpr/NAME")
+        else:
+            import_model(job, request, out, partial(ask_trainer_image, environment=os.environ), as_json=json)

@@ -1,0 +1,64 @@
+"""`cprjob import`: what its options say, and what it prints for the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from cpr_contract.requests import Imported, ImportedTable, ImportRequest
+from cpr_operator.cli.console import OptionError
+from cpr_operator.cli.importing import checked, parse_map, rules_for, show
+
+REQUEST = ImportRequest(("s3://bucket/x/", "/data/y.npy", "z.npy"), "ranker-2")
+USER = ImportedTable("user", "emb.user.weight", 100, 100, 8, "RowNumber", sums=True)
+SITE = ImportedTable("site", "emb.site.weight", 50, 100, 8, "XXH64 with seed 7", sums=False)
+IMPORTED = Imported("import-ranker/manifest.json", (USER,), 6, (), (), ())
+
+
+def test_paths_here_become_whole_and_a_pod_wants_whole_ones() -> None:
+    assert checked(REQUEST, here=True).sources == ("s3://bucket/x/", "/data/y.npy", str(Path.cwd() / "z.npy"))
+    with pytest.raises(OptionError, match=r"--from z.npy: a pod does not see this folder"):
+        checked(REQUEST, here=False)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a/b", "..", "a" * 49])
+def test_a_name_is_a_part_of_keys(name: str) -> None:
+    with pytest.raises(OptionError, match="--name"):
+        checked(replace(REQUEST, name=name), here=True)
+
+
+def test_a_tensor_may_have_an_equals_sign_in_its_name() -> None:
+    assert parse_map("a=b.weight=user") == ("a=b.weight", "user")
+    with pytest.raises(OptionError, match="is not TENSOR=NAME"):
+        parse_map("user")
+
+
+def test_the_rules_are_those_that_the_job_needs() -> None:
+    assert yaml.safe_load("\n".join(rules_for(IMPORTED))) == {"restoreFrom": {"anchor": IMPORTED.key}}
+    longer = replace(USER, wanted_rows=200)
+    imported = replace(IMPORTED, tables=(longer, SITE), layers=None, missing_tables=("item",))
+    assert yaml.safe_load("\n".join(rules_for(imported)))["restoreFrom"] == {
+        "anchor": IMPORTED.key,
+        "missing": "Initialise",
+        "dense": "Initialise",
+        "map": [
+            {"table": "user", "from": "user", "resized": "Truncate"},
+            {"table": "site", "from": "site", "resized": "Rehash"},
+        ],
+    }
+
+
+def test_what_was_left_over_and_what_nobody_can_check_is_told() -> None:
+    console = Console(width=120, record=True, quiet=False)
+    unused = tuple(f"optim.state.{number} [3]" for number in range(25))
+    show(replace(IMPORTED, tables=(USER, SITE), missing_layers=("top.0.weight [3, 5]",), unused=unused), console)
+    text = console.export_text()
+    assert "sums of RowWiseAdagrad" in text
+    assert "Not in the source, so with first values:\n  top.0.weight [3, 5]\n" in text
+    assert "  optim.state.19 [3]\n  and 5 more\n" in text
+    assert "Row r of site has the ids whose hash (XXH64 with seed 7) is r modulo 100" in text
+    assert "Row r of user" not in text

@@ -1,0 +1,154 @@
+"""Finds the files that an import names, brings those of a bucket here, and opens them all as tensors by name."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import numpy as np
+import safetensors
+import torch
+from torch import Tensor
+
+from cpr_trainer.errors import DataError
+from cpr_trainer.importing.tensors import SourceError, StoredTensor
+from cpr_trainer.store import Uris
+
+_S3, _FILE = "s3://", "file://"
+#: The file that makes a folder a checkpoint of torch.distributed.checkpoint.
+METADATA = ".metadata"
+_SAFETENSORS, _NUMPY = ".safetensors", ".npy"
+#: A tensor of this name is called by its file's: a file for each table.
+_PLAIN = "weight"
+_COPIED_BYTES = 16 << 20
+_REMEDY = f"Name a {_SAFETENSORS} or {_NUMPY} file, a folder of such files, or a folder with a {METADATA} file (DCP)."
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "F64": torch.float64}
+
+
+@contextmanager
+def opened(sources: Sequence[str], uris: Uris, scratch: Path | None = None) -> Iterator[Mapping[str, StoredTensor]]:
+    """Open all tensors of some files and folders, here or in a bucket, by name.
+
+    `scratch` is where temporary files go: those of a bucket, and the tensors of a DCP that are read. Raises SourceError
+    for what cannot be read or has a name twice, StoreError.
+    """
+    found: dict[str, StoredTensor] = {}
+    with ExitStack() as stack:
+        for source in sources:
+            staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cprjob-import-", dir=scratch)))
+            path = _fetched(source, uris, staging) if source.startswith(_S3) else _local(source)
+            for tensor in _tensors(path, staging, stack):
+                if tensor.name in found:
+                    raise SourceError(
+                        f"The tensor {tensor.name} is in {found[tensor.name].origin} and in {tensor.origin}.",
+                        "Import one of them.",
+                    )
+                found[tensor.name] = tensor
+        yield found
+
+
+def _local(source: str) -> Path:
+    return Path(unquote(source.removeprefix(_FILE)) if source.startswith(_FILE) else source)
+
+
+def _tensors(path: Path, staging: Path, stack: ExitStack) -> Iterator[StoredTensor]:
+    if (path / METADATA).is_file():
+        tensors = staging / "tensors"
+        tensors.mkdir()
+        yield from _dcp().open_checkpoint(path / METADATA, tensors)
+        return
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.suffix in _OPENERS)
+    if not files or files[0].suffix not in _OPENERS:
+        raise SourceError(f"{path} holds nothing that can be imported, or is not there.", _REMEDY)
+    for file in files:
+        yield from _OPENERS[file.suffix](file, stack)
+
+
+def _dcp() -> ModuleType:
+    """Return what reads checkpoints of torch.distributed: it takes seconds to load."""
+    return import_module("cpr_trainer.importing.dcp")
+
+
+def _open_safetensors(path: Path, stack: ExitStack) -> Iterator[StoredTensor]:
+    try:
+        file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
+    except (safetensors.SafetensorError, OSError) as error:
+        raise SourceError(f"{path} cannot be read: {error}.", "Save it again, or copy it again.") from error
+    for name in file.keys():  # noqa: SIM118 -- it is no mapping
+        piece = file.get_slice(name)
+        called = f"{path.stem}.{_PLAIN}" if name == _PLAIN else name
+        dtype = _DTYPES.get(piece.get_dtype(), piece.get_dtype())
+        shape = tuple(piece.get_shape())
+        read = partial(_slice, piece) if shape else partial(_scalar, partial(file.get_tensor, name))
+        yield StoredTensor(called, shape, dtype, str(path), read)
+
+
+def _slice(piece: object, first: int, last: int) -> Tensor:
+    return piece[first:last]  # type: ignore[index, no-any-return]
+
+
+def _scalar(read: Callable[[], Tensor], _first: int, _last: int) -> Tensor:
+    return read()
+
+
+def _open_numpy(path: Path, _stack: ExitStack) -> Iterator[StoredTensor]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceError(f"{path} cannot be read: {error}.", "Save it again by numpy.save.") from error
+    try:
+        dtype: torch.dtype | str = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    except TypeError:
+        dtype = str(array.dtype)
+    yield StoredTensor(path.stem, array.shape, dtype, str(path), partial(_copied, array))
+
+
+def _copied(array: np.ndarray, first: int, last: int) -> Tensor:
+    return torch.from_numpy(np.array(array[first:last] if array.ndim else array))
+
+
+_OPENERS: dict[str, Callable[[Path, ExitStack], Iterator[StoredTensor]]] = {
+    _SAFETENSORS: _open_safetensors,
+    _NUMPY: _open_numpy,
+}
+
+
+# Files of a bucket. Libraries want files: those that are needed are copied here first.
+
+
+def _fetched(source: str, uris: Uris, staging: Path) -> Path:
+    """Copy what a URI names into a folder; return where it is now. Raises SourceError, StoreError."""
+    try:
+        if source.endswith(tuple(_OPENERS)):
+            return _fetch(source, uris, staging / source.rpartition("/")[2])
+        return _fetched_folder(source.rstrip("/") + "/", uris, staging / "files")
+    except DataError as error:
+        raise SourceError(f"{source} cannot be imported: {error.message}", _REMEDY) from error
+
+
+def _fetched_folder(source: str, uris: Uris, folder: Path) -> Path:
+    try:
+        metadata = _fetch(source + METADATA, uris, folder / METADATA)
+    except DataError:
+        for each in uris.find(source):
+            if each.endswith(tuple(_OPENERS)):
+                _fetch(each, uris, folder / unquote(each.removeprefix(source)))
+        return folder
+    for name in _dcp().files_of(_dcp().read_metadata(metadata)):
+        _fetch(source + name, uris, folder / name)
+    return folder
+
+
+def _fetch(uri: str, uris: Uris, path: Path) -> Path:
+    version = uris.version(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with uris.open(uri, version) as source, path.open("wb") as copy:
+        shutil.copyfileobj(source, copy, _COPIED_BYTES)
+    return path

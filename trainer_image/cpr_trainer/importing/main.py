@@ -1,0 +1,224 @@
+"""`python -m cpr_trainer import`: writes a model that was trained elsewhere as an anchor, which any job may start from.
+
+Each shard of the anchor is filled and written by itself, so memory for one of them is enough; the source is read once
+for each. The anchor is committed last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import TextIO, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpr_contract import CONTRACT_VERSION, env
+from cpr_contract.codec import to_json
+from cpr_contract.manifests import (
+    MANIFEST,
+    ManifestRef,
+    SavedModel,
+    SavedTable,
+    SavedTensor,
+    ShardManifest,
+    dense_prefix,
+    step_folder,
+)
+from cpr_contract.requests import Imported, ImportedTable, ImportRequest
+from cpr_contract.spec import JobSpec, ModelSpec
+from cpr_trainer.arrays import Floats
+from cpr_trainer.checkpoint.anchor.dense import DenseMeta, commit_anchor
+from cpr_trainer.checkpoint.anchor.pruning import delete_saves, everything
+from cpr_trainer.checkpoint.format.documents import is_there
+from cpr_trainer.checkpoint.write.writer import Writer
+from cpr_trainer.importing.files import opened
+from cpr_trainer.importing.names import Found, Matches, match
+from cpr_trainer.importing.tensors import SourceError, StoredTensor
+from cpr_trainer.model.dense_optimizer import memory_width, state_kind
+from cpr_trainer.model.replica import NETWORK, DenseReplica
+from cpr_trainer.placement import Placement, layout_hash
+from cpr_trainer.runtime import optional_path, read_job, read_request
+from cpr_trainer.store import Store, StoreError, Uris, open_store
+from cpr_trainer.tables.arena import Home
+
+#: So many bytes of a table are read at a time.
+_CHUNK_BYTES = 32 << 20
+
+Result = TypeVar("Result")
+
+
+def run(environ: Mapping[str, str], source: TextIO, sink: TextIO) -> None:
+    """Read an `ImportRequest` from `source` and write what was `Imported` to `sink`. Raises TrainerError."""
+    request = read_request(ImportRequest, source, "import")
+    job = read_job(environ)
+    credentials, authority = optional_path(environ, env.CREDENTIALS_DIR), optional_path(environ, env.CA_FILE)
+    store = open_store(job.snapshots.store, credentials, authority)
+    uris = Uris(job.snapshots.store, credentials, authority)
+    with opened(request.sources, uris, optional_path(environ, env.SCRATCH_DIR)) as found:
+        imported = import_model(store, job, request, found)
+    print(to_json(imported), file=sink, flush=True)
+
+
+def import_model(store: Store, job: JobSpec, request: ImportRequest, found: Found) -> Imported:
+    """Write an anchor of what a job takes of the tensors `found`, and return what it holds.
+
+    It is of no job, but of the imported model `request.name`. Raises SourceError for what does not fit, ModelError if
+    the job's network cannot be built, StoreError. After any error nothing of it stays in the store.
+    """
+    replica = DenseReplica(job.model, job.data.seed) if request.dense == "ByName" else None
+    layers = () if replica is None else (*replica.parameter_shapes(), *replica.buffer_shapes())
+    matches = match(found, job.model, layers, request.map, request.missing)
+    for each in matches.tables:  # What is damaged is found before anything is written.
+        for tensor in filter(None, (each.weight, each.sums)):
+            tensor.read(0, 1)
+    if replica is not None:
+        _take(replica, matches.dense)
+    owner = _owner(job, request, matches)
+    with _nothing_half_done(store, owner, request.name):
+        key = _write(store, owner, matches, replica)
+    tables = (
+        ImportedTable(
+            table.name,
+            each.weight.name,
+            table.rows,
+            job.model.tables[each.place].rows,
+            dim,
+            table.id_scheme,
+            sums=each.sums is not None,
+        )
+        for table, dim, each in zip(owner.model.tables, owner.model.table_dims, matches.tables, strict=True)
+    )
+    layers_taken = None if replica is None else len(matches.dense)
+    return Imported(key, tuple(tables), layers_taken, matches.missing_tables, matches.missing_layers, matches.unused)
+
+
+def _owner(job: JobSpec, request: ImportRequest, matches: Matches) -> JobSpec:
+    """Return the spec of a job that would have saved the anchor: with the tables of the source, as long as they are."""
+    tables = (replace(job.model.tables[each.place], rows=each.weight.shape[0]) for each in matches.tables)
+    model = replace(job.model, tables=tuple(tables))
+    rows = Counter[int]()
+    for table, dim in zip(model.tables, model.table_dims, strict=True):
+        rows[dim] += table.rows
+    shards = min(job.shards, max(rows.values()))
+    return replace(job, job_uid=f"import-{request.name}", model=model, shards=shards)
+
+
+@torch.no_grad()
+def _take(replica: DenseReplica, layers: Mapping[str, StoredTensor]) -> None:
+    """Put parameters and buffers where they belong; the others keep their first values."""
+    network = {**dict(replica.model.named_parameters()), **replica.buffers()}
+    for name, layer in layers.items():
+        network[name].copy_(layer.whole())
+
+
+@contextmanager
+def _nothing_half_done(store: Store, owner: JobSpec, name: str) -> Iterator[None]:
+    """Have the place of an import for oneself: remains of one that was killed go, and those of one that fails.
+
+    Raises SourceError if there is a whole one.
+    """
+    key = _key(owner)
+    if is_there(store, key):
+        raise SourceError(
+            f"There is an import of the name {name}: {key}.",
+            f"Start from that one, give this one another --name, or delete all saves of the job {owner.job_uid} by "
+            "`cprjob snapshots prune URI --job UID --all --delete`.",
+        )
+    delete_saves(store, everything(store, owner.job_uid)[0])
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            if not is_there(store, key):
+                delete_saves(store, everything(store, owner.job_uid)[0])
+        raise
+
+
+def _write(store: Store, owner: JobSpec, matches: Matches, replica: DenseReplica | None) -> str:
+    """Write all shards, then commit the anchor; return its key. Raises SourceError, StoreError."""
+    placement = Placement.of(owner.model, owner.shards)
+    shards = tuple(_write_shard(store, owner, matches, placement, index) for index in range(owner.shards))
+    model = owner.model
+    tables = (
+        SavedTable(table.name, table.rows, dim, optimizer.kind, table.id_scheme)
+        for table, dim, optimizer in zip(model.tables, model.table_dims, model.table_optimizers, strict=True)
+    )
+    parameters, tensors = _dense_state(model, replica)
+    saved = SavedModel(owner.data.seed, tuple(tables), state_kind(model.dense_optimizer), parameters)
+    meta = DenseMeta(owner.job_uid, 1, 1, 0, 0, 0, layout_hash(model), (), ids=model.table_ids, model=saved)
+    return commit_anchor(store, meta, tensors, shards, ((),) * owner.shards).key
+
+
+def _dense_state(model: ModelSpec, replica: DenseReplica | None) -> tuple[tuple[SavedTensor, ...], dict[str, Tensor]]:
+    """Return the parameters of the dense network, and its state; no parameters without a network."""
+    if replica is None:
+        return (), {NETWORK: torch.zeros(1 + memory_width(model.dense_optimizer), 0)}
+    return replica.parameter_shapes(), replica.tensors()
+
+
+def _write_shard(store: Store, owner: JobSpec, matches: Matches, placement: Placement, index: int) -> ManifestRef:
+    home = Home.of(owner, placement, index)
+    for table, each in enumerate(matches.tables):
+        _fill(home, table, each.weight, each.sums)
+    (first_place, end), *further = home.spans
+    draft = ShardManifest(
+        contract=CONTRACT_VERSION,
+        job_uid=owner.job_uid,
+        generation=1,
+        index=index,
+        incarnation=1,
+        kind="Anchor",
+        step=0,
+        samples=0,
+        layout=layout_hash(owner.model),
+        first_place=first_place,
+        places=end - first_place,
+        applied=(0,) * owner.trainers,
+        lost=(),
+        further=tuple(further),
+    )
+    home.arena.epochs.note(np.arange(len(home.arena)))
+    writer = Writer(store, home.arena)
+    return writer.commit(writer.write(draft, home.arena.capture_changes(0), _once), _once).ref
+
+
+def _fill(home: Home, table: int, weight: StoredTensor, sums: StoredTensor | None) -> None:
+    """Put those rows of a table into a shard that lie on it. Raises SourceError for values that are no numbers."""
+    rows, placement = weight.shape[0], home.placement
+    step = max(1, _CHUNK_BYTES // (4 * weight.shape[1]))
+    for first, last in pairwise((*range(0, rows, step), rows)):
+        shards, slots = placement.locate(placement.offsets[table] + np.arange(first, last))
+        here = np.flatnonzero(shards == home.index)
+        if not len(here):
+            continue
+        here = here[np.argsort(slots[here])]  # several segments want them ascending
+        ((segment, inside),) = home.arena.parted(slots[here])
+        segment.rows[inside] = _numbers(weight, first, last)[here]
+        if sums is not None:
+            segment.state[inside, 0] = _numbers(sums, first, last).reshape(-1)[here]
+
+
+def _numbers(tensor: StoredTensor, first: int, last: int) -> Floats:
+    """Return rows of a tensor as float32. Raises SourceError if there are others than numbers among them."""
+    values: Floats = tensor.read(first, last).float().numpy()
+    if not np.isfinite(values).all():
+        raise SourceError(
+            f"{tensor.name} has values in its rows {first} to {last - 1} that are infinite or no numbers.",
+            "Import a save from before that model diverged.",
+        )
+    return values
+
+
+def _key(owner: JobSpec) -> str:
+    """Return the key of the anchor, which follows from the name of the import alone."""
+    return f"{dense_prefix(owner.job_uid, 1)}/group-0001/{step_folder(0)}/{MANIFEST}"
+
+
+def _once(attempt: Callable[[], Result]) -> Result:
+    """Ask the store once: it tries again by itself for some seconds."""
+    return attempt()
