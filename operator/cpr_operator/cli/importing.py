@@ -92,12 +92,16 @@ def show(imported: Imported, console: Console) -> None:
     for each in imported.tables:
         if each.ids != "RowNumber":
             console.print(
-                f"Row r of {escape(each.name)} has the ids whose hash ({each.ids}) is r modulo {each.wanted_rows}: "
-                "make sure that it was trained so.",
-                highlight=False,
-                soft_wrap=True,
+                f"{escape(_rows_of(each))}: make sure that it was trained so.", highlight=False, soft_wrap=True
             )
     console.print("Start from it by", *(f"  {line}" for line in rules_for(imported)), sep="\n", highlight=False)
+
+
+def _rows_of(table: ImportedTable) -> str:
+    """What the job takes the rows of a table for."""
+    if table.ids == "Vocabulary":
+        return f"Row r of {table.name} has the r-th value of its vocabulary, and row 0 all other ids"
+    return f"Row r of {table.name} has the ids whose hash ({table.ids}) is r modulo {table.wanted_rows}"
 
 
 def _list(console: Console, title: str, names: Iterable[str]) -> None:
@@ -124,4 +128,4 @@ def rules_for(imported: Imported) -> Iterator[str]:
 
 
 def _resized(table: ImportedTable) -> str:
-    return "Truncate" if table.ids == "RowNumber" else "Rehash"
+    return "Truncate" if table.ids in {"RowNumber", "Vocabulary"} else "Rehash"

@@ -62,3 +62,11 @@ def test_what_was_left_over_and_what_nobody_can_check_is_told() -> None:
     assert "  optim.state.19 [3]\n  and 5 more\n" in text
     assert "Row r of site has the ids whose hash (XXH64 with seed 7) is r modulo 100" in text
     assert "Row r of user" not in text
+
+
+def test_rows_of_a_vocabulary_stay_where_they_are() -> None:
+    console = Console(width=120, record=True)
+    show(replace(IMPORTED, tables=(replace(USER, ids="Vocabulary", wanted_rows=200),)), console)
+    text = console.export_text()
+    assert "Row r of user has the r-th value of its vocabulary, and row 0 all other ids: make sure" in text
+    assert "{table: user, from: user, resized: Truncate}" in text

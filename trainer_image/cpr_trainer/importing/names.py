@@ -166,8 +166,8 @@ def _check_weight(table: TableSpec, dim: int, weight: StoredTensor) -> None:
         raise SourceError(
             f"Table {table.name} has hashed ids (CPR64), so its rows are other ids' than those of {weight.name}, which "
             "was trained elsewhere.",
-            f"Set the ids of {table.name} in spec.model.tables to RowNumber if ids are numbers of rows, or to the hash "
-            "that it was trained with (XXH64, Murmur3).",
+            f"Set the ids of {table.name} in spec.model.tables to RowNumber if ids are numbers of rows, to Vocabulary "
+            "if a file says which row each has, or to the hash that it was trained with (XXH64, Murmur3).",
         )
 
 
